@@ -35,7 +35,7 @@ from .formatting import seen_at
 from .operations import Operation
 
 SELECTION_LIMIT: Final = 10_000
-"""Jobs that one request changes at most: 10 batches, so that the request ends before a proxy's timeout."""
+"""Jobs that one request changes at most, whatever a form contains. A page has 100, and bulk acts change more."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
 def act_on_many(
     request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any], site: AdminSite
 ) -> HttpResponse | None:
-    """Run an operation on the first jobs of a queryset as the page showed them, and show how many changed.
+    """Run an operation on the selected jobs of a page as the page showed them, and show how many changed.
 
     Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
     """
@@ -147,20 +147,15 @@ def act_on_many(
         raise PermissionDenied
     if confirmation.is_given(request):
         fitting = _still_listed(queryset, shown.read(request))
-        asked, is_cut = len(fitting), False
+        asked = len(fitting)
     else:
         rows = _selected(queryset)
-        asked, is_cut = min(len(rows), SELECTION_LIMIT), len(rows) > SELECTION_LIMIT
-        fitting = _fitting(request, operation, rows[:SELECTION_LIMIT])
+        asked = len(rows)
+        fitting = _fitting(request, operation, rows)
         if question := confirmation.ask(request, operation.transition, fitting, site):
             return question
     changed = len(_act(request, operation, fitting))
     _show_counts(request, operation, changed, asked - changed)
-    if is_cut:
-        limit = f"{SELECTION_LIMIT:,}"
-        messages.warning(
-            request, _("Only the first %(limit)s selected jobs were processed. Repeat for the rest.") % {"limit": limit}
-        )
     return None
 
 
@@ -174,27 +169,20 @@ def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, S
 def _selected(queryset: QuerySet[Any]) -> list[Any]:
     plain = queryset.prefetch_related(None).annotate(seen_at=Now())
     columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
-    return list(plain.values_list(*columns, named=True)[: SELECTION_LIMIT + 1])
+    return list(plain.values_list(*columns, named=True)[:SELECTION_LIMIT])
 
 
 def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any]) -> dict[int, Seen]:
     """Return the jobs that the operation would change, each with the state to compare it with.
 
-    For rows on the page, that is the state that the page showed. "Select all" also includes rows of pages that were
-    not shown. Their state is the present one, and rows that were enqueued or have finished since the page was read
-    are left out.
+    That is the state that the page showed.
     """
-    on_page, at = shown.read(request), shown.page_at(request)
-    is_across = request.POST.get("select_across") == "1"
-    found = {}
-    for row in rows:
-        if not operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at):
-            continue
-        if row.pk in on_page:
-            found[row.pk] = on_page[row.pk]
-        elif is_across and row.enqueued_at <= at and (row.finished_at is None or row.finished_at <= at):
-            found[row.pk] = Seen(row.state, row.finished_at, row.run_after)
-    return found
+    on_page = shown.read(request)
+    return {
+        row.pk: on_page[row.pk]
+        for row in rows
+        if row.pk in on_page and operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at)
+    }
 
 
 def _act(

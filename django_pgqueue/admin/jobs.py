@@ -17,12 +17,15 @@ from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.job_search import Filters
+from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
-from . import databases, search_keys, shown
-from .console import PAGES, console_urls
-from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
+from . import confirmation, databases, search_keys, shown
+from .bulk_acts import of_list
+from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
+from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter, search_of
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
@@ -31,8 +34,9 @@ from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
-from .private import LIST_NOTE, may_view, with_permission
+from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 from .queue_actions import queue_urls
+from .readonly import LOOKUPS
 from .task_actions import task_urls
 
 
@@ -44,6 +48,7 @@ class JobAdmin(JobColumns):
     list_max_show_all = 0  # a page is never longer
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
     search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
+    object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
 
@@ -52,7 +57,8 @@ class JobAdmin(JobColumns):
         if self.model is not Job:
             return super().get_urls()
         forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
-        return [*console_urls(self, PAGES), *forms, *super().get_urls()]
+        acts = [request_url(self), stop_url(self)]
+        return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return with_permission(with_latest_execution(super().get_queryset(request)), request)
@@ -108,7 +114,35 @@ class JobAdmin(JobColumns):
     def act_on_selected(
         self, request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any]
     ) -> HttpResponse | None:
-        return act_on_many(request, operation, queryset, self.admin_site)
+        """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
+        if request.POST.get("select_across") != "1" or confirmation.is_given(request):
+            return act_on_many(request, operation, queryset, self.admin_site)
+        name = operation.transition.value
+        selection = of_list(name, self._search(request), shown.page_at(request))
+        return answer_list(self, request, name, selection or self._listed(request, queryset))
+
+    def _search(self, request: HttpRequest) -> Filters | None:
+        """Return the search that the list shows; None if it shows jobs with chosen numbers."""
+        term = request.GET.get("q", "").strip()
+        if self.searched_ids(request, term) is not None or LOOKUPS & set(request.GET):
+            return None
+        return search_of(request, only_dead=self.model is not Job, task_name=term)
+
+    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
+        """Return the numbers of the listed jobs, for a list whose filters a bulk act does not have."""
+        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[: MOST_IDS + 1])
+        if len(ids) > MOST_IDS:
+            text = _("Only the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
+            messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
+        return Selection(job_ids=tuple(ids[:MOST_IDS]))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the acts of the audit on a job, beside Django's log."""
+        request.current_app = self.admin_site.name
+        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION, **self.navigation(request)}
+        return super().history_view(request, object_id, {**acts, **(extra_context or {})})
 
     def shown_fields(self, obj: Any) -> SafeString:
         return shown.fields(obj)

@@ -30,6 +30,7 @@ PLACES: Final = (
     Place("tasks", _("Tasks"), "pgqueue.view_job"),
     Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
     Place("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
+    Place("bulk_acts", _("Audit"), "pgqueue.view_job"),
     Place("doctor", _("Doctor"), "pgqueue.view_job"),
 )
 """All pages that the navigation links, in its order. It leaves out a page whose model is not registered."""

@@ -12,6 +12,7 @@ The admin calls `preview()` and `request_act()`. The maintenance service of the 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -63,7 +64,7 @@ class Preview(NamedTuple):
     """The jobs that an act would change, at one instant.
 
     `chosen` is exact, unless `has_more`: then at least so many jobs meet the filter. `left` counts the jobs of a list
-    of ids that the act leaves out because of their state.
+    of ids that the act leaves out because of their state. `states` has the number of jobs by state.
     """
 
     at: datetime
@@ -71,6 +72,7 @@ class Preview(NamedTuple):
     has_more: bool
     sample: tuple[PreviewedJob, ...]
     left: int
+    states: Mapping[str, int]
 
 
 class WaitingAct(NamedTuple):
@@ -106,14 +108,20 @@ class _Act(NamedTuple):
     stops_on_repeat: bool
 
 
-def check_act(action: str, selection: Selection, rate: float | None) -> TransitionName:
-    """Return the action. Raise `ValueError` if no worker could execute such an act."""
+def check_jobs(action: str, selection: Selection) -> TransitionName:
+    """Return the action. Raise `ValueError` if it can change no job of the selection."""
     names = [name.value for name in WORDS]
     if action not in names:
         raise ValueError(f"Invalid action {action!r}: use one of {', '.join(names)}.")
     checked = TransitionName(action)
     if not selection.job_ids and selection.word not in WORDS[checked]:
         raise ValueError(f"Invalid state {selection.word!r} to {action}: use one of {', '.join(WORDS[checked])}.")
+    return checked
+
+
+def check_act(action: str, selection: Selection, rate: float | None) -> TransitionName:
+    """Return the action. Raise `ValueError` if no worker could execute such an act."""
+    checked = check_jobs(action, selection)
     if rate is not None and not 0 < rate <= 1e6:
         raise ValueError(f"Invalid rate {rate}: use a number of jobs per second above 0, or None.")
     if (action == TransitionName.MOVE) == (selection.to_queue is None):
@@ -126,16 +134,16 @@ def preview(connection: Connection, action: str, selection: Selection) -> Previe
     """Return what an act would change now. Write nothing.
 
     Raises:
-        ValueError: No worker could execute such an act.
+        ValueError: The action can change no job of the selection.
     """
-    checked = check_act(action, selection, None)
+    checked = check_jobs(action, selection)
     at = execute(connection, sql.bulk_acts.BULK_TIME, {})[0][0]
     page = _page(connection, checked, selection, None, at, limit=PREVIEWED + 1)
     chosen = page.rows[:PREVIEWED]
     fitting = [row for row in chosen if row.is_chosen and row.is_unchanged]
     sample = tuple(PreviewedJob(row.job_id, row.task_name, row.state) for row in fitting[:SAMPLE])
     left = len(selection.job_ids) - len(fitting) if selection.job_ids else 0
-    return Preview(at, len(fitting), len(page.rows) > PREVIEWED, sample, left)
+    return Preview(at, len(fitting), len(page.rows) > PREVIEWED, sample, left, Counter(row.state for row in fitting))
 
 
 def request_act(

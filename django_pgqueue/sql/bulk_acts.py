@@ -23,7 +23,7 @@ INSERT INTO pgqueue_audit (
 )
 SELECT
     %(action)s, %(done_by)s, %(reason)s, instant, instant, %(filter)s::json, 0,
-    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, %(previewed_at)s::timestamptz
+    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, least(%(previewed_at)s::timestamptz, instant)
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS instant) AS clock
 RETURNING id
 """
@@ -196,7 +196,7 @@ LIMIT %(limit)s::bigint
 # Return the next running jobs, worker by worker. A job whose attempt began after the preview was not seen running.
 #
 # Caller: as BULK_PAGE_FINISHED
-# Index:  pgqueue_execution_open, the primary key
+# Index:  pgqueue_execution_open, the primary key. Without the inner LIMIT, the planner may join by reading all jobs
 BULK_PAGE_RUNNING: Final = """/* pgqueue:bulk_page_running */
 SELECT
     coalesce(job.id, 0), job.task_name, 'running', NULL, job.run_after,
@@ -220,6 +220,7 @@ LEFT JOIN LATERAL (
     SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
     FROM pgqueue_job
     WHERE id = opened.job_id AND state = 'running'
+    LIMIT 1
 ) AS job ON true
 ORDER BY opened.worker_id, opened.id
 """

@@ -182,13 +182,13 @@ def test_action_mixed_states_reports_changed_and_unchanged(operator: Client, mak
     assert {entry.object_id for entry in LogEntry.objects.all()} == {str(job.pk) for job in good}
 
 
-def test_action_across_applies_to_all_filtered_jobs(
+def test_action_applies_to_selected_jobs_in_batches(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_actions, "BATCH_SIZE", 3)
     wanted = [make_job("dead", queue_name="a") for _ in range(7)]
-    other = make_job("dead", queue_name="b")
-    page = post_action(operator, f"{JOBS}?queue=a", "retry_selected", wanted[0], across=True)
+    other = make_job("dead", queue_name="a")
+    page = post_action(operator, f"{JOBS}?queue=a", "retry_selected", *wanted)
     assert ">7 jobs are ready again" in page and "left as" not in page
     assert {Job.objects.get(pk=job.pk).state for job in wanted} == {"ready"}
     other.refresh_from_db()
@@ -197,16 +197,6 @@ def test_action_across_applies_to_all_filtered_jobs(
     assert {entry.object_id for entry in entries} == {str(job.pk) for job in wanted}
     assert {entry.get_change_message() for entry in entries} == {"Retry, one of 7 jobs selected."}
     assert "one of 7 jobs" in operator.get(f"{JOBS}{wanted[-1].pk}/history/").content.decode()
-
-
-def test_action_across_over_limit_stops_and_reports_it(
-    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_actions, "SELECTION_LIMIT", 4)
-    jobs = [make_job("dead") for _ in range(6)]
-    page = post_action(operator, DEAD, "retry_selected", jobs[0], across=True)
-    assert ">4 jobs are ready again" in page and "Only the first 4 selected jobs were processed" in page
-    assert Job.objects.filter(state="dead").count() == 2
 
 
 def test_retry_from_dead_letter_list_requeues_the_job(operator: Client, make_job: JobMaker) -> None:

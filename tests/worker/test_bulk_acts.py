@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -10,13 +11,14 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import bulk_acts
+from django_pgqueue.lifecycle import bulk_acts, bulk_selection
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview, request_act, waiting_acts
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
+from tests.test_sql import explain, nodes, rows_read
 
 DEAD = Selection("dead")
 
@@ -46,8 +48,11 @@ def request(engine: EngineConnection, action: str, selection: Selection, **optio
 def finish(engine: EngineConnection) -> None:
     """Execute all acts to their end, as a worker does that never waits for a rate."""
     service = BulkActs(FOREGROUND, lambda: None)
-    while (due_in := service.go_on(engine)) is not None:
+    for _ in range(50):
+        if (due_in := service.go_on(engine)) is None:
+            return
         clock.shift_seconds += max(0.0, due_in)
+    pytest.fail("an act does not end")
 
 
 def states(engine: EngineConnection) -> dict[int, str]:
@@ -81,6 +86,7 @@ def test_retry_by_filter_changes_only_the_chosen_group(engine):
     assert audited(engine, audit_id) == chosen
 
 
+@pytest.mark.promise("bulk-act-as-previewed")
 def test_jobs_that_died_or_changed_after_the_preview_stay(engine):
     kept, retried, again = die(engine, 3)
     seen = preview(engine, "delete", DEAD)
@@ -94,6 +100,7 @@ def test_jobs_that_died_or_changed_after_the_preview_stay(engine):
     assert audited(engine, audit_id) == [kept]
 
 
+@pytest.mark.promise("bulk-act-as-previewed")
 def test_ready_jobs_that_changed_after_the_preview_stay(engine):
     """A retried job is ready again, and a failed one waits for its next attempt: nobody has seen them so."""
     due, failed = helpers.make_jobs(engine, 2)
@@ -113,6 +120,7 @@ def test_ready_jobs_that_changed_after_the_preview_stay(engine):
     assert entry(engine, audit_id)["left_count"] == 3, "those that are ready, but were not so then"
 
 
+@pytest.mark.promise("bulk-act-as-previewed")
 def test_running_jobs_that_started_after_the_preview_go_on(engine):
     old, ready = helpers.make_jobs(engine, 2)
     lifecycle.claim_one(engine, old, worker_id=1, lease_seconds=60.0)
@@ -171,6 +179,7 @@ def test_rate_limits_a_batch_and_sets_the_time_of_the_next(engine):
     assert entry(engine, audit_id)["outcome"] == "done"
 
 
+@pytest.mark.promise("bulk-act-survives-worker")
 def test_dead_worker_changes_nothing_and_another_goes_on(engine, second, watcher, monkeypatch):
     """The worker dies after its transition and before its commit."""
     monkeypatch.setattr(bulk_acts, "BATCH", 2)
@@ -193,6 +202,7 @@ def test_dead_worker_changes_nothing_and_another_goes_on(engine, second, watcher
     assert audited(engine, audit_id) == jobs and entry(engine, audit_id)["job_count"] == 5
 
 
+@pytest.mark.promise("bulk-act-survives-worker")
 def test_two_workers_never_execute_one_act_at_once(engine, second):
     die(engine, 3)
     audit_id, other = (request(engine, "retry", Selection("dead", queue_name=name)) for name in ("default", "none"))
@@ -323,3 +333,56 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     due_in = duty.function()
     assert not isinstance(due_in, bool) and 0 < due_in <= 1.0
     link.close()
+
+
+# ------------------------------------------------------------------ plans
+
+FILL = (
+    (
+        "INSERT INTO pgqueue_job "
+        "(task_name, queue_name, priority, arguments, state, enqueued_at, run_after, finished_at) "
+        "SELECT 'shop.task' || n % 3, 'queue' || n % 2, n % 2, '{}', CASE WHEN n > 2000 THEN 'ready' ELSE 'dead' END, "
+        "'2026-01-01Z', '2026-01-01Z'::timestamptz + n * interval '1 s', "
+        "CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz + n * interval '1 s' END "
+        "FROM generate_series(1, 4000) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_execution "
+        "(job_id, attempt, worker_id, claimed_at, finished_at, lease_expires_at, outcome) "
+        "SELECT n, 1, n % 9, '2026-01-01Z', CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz END, '2026-01-01Z', "
+        "CASE WHEN n <= 2000 THEN 'failed' END FROM generate_series(1, 4000) AS n"
+    ),
+    "INSERT INTO pgqueue_audit (action, filter) SELECT 'retry', '{}' FROM generate_series(1, 1000) AS n",
+    "INSERT INTO pgqueue_audit_job (audit_id, job_id) SELECT 1 + n / 2000, n FROM generate_series(1, 4000) AS n",
+    "ANALYZE pgqueue_job, pgqueue_execution, pgqueue_audit, pgqueue_audit_job",
+)
+ASKED = 50
+PLANS = {
+    "BULK_PAGE_FINISHED": (("retry", Selection("dead", exception_class="x")), {"pgqueue_job_finished"}),
+    "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
+    "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "BULK_PAGE_LISTED": (("retry", Selection(job_ids=tuple(range(1, 99)))), {"pgqueue_job_pkey"}),
+    "FIRST_REPEAT": (None, {"pgqueue_audit_job_entry", "pgqueue_execution_job"}),
+    "WAITING_ACTS": (None, {"pgqueue_audit_next"}),
+    "LOCK_ACT": (None, {"pgqueue_audit_pkey"}),
+    "PRUNE_AUDITED_JOBS": (None, {"pgqueue_audit_job_pkey", "pgqueue_job_pkey"}),
+}
+
+
+def test_plans_of_bulk_acts_read_only_their_page(engine, monkeypatch):
+    for statement in FILL:
+        engine.execute(statement)
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(bulk_selection, "execute", lambda on, statement, params: given.update(params) or [])
+    monkeypatch.setattr(bulk_acts, "PREVIEWED", ASKED - 1)
+    for name, (previewed, indexes) in PLANS.items():
+        given.clear()
+        given.update({"audit_id": 1, "limit": ASKED, "began_at": "2026-01-01Z", "after_id": 0})
+        if previewed is not None:
+            preview(engine, *previewed)
+        plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in given.items()}
+        found = list(nodes(explain(engine, name, plain, "generic")))
+        assert not [node for node in found if node["Node Type"] == "Seq Scan"], name
+        assert indexes <= {node.get("Index Name") for node in found}, name
+        read = {node.get("Index Name", node["Node Type"]): rows_read(node) for node in found}
+        assert max(read.values()) <= 4 * ASKED, (name, read)

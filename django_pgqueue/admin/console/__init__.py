@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from .bulk_acts import AUDIT, BULK_ACT, acts_on_job, stop_url
+from .bulk_preview import BULK_PREVIEW, answer_list, request_url
 from .doctor import DOCTOR
 from .incidents import INCIDENTS
 from .overview import OVERVIEW
@@ -14,6 +16,8 @@ from .page import ConsolePage, console_urls
 from .queues import QUEUE, QUEUES
 from .tasks import TASKS
 
-__all__ = ["PAGES", "console_urls"]
+__all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
-PAGES: Final[tuple[ConsolePage, ...]] = (OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, DOCTOR)
+PAGES: Final[tuple[ConsolePage, ...]] = (
+    OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, AUDIT, DOCTOR, BULK_PREVIEW, BULK_ACT
+)  # fmt: skip

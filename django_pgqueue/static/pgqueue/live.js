@@ -19,6 +19,9 @@
             try { localStorage.setItem(KEY, value); } catch { /* A private window may refuse it. */ }
         };
 
+        /* A page that shows something under way refreshes itself, until the region no longer names the seconds. */
+        const whileChanging = () => Math.max(...regions().map((region) => Number(region.dataset.live) || 0));
+
         /* A region in which the user is reading with the keyboard, or has chosen something, is left as it is. */
         const isInUse = (region) =>
             region.contains(document.activeElement) || region.querySelector("input:checked, details[open][data-opened]");
@@ -41,7 +44,7 @@
 
         const plan = () => {
             clearTimeout(timer);
-            const seconds = Number(select.value);
+            const seconds = Number(select.value) || whileChanging();
             if (seconds) timer = setTimeout(async () => { await refresh(); plan(); }, seconds * 1000);
         };
 

@@ -1,0 +1,175 @@
+"""The parts that the pages of bulk acts share: the filter in a URL, the words for an act, and who may request it.
+
+The lists of jobs, the incidents and other pages link to the preview of a bulk act with `preview_url()`. The pages are
+`console.bulk_preview` and `console.bulk_acts`; workers execute the acts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from django.contrib.admin import AdminSite
+from django.http import HttpRequest, QueryDict
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.http import urlencode
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.job_search import NO_CLASS, Filters, Moment
+from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
+from django_pgqueue.models import AuditEntry
+from django_pgqueue.states import FINISHED, ActOutcome, TransitionName
+
+from .formatting import full_date, visible
+
+NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
+"""The field of `Selection` for each parameter of a URL that is a text."""
+PERMISSIONS: Final[dict[str, str]] = {
+    TransitionName.RETRY: "pgqueue.retry_job",
+    TransitionName.CANCEL: "pgqueue.cancel_job",
+    TransitionName.RUN_NOW: "pgqueue.run_job",
+    TransitionName.MOVE: "pgqueue.move_job",
+    TransitionName.DELETE: "pgqueue.delete_job",
+}
+LABELS: Final[dict[str, Promise | str]] = {
+    TransitionName.RETRY: gettext_lazy("Retry"),
+    TransitionName.CANCEL: gettext_lazy("Cancel"),
+    TransitionName.RUN_NOW: gettext_lazy("Run now"),
+    TransitionName.MOVE: gettext_lazy("Move"),
+    TransitionName.DELETE: gettext_lazy("Delete"),
+    TransitionName.ERASE: gettext_lazy("Erase values"),
+    "edit_and_retry": gettext_lazy("Edit and retry"),
+    "enqueue": gettext_lazy("Enqueue"),
+}
+
+
+def preview_url(site: AdminSite, action: str, **filters: Any) -> str:
+    """Return the URL of the preview of a bulk act, where a user can request it.
+
+    Args:
+        site: The admin site.
+        action: "retry", "cancel", "run_now", "move" or "delete".
+        filters: `state`, with any of `queue`, `task`, `error` (the exact path of an exception class; "" for none),
+            `since` and `until` (aware datetimes); or `ids` alone. A filter of None is left out.
+    """
+    url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
+    given = {name: _text(value) for name, value in filters.items() if value is not None}
+    return f"{url}?{urlencode({'action': action, **given})}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value if isinstance(value, str) else ",".join(map(str, value))
+
+
+def selection_of(given: QueryDict) -> Selection:
+    """Return the filter in the parameters of a request. Raise `ValueError` for invalid ones."""
+    found: dict[str, Any] = {field: given[name] for name, field in NAMES.items() if name in given}
+    for name in ("since", "until"):
+        if name in given:
+            found[name] = datetime.fromisoformat(str(given[name]))
+    ids = tuple(int(each) for each in given.get("ids", "").split(",") if each)
+    return Selection(**found, job_ids=ids, to_queue=given.get("to_queue") or None)
+
+
+def parameters(selection: Selection) -> dict[str, str]:
+    """Return the parameters that `selection_of()` reads."""
+    values = {name: getattr(selection, field) for name, field in NAMES.items() if getattr(selection, field) is not None}
+    found = values | {"since": selection.since, "until": selection.until, "ids": selection.job_ids}
+    return {name: _text(value) for name, value in found.items() if value or (name == "error" and value is not None)}
+
+
+def is_allowed(request: HttpRequest, action: str) -> bool:
+    """Return whether the user may request this act, or stop one."""
+    permission = PERMISSIONS.get(action)
+    return bool(permission and request.user.has_perm("pgqueue.view_job") and request.user.has_perm(permission))
+
+
+def of_list(action: str, search: Filters | None, now: datetime) -> Selection | None:
+    """Return the filter that a list of jobs shows; None if a bulk act has no such filter.
+
+    `search` is what the parameters of the list's URL mean, and `now` the time at which the list was shown.
+    """
+    if search is None or search.ids or search.search or len(search.words) != 1:
+        return None
+    [word] = search.words
+    if (action, word) == (TransitionName.RUN_NOW, "ready"):
+        word = "scheduled"  # the other ready jobs are due already
+    if word not in WORDS.get(TransitionName(action), ()) or (search.error and word not in FINISHED):
+        return None
+    return Selection(
+        word,
+        search.queue_name,
+        search.task_names[0] if search.task_names else None,
+        exception_class="" if search.error == NO_CLASS else search.error,
+        since=_at(search.since, now),
+        until=_at(search.until, now),
+    )
+
+
+def _at(moment: Moment | None, now: datetime) -> datetime | None:
+    if moment is None:
+        return None
+    return now - moment.ago if moment.at is None else moment.at
+
+
+# ---------------------------------------------------------------------------- words
+
+
+def label(action: str) -> Promise | str:
+    """Return the name of an act for people to read."""
+    return LABELS.get(action, visible(action))
+
+
+def described(chosen: Any) -> list[tuple[Promise | str, str]]:
+    """Return what the filter of an act says, as names and values. Any JSON can be described."""
+    return list(_described(chosen)) if isinstance(chosen, Mapping) else []
+
+
+def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]:
+    names = {
+        "word": _("State"), "states": _("State"), "queue_name": _("Queue"), "queue": _("Queue"), "queues": _("Queue"),
+        "task_name": _("Task"), "tasks": _("Task"), "exception_class": _("Error"), "error": _("Error"),
+        "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
+        "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
+    }  # fmt: skip
+    for name, title in names.items():
+        if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
+            yield title, _shown(value) if value != "" else _("none")
+    if ids := chosen.get("job_ids") or chosen.get("jobs"):
+        count = f"{len(ids):,}" if isinstance(ids, list) else visible(str(ids))
+        yield _("Jobs by number"), count
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(visible(str(each)) for each in value[:20])
+    try:
+        return full_date(datetime.fromisoformat(value))
+    except (TypeError, ValueError):
+        return visible(str(value))
+
+
+def ending(entry: AuditEntry) -> str:
+    """Return how an act ended, or that it has not."""
+    if entry.outcome == ActOutcome.STOPPED:
+        return _("stopped by %(who)s") % {"who": visible(entry.stop_asked_by)} if entry.stop_asked_by else _("stopped")
+    if entry.outcome == ActOutcome.REPEATED:
+        values = {"job": entry.failed_job_id, "error": visible(entry.error) or _("a crash")}
+        return _("stopped, because job #%(job)s failed again with %(error)s") % values
+    if entry.outcome == ActOutcome.FAILED:
+        return _("failed: %(error)s") % {"error": visible(entry.error)}
+    if entry.ended_at is not None:
+        return _("done")
+    if entry.next_batch_at is not None:
+        return _("running") if entry.cursor is not None else _("waiting for a worker")
+    return _("under way elsewhere, or interrupted")
+
+
+def count_text(total: int | None, *, has_more: bool) -> str:
+    """Return a number of jobs, with a plus sign if there may be more."""
+    return "?" if total is None else f"{total:,}{'+' if has_more else ''}"

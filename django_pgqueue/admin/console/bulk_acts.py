@@ -1,0 +1,150 @@
+"""The pages *Audit*, with the acts of operators, and *Bulk act*, with the progress of one act and a button to stop it.
+
+Both read the audit. While workers execute an act, its page refreshes itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.admin import bulk_acts, databases, private
+from django_pgqueue.admin.argument_changes import shown_changes
+from django_pgqueue.admin.formatting import dated, moment, visible
+from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
+from django_pgqueue.models import AuditedJob, AuditEntry, Job
+from django_pgqueue.models.operations import database_now
+
+from .page import ConsolePage
+
+if TYPE_CHECKING:
+    from django_pgqueue.admin.readonly import ReadOnlyAdmin
+
+SHOWN: Final = 100
+"""Acts on one page of the list."""
+JOBS_SHOWN: Final = 20
+"""Jobs of an act that its page shows."""
+ACTS_SHOWN: Final = 50
+"""Latest acts on a job that its history shows."""
+REFRESH_SECONDS: Final = 3
+REASON_SHOWN: Final = 500
+
+
+def _list(request: HttpRequest, alias: str) -> dict[str, Any]:
+    """Return the latest acts, or those before the act with the number `before`."""
+    entries = AuditEntry.objects.using(alias).order_by("-pk")
+    before = request.GET.get("before", "")
+    if before.isascii() and before.isdigit() and len(before) < 19:
+        entries = entries.filter(pk__lt=int(before))
+    found = list(entries[: SHOWN + 1])
+    return {
+        "rows": [_row(request, entry) for entry in found[:SHOWN]],
+        "older": databases.link(request, request.path, before=found[SHOWN - 1].pk) if len(found) > SHOWN else "",
+        "is_first_page": not before,
+    }
+
+
+def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
+    return {
+        "entry": entry,
+        "label": bulk_acts.label(entry.action),
+        "changed": f"{entry.job_count:,}",
+        "left": f"{entry.left_count:,}",
+        "began": moment(entry.began_at),
+        "described": bulk_acts.described(entry.filter),
+        "ending": bulk_acts.ending(entry),
+        "who": visible(entry.done_by),
+        "reason": visible(entry.reason[:REASON_SHOWN]),
+        "url": databases.link(request, reverse("admin:pgqueue_bulk_act", current_app=request.current_app), id=entry.pk),
+    }
+
+
+def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
+    entry = _entry(request.GET.get("id", ""), alias)
+    is_running = entry.ended_at is None and entry.next_batch_at is not None
+    job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
+    names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
+    now = vars(entry)["seen_at"]
+    return {
+        **_row(request, entry),
+        "title": _("%(action)s: act %(number)s") % {"action": bulk_acts.label(entry.action), "number": entry.pk},
+        "is_running": is_running,
+        "refresh_seconds": REFRESH_SECONDS,
+        "total": bulk_acts.count_text(entry.total, has_more=(entry.total or 0) > PREVIEWED),
+        "done": entry.job_count + entry.left_count,
+        "rate": f"{entry.rate:g}" if entry.rate else "",
+        "is_bounded": entry.total is not None and 0 < entry.total <= PREVIEWED,
+        "began": dated(entry.began_at, now),
+        "ended": dated(entry.ended_at, now) if entry.ended_at else "",
+        "jobs": [(job_id, visible(names.get(job_id, "")), job_id in names) for job_id in job_ids],
+        "has_more_jobs": entry.job_count > len(job_ids),
+        "may_stop": _may_stop(request, entry),
+        "has_worker": not is_running or any(worker.is_live for worker in stats.workers(alias)),
+    }
+
+
+def _entry(number: str, alias: str) -> AuditEntry:
+    found = None
+    if number.isascii() and number.isdigit() and len(number) < 19:
+        entries = AuditEntry.objects.using(alias).annotate(seen_at=database_now())
+        found = entries.filter(pk=int(number)).first()
+    if found is None:
+        raise Http404(_("There is no act with this number. Workers remove old ones."))
+    return found
+
+
+def _may_stop(request: HttpRequest, entry: AuditEntry) -> bool:
+    can_stop = entry.ended_at is None and entry.stop_asked_at is None
+    return can_stop and bulk_acts.is_allowed(request, entry.action)
+
+
+def stop_url(jobs: ReadOnlyAdmin) -> URLPattern:
+    """Return the URL that the button *Stop* posts to."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        return _stop(jobs, request)
+
+    return path("bulk_act/stop/", jobs.admin_site.admin_view(view), name="pgqueue_bulk_stop")
+
+
+def _stop(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
+    alias = databases.chosen(request)
+    entry = _entry(request.POST.get("id", ""), alias)
+    if not bulk_acts.is_allowed(request, entry.action):
+        raise PermissionDenied
+    if lifecycle.stop_audit(connections[alias], entry.pk, request.user.get_username()):
+        messages.success(request, _("The act is stopped. The jobs that it has changed stay changed."))
+    else:
+        messages.warning(request, _("Nothing to stop: the act has ended, or somebody has stopped it."))
+    url = reverse("admin:pgqueue_bulk_act", current_app=jobs.admin_site.name)
+    return HttpResponseRedirect(databases.link(request, url, id=entry.pk))
+
+
+def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
+    """Return the latest acts on a job, for its history. Details can contain arguments, so not every user sees them."""
+    if not object_id.isdecimal() or len(object_id) > 18:
+        return []
+    found = AuditedJob.objects.using(databases.chosen(request)).filter(job_id=int(object_id)).select_related("entry")
+    shows_detail = private.may_view(request)
+    return [
+        {
+            **_row(request, audited.entry),
+            "changes": shown_changes(audited.detail) if shows_detail else [],
+            "is_hidden": bool(audited.detail) and not shows_detail,
+        }
+        for audited in found.order_by("-entry_id")[:ACTS_SHOWN]
+    ]
+
+
+AUDIT: Final = ConsolePage("bulk_acts", gettext_lazy("Audit"), _list)
+BULK_ACT: Final = ConsolePage("bulk_act", gettext_lazy("Bulk act"), _progress, is_linked=False)

@@ -1,0 +1,155 @@
+"""The preview of a bulk act: how many jobs it would change, some of them, and the form that requests it.
+
+A link leads here (`bulk_acts.preview_url()`), or "Select all" in a list of jobs. The form repeats the filter and the
+time of the preview, so workers change only jobs that were in the filter at that time and have not changed since.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import lifecycle, queues, stats
+from django_pgqueue.admin import bulk_acts, databases
+from django_pgqueue.admin.navigation import navigation
+from django_pgqueue.lifecycle.bulk_acts import Selection
+from django_pgqueue.options import OPTIONS
+from django_pgqueue.states import State, TransitionName
+
+from .page import ConsolePage
+
+if TYPE_CHECKING:
+    from django_pgqueue.admin.readonly import ReadOnlyAdmin
+
+CAREFUL_RATE: Final = 10.0
+"""Jobs per second if the act stops at the first repeat and the user gives no rate."""
+MOST_REASON: Final = 1000
+TEMPLATE: Final = "pgqueue/admin/console/bulk_preview.html"
+
+
+def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
+    action = request.GET.get("action", "")
+    if action in bulk_acts.PERMISSIONS and not bulk_acts.is_allowed(request, action):
+        raise PermissionDenied
+    try:
+        return preview_context(alias, action, bulk_acts.selection_of(request.GET))
+    except ValueError as error:
+        return {"problem": str(error), "title": _("Bulk act")}
+
+
+def preview_context(alias: str, action: str, selection: Selection) -> dict[str, Any]:
+    """Return what the template shows. Raise `ValueError` if the action can change no job of the filter."""
+    preview = lifecycle.bulk_acts.preview(connections[alias], action, selection)
+    return {
+        "title": _("%(action)s many jobs") % {"action": bulk_acts.label(action)},
+        "action": action,
+        "label": bulk_acts.label(action),
+        "described": bulk_acts.described(selection.as_json()),
+        "preview": preview,
+        "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
+        "may_count_less": preview.has_more and selection.exception_class is not None,
+        "fields": [*bulk_acts.parameters(selection).items(), ("previewed_at", preview.at.isoformat())],
+        "succeeded": preview.states.get(State.SUCCEEDED, 0) if action == TransitionName.RETRY else 0,
+        "succeeded_text": bulk_acts.count_text(preview.states.get(State.SUCCEEDED, 0), has_more=preview.has_more),
+        "retries": action == TransitionName.RETRY,
+        "moves": action == TransitionName.MOVE,
+        "careful_rate": f"{CAREFUL_RATE:g}",
+        "has_worker": any(worker.is_live for worker in stats.workers(alias)),
+    }
+
+
+def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selection: Selection) -> HttpResponse:
+    """Return the preview as the answer to "Select all" in a list of jobs, whose form was posted."""
+    if not bulk_acts.is_allowed(request, action):
+        raise PermissionDenied
+    request.current_app = jobs.admin_site.name
+    context = {
+        **jobs.admin_site.each_context(request),
+        "opts": jobs.opts,
+        "media": jobs.media,
+        "has_view_permission": True,
+        **navigation(request, jobs.admin_site.name, BULK_PREVIEW.name),
+        **preview_context(databases.chosen(request), action, selection),
+    }
+    context["original"] = context["title"]
+    return TemplateResponse(request, TEMPLATE, context)
+
+
+def request_url(jobs: ReadOnlyAdmin) -> URLPattern:
+    """Return the URL that the form is posted to."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        return _request(jobs, request)
+
+    return path("bulk_preview/request/", jobs.admin_site.admin_view(view), name="pgqueue_bulk_request")
+
+
+def _request(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
+    """Request an act, and show its progress. Show the preview again, with a message, if the form is invalid."""
+    given, site_name = request.POST, jobs.admin_site.name
+    action = given.get("action", "")
+    if not bulk_acts.is_allowed(request, action):
+        raise PermissionDenied
+    alias = databases.chosen(request)
+    try:
+        selection = bulk_acts.selection_of(given)
+        _check_target(selection.to_queue, alias)
+        audit_id = lifecycle.bulk_acts.request_act(
+            connections[alias],
+            action,
+            selection,
+            done_by=request.user.get_username(),
+            reason=given.get("reason", "").strip()[:MOST_REASON].replace("\0", ""),
+            **_options(given),
+        )
+    except ValueError as error:
+        messages.error(request, _("Nothing was changed: %(error)s") % {"error": error})
+        again = {name: given[name] for name in (*bulk_acts.NAMES, "action", "since", "until") if name in given}
+        url = reverse("admin:pgqueue_bulk_preview", current_app=site_name)
+        listed = {"ids": given["ids"]} if len(given.get("ids", "")) in range(1, 2000) else {}
+        return HttpResponseRedirect(databases.link(request, url, **again, **listed))
+    url = reverse("admin:pgqueue_bulk_act", current_app=site_name)
+    return HttpResponseRedirect(databases.link(request, url, id=audit_id))
+
+
+def _check_target(queue_name: str | None, alias: str) -> None:
+    """Raise `ValueError` if jobs cannot be moved to this queue."""
+    if queue_name is None:
+        return
+    check = OPTIONS["queue_name"].check
+    for problem in check(_("To queue"), queue_name) if check else ():
+        raise ValueError(problem)
+    queues.check(queue_name, alias)
+
+
+def _options(given: QueryDict) -> dict[str, Any]:
+    """Return the options of the act in the form. Raise `ValueError` for invalid ones."""
+    stops = "stops_on_repeat" in given and given.get("action") == TransitionName.RETRY
+    rate = CAREFUL_RATE if stops else None
+    if text := given.get("rate", "").strip():
+        try:
+            rate = float(text)
+        except ValueError:
+            raise ValueError(_("Invalid rate “%(rate)s”: use a number of jobs per second.") % {"rate": text}) from None
+    previewed_at = datetime.fromisoformat(given.get("previewed_at", ""))
+    if previewed_at.tzinfo is None:
+        raise ValueError(_("The form does not say when it was shown. Try again from here."))
+    total = None
+    with suppress(ValueError):
+        total = max(0, min(int(given.get("total", "")), lifecycle.bulk_acts.PREVIEWED + 1))
+    return {"previewed_at": previewed_at, "rate": rate, "stops_on_repeat": stops, "total": total}
+
+
+BULK_PREVIEW: Final = ConsolePage("bulk_preview", gettext_lazy("Bulk act"), _context, is_linked=False)

@@ -1,0 +1,278 @@
+"""The pages of bulk acts: the preview, the request, the progress with its Stop button, the audit, and the history."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.http import QueryDict
+from django.test import Client, RequestFactory
+from django.utils import timezone
+
+from django_pgqueue import lifecycle
+from django_pgqueue.admin import bulk_acts, filters
+from django_pgqueue.admin.console import bulk_acts as pages
+from django_pgqueue.admin.console import bulk_preview
+from django_pgqueue.lifecycle.bulk_acts import Selection
+from django_pgqueue.models import AuditEntry, Job, Worker
+from tests.admin.conftest import JobMaker, add_execution
+
+DEAD = "/admin/pgqueue/deadjob/"
+JOBS = "/admin/pgqueue/job/"
+REQUEST = f"{JOBS}bulk_preview/request/"
+STOP = f"{JOBS}bulk_act/stop/"
+NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+def url(action: str, **filters: Any) -> str:
+    return bulk_acts.preview_url(admin.site, action, **filters)
+
+
+def form(page: str) -> dict[str, str]:
+    """Return the hidden fields of the form on a preview."""
+    [found] = re.findall(f'<form method="post" action="{REQUEST}".*?</form>', page, re.DOTALL)
+    return dict(re.findall('<input type="hidden" name="([^"]+)" value="([^"]*)">', found))
+
+
+def text_of(client: Client, path: str) -> str:
+    return client.get(path).content.decode()
+
+
+def test_preview_counts_and_request_leads_to_the_progress(operator: Client, make_job: JobMaker) -> None:
+    job, other = make_job("dead", queue_name="mail"), make_job("dead")
+    for each in (job, other):
+        add_execution(each, exception_class="shop.Declined")
+    since = timezone.now() - timedelta(hours=1)
+    page = text_of(operator, url("retry", state="dead", queue="mail", error="shop.Declined", since=since))
+    assert "<strong>1</strong> job meets the filter now." in page
+    assert f'{JOBS}{job.pk}/change/">#{job.pk}<' in page and f">#{other.pk}<" not in page
+    assert "No worker is running" in page and "unique key another job has" in page
+    fields = form(page)
+    data = {**fields, "reason": "the bank is back", "rate": "5", "stops_on_repeat": "1"}
+    answer = operator.post(REQUEST, data, follow=True)
+    [entry] = AuditEntry.objects.all()
+    assert answer.redirect_chain == [(f"{JOBS}bulk_act/?id={entry.pk}", 302)]
+    assert (entry.action, entry.done_by, entry.reason, entry.rate) == ("retry", "staff", "the bank is back", 5.0)
+    assert entry.filter == {
+        "word": "dead", "queue_name": "mail", "exception_class": "shop.Declined", "since": since.isoformat()
+    }  # fmt: skip
+    assert entry.stops_on_repeat and (entry.total, entry.next_batch_at is not None) == (1, True)
+    assert entry.previewed_at is not None and entry.previewed_at.isoformat() == fields["previewed_at"]
+    assert Job.objects.get(pk=job.pk).state == "dead", "a worker does it, and the request does not"
+
+
+@pytest.mark.promise("succeeded-jobs-rerun-after-confirmation")
+def test_preview_of_succeeded_jobs_says_how_many_run_again(operator: Client, make_job: JobMaker) -> None:
+    jobs = [make_job("succeeded") for _ in range(3)]
+    data = {"action": "retry_selected", "_selected_action": [jobs[0].pk], "select_across": "1"}
+    assert "3 of them have succeeded already" in operator.post(JOBS, data).content.decode()
+    assert Job.objects.filter(state="succeeded").count() == 3 and not AuditEntry.objects.exists()
+    Worker.objects.create(hostname="a", pid=1, concurrency=1, last_heartbeat_at=timezone.now())
+    assert "No worker is running" not in text_of(operator, url("retry", state="succeeded"))
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("action=retry&state=ready", "Invalid state &#x27;ready&#x27; to retry"),
+        ("action=explode&state=dead", "Invalid action &#x27;explode&#x27;"),
+        ("action=retry", "Invalid state"),
+        ("action=retry&ids=1,x", "invalid literal"),
+        ("action=retry&state=dead&since=yesterday", "Invalid isoformat"),
+        ("action=retry&state=dead&since=2026-01-01T00:00", "time zone"),
+        ("action=retry&state=dead&task=%00", "NUL"),
+    ],
+)
+def test_preview_of_invalid_filter_says_what_is_wrong(operator: Client, query: str, says: str) -> None:
+    assert says in text_of(operator, f"{JOBS}bulk_preview/?{query}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rate": "fast"}, "Invalid rate “fast”"),
+        ({"rate": "-1"}, "Invalid rate -1.0"),
+        ({"previewed_at": ""}, "Nothing was changed"),
+        ({"previewed_at": "2026-01-01T00:00:00"}, "does not say when it was shown"),
+        ({"state": "ready"}, "Invalid state &#x27;ready&#x27; to retry"),
+    ],
+)
+def test_request_with_invalid_form_writes_nothing(
+    operator: Client, make_job: JobMaker, changes: dict[str, str], says: str
+) -> None:
+    make_job("dead")
+    fields = form(text_of(operator, url("retry", state="dead")))
+    answer = operator.post(REQUEST, {**fields, **changes}, follow=True)
+    assert says in answer.content.decode() and answer.redirect_chain[0][0].startswith(f"{JOBS}bulk_preview/?")
+    assert not AuditEntry.objects.exists()
+
+
+def test_request_from_a_later_time_is_dated_back(operator: Client, make_job: JobMaker) -> None:
+    """A forged time would include jobs that change after the request."""
+    make_job("dead")
+    fields = form(text_of(operator, url("retry", state="dead")))
+    operator.post(REQUEST, {**fields, "previewed_at": "9000-01-01T00:00:00+00:00"})
+    [entry] = AuditEntry.objects.all()
+    assert entry.previewed_at == entry.began_at
+
+
+def test_move_asks_for_the_queue_and_stores_it(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+    make_job("ready")
+    mover = client_of("view_job")
+    assert mover.get(url("move", state="ready")).status_code == 403
+    operator = Client()
+    operator.force_login(User.objects.create_superuser("root"))
+    page = text_of(operator, url("move", state="ready"))
+    assert 'name="to_queue"' in page
+    fields = form(page)
+    assert "a b" in operator.post(REQUEST, {**fields, "to_queue": "a b"}, follow=True).content.decode()
+    assert not AuditEntry.objects.exists()
+    operator.post(REQUEST, {**fields, "to_queue": "mail"})
+    assert AuditEntry.objects.get().filter == {"word": "ready", "to_queue": "mail"}
+
+
+def test_user_without_the_permission_of_the_action_is_refused(client_of: Callable[..., Client]) -> None:
+    viewer = client_of("view_job", "cancel_job")
+    audit_id = lifecycle.begin_audit(connection, "retry", {})
+    assert viewer.get(url("retry", state="dead")).status_code == 403
+    assert viewer.post(REQUEST, {"action": "retry", "state": "dead"}).status_code == 403
+    assert viewer.post(STOP, {"id": audit_id}).status_code == 403
+    assert "Stop" not in text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    assert [viewer.get(path).status_code for path in (REQUEST, STOP)] == [405, 405]
+    assert viewer.get(f"{JOBS}bulk_act/?id={audit_id + 1}").status_code == 404
+    assert viewer.get(f"{JOBS}bulk_act/?id=%00").status_code == 404
+
+
+def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead")
+    at = lifecycle.bulk_acts.preview(connection, "retry", Selection("dead")).at
+    audit_id = lifecycle.bulk_acts.request_act(connection, "retry", Selection("dead"), previewed_at=at, total=1)
+    page = f"{JOBS}bulk_act/?id={audit_id}"
+    text = text_of(operator, page)
+    assert "waiting for a worker" in text and '<noscript><meta http-equiv="refresh"' in text
+    assert 'data-live="3"' in text and "No worker is running" in text and ">Stop</button>" in text
+    stopped = operator.post(STOP, {"id": audit_id}, follow=True)
+    assert stopped.redirect_chain == [(page, 302)]
+    text = stopped.content.decode()
+    assert "stopped by staff" in text and "http-equiv" not in text and ">Stop</button>" not in text
+    assert "Nothing to stop" in operator.post(STOP, {"id": audit_id}, follow=True).content.decode()
+    assert Job.objects.get(pk=job.pk).state == "dead"
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"outcome": "done", "ended_at": timezone.now()}, "done"),
+        ({"outcome": "failed", "error": "not <b>this", "ended_at": timezone.now()}, "failed: not &lt;b&gt;this"),
+        (
+            {"outcome": "repeated", "failed_job_id": 7, "error": "shop.E"},
+            "stopped, because job #7 failed again with shop.E",
+        ),
+        ({"next_batch_at": timezone.now(), "cursor": [1]}, "running"),
+        ({"filter": "nonsense", "action": "<i>"}, "under way elsewhere, or interrupted"),
+    ],
+)
+def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[str, Any], says: str) -> None:
+    AuditEntry.objects.create(**{"action": "retry", "done_by": "ada", "filter": {"tasks": ["a"]}, **columns})
+    text = text_of(operator, f"{JOBS}bulk_acts/")
+    assert f"<td>{says}" in text and ">ada" in text and "<i>" not in text
+    assert text_of(operator, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
+
+
+def test_audit_continues_on_older_pages(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "SHOWN", 2)
+    assert "No operator has changed a job" in text_of(operator, f"{JOBS}bulk_acts/")
+    for name in ("ada", "bob", "cy"):
+        AuditEntry.objects.create(action="retry", done_by=name, filter={})
+    text = text_of(operator, f"{JOBS}bulk_acts/")
+    assert ">cy" in text and ">bob" in text and ">ada" not in text
+    [older] = re.findall(r'href="([^"]+before=\d+)"', text)
+    assert ">ada" in text_of(operator, older) and "Older acts" not in text_of(operator, older)
+
+
+@pytest.mark.parametrize("sees_arguments", [True, False])
+def test_history_of_a_job_shows_its_acts(
+    client_of: Callable[..., Client], make_job: JobMaker, sees_arguments: bool
+) -> None:
+    job, other = make_job("dead"), make_job("dead")
+    detail = {job.pk: {"changes": {"amount": ["secret 1", "secret 2"]}}}
+    lifecycle.add_audit(connection, "retry", {}, [job.pk, other.pk], done_by="ada", reason="why not", details=detail)
+    lifecycle.add_audit(connection, "cancel", {}, [other.pk], done_by="bob")
+    client = client_of("view_job", *(["view_arguments"] if sees_arguments else []))
+    text = text_of(client, f"{JOBS}{job.pk}/history/")
+    assert ">ada" in text and "why not" in text and ">bob" not in text
+    assert ("secret 1" in text) is sees_arguments and ("Hidden: you do not" in text) is not sees_arguments
+    assert text_of(client, f"{DEAD}{other.pk}/history/").count('<th scope="row"><a href=') == 2
+
+
+def test_select_all_of_a_list_leads_to_the_preview_of_its_filter(operator: Client, make_job: JobMaker) -> None:
+    job = make_job("dead", queue_name="mail", task_name="shop.charge")
+    make_job("dead")
+    data = {"action": "retry_selected", "_selected_action": [job.pk], "select_across": "1"}
+    page = operator.post(f"{DEAD}?queue=mail&task=shop.charge&since=day", data).content.decode()
+    fields = form(page)
+    assert (fields["state"], fields["queue"], fields["task"]) == ("dead", "mail", "shop.charge")
+    assert "since" in fields and fields["total"] == "1"
+    assert Job.objects.filter(state="dead").count() == 2, "nothing is changed before the confirmation"
+
+
+def test_select_all_of_another_list_sends_the_numbers(operator: Client, make_job: JobMaker) -> None:
+    dead, ready, _ = make_job("dead"), make_job("ready"), make_job("dead", task_name="app.other")
+    data = {"action": "retry_selected", "_selected_action": [dead.pk], "select_across": "1"}
+    page = operator.post(f"{JOBS}?q=app.add", data).content.decode()
+    assert form(page)["ids"] == f"{ready.pk},{dead.pk}" and "1 listed job:" in page
+    operator.post(REQUEST, form(page))
+    assert AuditEntry.objects.get().filter == {"job_ids": [ready.pk, dead.pk]}
+
+
+@pytest.mark.parametrize(
+    ("action", "query", "expected"),
+    [
+        ("retry", "state=dead&queue=mail", Selection("dead", "mail")),
+        ("retry", "state=dead&error=shop.Declined", Selection("dead", exception_class="shop.Declined")),
+        ("retry", "state=dead&since=day", Selection("dead", since=NOON - timedelta(days=1))),
+        ("cancel", "state=due&task=a", Selection("due", None, "a")),
+        ("run_now", "state=ready", Selection("scheduled")),
+        ("retry", "state=ready", None),
+        ("cancel", "state=due&error=shop.Declined", None),
+        ("cancel", "state=lost", None),
+        ("retry", "", None),
+    ],
+)
+def test_filter_of_a_list_is_kept_only_if_a_bulk_act_has_it(
+    action: str, query: str, expected: Selection | None
+) -> None:
+    search = filters.search_of(RequestFactory().get(f"/?{query}"), only_dead=False)
+    assert bulk_acts.of_list(action, search, NOON) == expected
+
+
+@pytest.mark.parametrize("query", ["state=dead&q={job}", "state=dead&id__in={job}"])
+def test_select_all_of_a_list_with_chosen_numbers_sends_only_these(
+    operator: Client, make_job: JobMaker, query: str
+) -> None:
+    job, _other = make_job("dead"), make_job("dead")
+    data = {"action": "retry_selected", "_selected_action": [job.pk], "select_across": "1"}
+    page = operator.post(f"{JOBS}?{query.format(job=job.pk)}", data).content.decode()
+    assert form(page)["ids"] == str(job.pk)
+
+
+def test_preview_url_and_its_parameters_describe_the_same_jobs() -> None:
+    at = timezone.now()
+    chosen = Selection("dead", "mail", "shop.charge", "", since=at, until=at)
+    link = url("retry", **bulk_acts.parameters(chosen))
+    assert bulk_acts.selection_of(QueryDict(link.partition("?")[2])) == chosen
+    listed = QueryDict(url("cancel", ids=[1, 2]).partition("?")[2])
+    assert bulk_acts.selection_of(listed) == Selection(job_ids=(1, 2))
+
+
+def test_stop_at_first_repeat_has_a_careful_rate(operator: Client, make_job: JobMaker) -> None:
+    make_job("dead")
+    fields = form(text_of(operator, url("retry", state="dead")))
+    operator.post(REQUEST, {**fields, "stops_on_repeat": "1"})
+    assert AuditEntry.objects.get().rate == bulk_preview.CAREFUL_RATE

@@ -1,0 +1,68 @@
+"""Mutants of bulk acts and of the audit: exact against the preview, one batch at a time, stoppable, recorded.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+ACTS = "django_pgqueue/lifecycle/bulk_acts.py"
+
+BULK_ACTS = [
+    *of_tests(
+        ("tests/worker/test_bulk_acts.py",),
+        Mutant(
+            "an act takes what died since",
+            "AND finished_at <= %(until_at)s::timestamptz",
+            "AND (true OR finished_at <= %(until_at)s::timestamptz)",
+            "BULK_PAGE_FINISHED",
+        ),
+        Mutant(
+            "an act takes what was retried since",
+            "if row.is_chosen and row.is_unchanged}\n    seen",
+            "if row.is_chosen}\n    seen",
+            path=ACTS,
+        ),
+        Mutant("an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", path=ACTS),
+        Mutant("the next batch begins at the first job", "cursor = %(cursor)s::json", "cursor = NULL", "ADVANCE_ACT"),
+        Mutant("an act has no rate", "len(names) / act.rate if act.rate else 0.0", "0.0", path=ACTS),
+        Mutant(
+            "a batch is no transaction",
+            "with connection.transaction():\n        act",
+            "if True:\n        act",
+            path=ACTS,
+        ),
+        Mutant(
+            "a stop is only noted", "next_batch_at = NULL\nWHERE", "next_batch_at = next_batch_at\nWHERE", "STOP_AUDIT"
+        ),
+        Mutant(
+            "any failure is a repeat", "WHERE again.exception_class = (", "WHERE 'shop.Declined' = (", "FIRST_REPEAT"
+        ),
+        Mutant(
+            "moved jobs are visited again",
+            "WHERE job_id = lanes.id AND audit_id",
+            "WHERE false AND audit_id",
+            "BULK_PAGE_READY",
+        ),
+    ),
+    *of_tests(
+        ("tests/history/test_audit_entries.py",),
+        Mutant("erased arguments stay in the audit", "    SET detail = NULL\n", "    SET detail = detail\n", "ERASE"),
+        Mutant("rows of deletions are removed", "act.action = 'delete' OR", "", "PRUNE_AUDITED_JOBS"),
+        Mutant("acts under way are removed", "WHERE next_batch_at IS NULL\n          AND", "WHERE", "PRUNE_AUDIT"),
+    ),
+    *of_tests(
+        ("tests/admin/test_bulk_acts.py",),
+        Mutant(
+            "anybody may request an act",
+            "return bool(permission and",
+            "return True or bool(permission and",
+            path="django_pgqueue/admin/bulk_acts.py",
+        ),
+        Mutant(
+            "a later preview is believed",
+            "least(%(previewed_at)s::timestamptz, instant)",
+            "%(previewed_at)s::timestamptz",
+            "REQUEST_ACT",
+        ),
+    ),
+]
