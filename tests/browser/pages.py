@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
 from django.db.models import Model
 from playwright.sync_api import Page, expect
 
@@ -27,6 +28,7 @@ PAGES: Final[dict[str, str]] = {
     "job, edit and retry": "pgqueue/job/{dead}/edit/",
     "job, succeeded": "pgqueue/job/{succeeded}/change/",
     "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
+    "incidents": "pgqueue/job/incidents/",
     "doctor": "pgqueue/job/doctor/",
     "workers": "pgqueue/worker/",
     "worker": "pgqueue/worker/{worker}/change/",
@@ -50,6 +52,9 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 }
 """Pages that ask before they change a job: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
+CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
+SOME: Final = [name if name in CORE else pytest.param(name, marks=pytest.mark.on_demand) for name in EVERY]
+"""Every page, of which a check of a change takes one of each kind."""
 FILTERED: Final = ("jobs", "dead letters", "schedules")
 """Lists with filters."""
 

@@ -18,7 +18,7 @@ from .chromium import WAIT_MS
 CONSOLE = "/admin/pgqueue/"
 
 
-@pytest.fixture(params=["scripts", "no scripts"])
+@pytest.fixture(params=["scripts", pytest.param("no scripts", marks=pytest.mark.on_demand)])
 def page(request, open_context):
     """Return an empty page of an administrator, in a browser with or without JavaScript."""
     return open_context(java_script_enabled=request.param == "scripts").new_page()
@@ -122,3 +122,26 @@ def test_operator_finds_jobs_of_one_order(page):
     page.locator("#result_list tbody tr").first.get_by_role("link").first.click()
     page.locator("#content").get_by_role("link", name="4711").click()
     expect(page.locator("#result_list tbody tr")).to_have_count(2)
+
+
+def test_operator_reads_why_job_does_not_start(page):
+    waiting = Job.objects.filter(queue_name="imports", state="ready").first()
+    page.goto(f"{CONSOLE}job/{waiting.pk}/change/")
+    expect(page.locator(".pgqueue-reason")).to_contain_text("imports")
+    paused = Job.objects.filter(queue_name="reports", state="ready").first()
+    page.goto(f"{CONSOLE}job/{paused.pk}/change/")
+    expect(page.locator(".pgqueue-reason")).to_contain_text("The warehouse is being restored")
+    page.locator(".pgqueue-reason").get_by_role("link").first.click()
+    expect(page.locator("#content")).to_contain_text("anna")
+
+
+def test_operator_finds_and_groups_dead_jobs_of_one_error(page):
+    page.goto(f"{CONSOLE}deadjob/")
+    page.get_by_role("navigation", name="Job queue").get_by_role("link", name="Incidents").click()
+    row = page.locator("#pgqueue-groups tr", has=page.get_by_role("rowheader", name="deliver"))
+    expect(row).to_contain_text("180")
+    expect(row).to_contain_text("Refused")
+    row.get_by_role("link", name="deliver").click()
+    group = page.locator("#pgqueue-group")
+    expect(group).to_contain_text("answered 410")
+    expect(group).to_contain_text("differs")
