@@ -102,6 +102,7 @@ def test_charts_failures_and_slow_tasks_come_from_the_counts(operator: Client, d
     assert "failed 3, completed 60</title>" in text
     assert re.search(r"shop\.<wbr>CardError<wbr></td><td>3</td><td>1</td>", text)
     assert "lost with its worker" in text
+    assert "/incidents/?task=shop.charge&amp;error=shop.CardError&amp;since=day" in text
     assert "Failures of the past 24 hours" in text
     assert re.search(r"charge<wbr></a></th><td>[89]\.. s ", text), "the slowest task has its 95th percentile"
     day = text_of(operator, f"{PAGE}?span=day&figures=1")

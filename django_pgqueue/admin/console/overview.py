@@ -21,6 +21,7 @@ from django_pgqueue import stats
 from django_pgqueue.admin.chart_axes import number_text, seconds_text
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.doctor import Level
+from django_pgqueue.job_search import NO_CLASS
 
 from . import activity, banners, links
 from .page import ConsolePage
@@ -137,10 +138,19 @@ def _incidents(request: HttpRequest, failures: Sequence[stats.FailureCount]) -> 
             breakable(shortened(each.exception_class)) if each.exception_class else _("lost with its worker"),
             f"{each.retried + each.dead:,}",
             f"{each.dead:,}",
-            _dead_letters(request, each.task_name),
+            _incident(request, each),
         )
         for each in failures[:INCIDENTS_LIMIT]
     ]
+
+
+def _incident(request: HttpRequest, failure: stats.FailureCount) -> str:
+    """Return the URL of the incident of these failures, or of the task's jobs if none of them is dead."""
+    if not failure.dead:
+        return links.url(request, "job_changelist", task=failure.task_name)
+    since = "week" if activity.chosen_span(request).name == "week" else "day"
+    error = failure.exception_class or NO_CLASS
+    return links.url(request, "incidents", task=failure.task_name, error=error, since=since)
 
 
 def _failing(request: HttpRequest, tasks: Sequence[stats.TaskThroughput]) -> list[TaskRow]:
