@@ -147,6 +147,7 @@ IN_TRANSACTION = [
     "docs/guides/unique_jobs.md",
     "docs/production/history.md",
     "docs/production/logging.md",
+    "docs/production/console.md",
     "docs/production/doctor.md",
     "docs/production/monitoring.md",
     "docs/production/pausing_queues.md",
