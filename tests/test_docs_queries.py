@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from django.test import override_settings
 
 from django_pgqueue import models, testing
-from django_pgqueue.management.subcommands import filter_options, job_search
+from django_pgqueue.job_search import WORDS, search
 from django_pgqueue.models import Job
 from tests import helpers, test_docs_examples
 from tests.documents import BLOCK, CODE, PAGES, TOP, TUTORIAL, blocks, plain, table
@@ -226,7 +226,7 @@ def test_page_lists_the_queries_that_stay_fast():
 
 NAMES = {"--queue": "old1", "--task": "shop.tasks.old0", "--error": "ValueError", "--since": "1d", "--until": "1h"}
 COMMANDS = [
-    *(["jobs", "list", *(["--state", word] if word else [])] for word in ("", *filter_options.WORDS)),
+    *(["jobs", "list", *(["--state", word] if word else [])] for word in ("", *WORDS)),
     *(["jobs", "list", option, value] for option, value in NAMES.items()),
     *(["jobs", "list", "--state", "dead", option, value] for option, value in NAMES.items()),
     *(["jobs", "list", "--state", "succeeded", option, value] for option, value in NAMES.items()),
@@ -253,7 +253,7 @@ COMMANDS = [
 @pytest.mark.django_db
 def test_command_does_not_read_the_history(history, arguments, monkeypatch):
     """A search without an index reads a bounded number of jobs: 1,000 here, so that `MOST_ROWS` would find more."""
-    monkeypatch.setattr(job_search, "SEARCHED", 1000)
+    monkeypatch.setattr(search, "SEARCHED", 1000)
     with judging():
         call_command("pgqueue", *arguments, stdout=StringIO(), stderr=StringIO())
 

@@ -7,7 +7,7 @@ The lists of jobs, the incidents and other pages link to the preview of a bulk a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
@@ -18,12 +18,13 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
-from django_pgqueue.states import FINISHED, ActOutcome, TransitionName
+from django_pgqueue.states import ActOutcome, TransitionName
 
 from . import databases
-from .filters import SECONDS
+from .filters import moment_of
 from .formatting import full_date, visible
 
 NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
@@ -100,14 +101,20 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
         word = "scheduled"  # the other ready jobs are due already
     if chosen.get("q", "").strip() or word not in WORDS.get(TransitionName(action), ()):
         return None
-    span = SECONDS.get(chosen.get("since", ""))
-    if span is not None and word in FINISHED and not is_dead_only:
-        return None  # the list filters these jobs by the time of their enqueueing, and a bulk act by that of their end
-    others = set(chosen) - {"state", "queue", "task", "since", "q", "p", databases.PARAMETER, "_changelist_filters"}
-    if others:
+    error = chosen.get("error")
+    if error and error != NO_CLASS and "." not in error:
+        return None  # the list also finds classes whose path ends with this name
+    if set(chosen) - {"state", "queue", "task", "error", "since", "until", "q", "p", databases.PARAMETER}:
         return None
-    since = None if span is None else now - timedelta(seconds=span)
-    return Selection(word, chosen.get("queue"), chosen.get("task"), since=since)
+    since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
+    exception_class = None if not error else "" if error == NO_CLASS else error
+    return Selection(word, chosen.get("queue") or None, chosen.get("task") or None, exception_class, since, until)
+
+
+def _instant(text: str | None, now: datetime) -> datetime | None:
+    """Return the time that a parameter of a list means."""
+    found = moment_of(text)
+    return None if found is None else found.at or now - found.ago
 
 
 # ---------------------------------------------------------------------------- words

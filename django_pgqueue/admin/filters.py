@@ -1,225 +1,248 @@
-"""Filters of the admin's lists. Each one uses an index or, where none exists, searches only the newest jobs.
+"""The filters of the lists of jobs and dead letters: what a user can choose, and the search that the choices mean.
 
-Used by `jobs`. Django's own filters are too slow for this table: on a million rows, the choices of a column filter
-come from `SELECT DISTINCT` over the whole table (60 ms), and `date_hierarchy` counts days (227 ms).
+Used by `jobs` and `job_list`. A filter does not change the queryset: `search_of()` reads the parameters of the URL, and
+`job_search` finds the jobs with indexes. Django's own filters are too slow for this table: on a million rows, the
+choices of a column filter come from `SELECT DISTINCT` over the whole table (60 ms), and `date_hierarchy` counts days
+(227 ms).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from django.contrib import admin
 from django.contrib.admin import ModelAdmin
+from django.contrib.admin.views.main import ChangeList
 from django.db import connections
-from django.db.models import DurationField, QuerySet, Value
-from django.db.models.functions import Now
+from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.translation import gettext as _text
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import lifecycle, registry, stats
-from django_pgqueue.db.statements import clock
-from django_pgqueue.models import DeadJob, Execution, Job
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue import registry, stats
+from django_pgqueue.job_search import FINISHED_WORDS, NO_CLASS, WORDS, Filters, Moment
+from django_pgqueue.models import DeadJob
 
-from .formatting import breakable, shortened
+from . import databases
+from .formatting import breakable, shortened, word_badge
 
-NEWEST: Final = 100_000
-"""Newest jobs, by id, that are searched first for a name without an index (unfinished jobs have none by name)."""
-
-WINDOWS: Final = (NEWEST, 2_000_000)
-"""How many ids back to search for a name. The second window is searched only if the first one has no match.
-
-A million rows take about 0.2 s.
-"""
-
-IN_LINE: Final = 1_000
-"""Due or scheduled jobs listed at most, over all lanes."""
-
-SECONDS: Final = {"hour": 3600.0, "day": 86400.0, "week": 7 * 86400.0}
+DUE: Final = "due"
+SCHEDULED: Final = "scheduled"
+SPANS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
+SPAN_LABELS: Final = {"hour": _("Past hour"), "day": _("Past 24 hours"), "week": _("Past 7 days")}
+LINKS_SHOWN: Final = 20
+"""Names shown as links. For more of them, there is a field with suggestions."""
+FIRST_YEAR, LAST_YEAR = 2000, 9000
+"""Years that a time can have. PostgreSQL and Python cannot both calculate with times far outside."""
 
 _names: WeakKeyDictionary[HttpRequest, stats.Names] = WeakKeyDictionary()
 
 
-class Window(NamedTuple):
-    """The matching jobs, and the part of the table that was searched for them."""
+def moment_of(text: str | None) -> Moment | None:
+    """Return the time that a parameter means: `hour`, `day`, `week`, or an ISO 8601 time. None: it means none."""
+    if text in SPANS:
+        return Moment(None, SPANS[text])
+    at = time_of(text)
+    return None if at is None else Moment(at, timedelta())
 
-    queryset: QuerySet[Any]
-    scope: str
-    """Shown in the filter's title; "" if all jobs were searched."""
+
+def time_of(text: str | None) -> datetime | None:
+    """Return an aware datetime from ISO 8601 text, in the current time zone if it names none; None if it is invalid."""
+    with suppress(ValueError, OverflowError):
+        at = parse_datetime(text or "")
+        if at is not None and FIRST_YEAR <= at.year < LAST_YEAR:
+            return at if at.tzinfo else timezone.make_aware(at)
+    return None
 
 
-def among_newest(queryset: QuerySet[Any], **condition: str) -> Window:
-    """Return the jobs that meet a condition that has no index, from the newest window that has such a job.
+def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> Filters | None:
+    """Return the search that the parameters of a list's URL mean; None if no job can meet them.
 
-    If the newest jobs have no match, older jobs are searched. The answer is therefore "0 jobs" for an existing name
-    only if all its jobs are older than the last window. In that case `scope` says how many jobs were searched.
+    `task_name` is the name in the search box. The filter by task comes first.
     """
-    last_id = stats.last_id(connections[queryset.db])
-    first_id = stats.first_id(connections[queryset.db])
-    high = last_id
-    for size in WINDOWS:
-        low = last_id - size
-        found = queryset.filter(pk__gt=low, pk__lte=high, **condition)
-        if size == WINDOWS[-1] or low < first_id or found.order_by("-pk").values_list("pk", flat=True)[:1]:
-            break
-        high = low
-    if low < first_id:
-        return Window(found, "")
-    return Window(found, _text("among the newest %(count)s jobs") % {"count": f"{size:,}"})
+    chosen = request.GET
+    word = "dead" if only_dead else chosen.get("state", "")
+    names = [chosen.get("queue", ""), chosen.get("task", task_name), chosen.get("error", "")]
+    if (word and word not in WORDS) or any("\0" in name for name in names):
+        return None  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
+    return Filters(
+        databases.chosen(request),
+        words=(word,) if word else (),
+        queue_name=names[0] or None,
+        task_names=(names[1],) if names[1] else (),
+        since=moment_of(chosen.get("since")),
+        until=moment_of(chosen.get("until")),
+        error=names[2] or None,
+    )
 
 
-def _names_of(request: HttpRequest, queryset: QuerySet[Any]) -> stats.Names:
+def _names_of(request: HttpRequest) -> stats.Names:
     """Return the names to choose from. They are read once per request, for both name filters."""
     if request not in _names:
-        _names[request] = stats.names(connections[queryset.db])
+        _names[request] = stats.names(connections[databases.chosen(request)])
     return _names[request]
 
 
-DUE: Final = "due"
-SCHEDULED: Final = "scheduled"
+class JobFilter(admin.ListFilter):
+    """Base class of the filters: it takes its parameters from the URL, and leaves the search to `search_of()`."""
 
+    parameter_names: tuple[str, ...] = ()
+    template = "pgqueue/admin/filters/filter.html"
 
-def in_line(queryset: QuerySet[Any], *, is_due: bool, queue_name: str | None) -> QuerySet[Any]:
-    """Return the first `IN_LINE` ready jobs that are due now, or the first that are due later, lane by lane.
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: ModelAdmin[Any]) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.is_dead_list = issubclass(model, DeadJob)
+        self.hidden: list[tuple[str, str]] = []
+        for name in self.parameter_names:
+            if name in params:
+                self.used_parameters[name] = params.pop(name)[-1]
 
-    A lane is one queue at one priority, and one range of the index. Each lane has a query of its own, because one
-    condition over all lanes would read every scheduled job to find the due ones.
-    """
-    ids: list[int] = []
-    now = Now() + Value(timedelta(seconds=clock.shift_seconds), DurationField())
-    waiting = Job.objects.using(queryset.db).filter(state="ready", limit_key__isnull=True)
-    for lane in lifecycle.scan_lanes(connections[queryset.db]).due_in:
-        if queue_name is None or lane.queue_name == queue_name:
-            jobs = waiting.filter(queue_name=lane.queue_name, priority=lane.priority)
-            jobs = jobs.filter(run_after__lte=now) if is_due else jobs.filter(run_after__gt=now)
-            ids += jobs.order_by("run_after", "pk").values_list("pk", flat=True)[: IN_LINE - len(ids)]
-        if len(ids) >= IN_LINE:
-            break
-    return queryset.filter(pk__in=ids, state="ready")
+    @property
+    def name(self) -> str:
+        """The parameter of the filter, or its first one."""
+        return self.parameter_names[0]
 
+    @property
+    def chosen(self) -> str:
+        """The value of this parameter; "" without one."""
+        return str(self.used_parameters.get(self.name, ""))
 
-class StateFilter(admin.SimpleListFilter):
-    """Jobs in one state."""
+    def expected_parameters(self) -> list[str | None]:
+        return list(self.parameter_names)
 
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Iterable[tuple[str, Any]]:
-        """Return the states to choose from. `waiting` is left out because no transition leads to it."""
-        states = [(state.value, state.value) for state in State if state is not State.WAITING]
-        return [states[0], (DUE, _("ready: due")), (SCHEDULED, _("ready: scheduled")), *states[1:]]
+    def has_output(self) -> bool:
+        return True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Filter by the state, with the condition of that state's partial index, so that PostgreSQL can use it."""
-        state = self.value()
-        if state is None:
-            return queryset
-        if state in FINISHED:
-            return queryset.filter(state=state, finished_at__isnull=False)
-        if state in (DUE, SCHEDULED):
-            return in_line(queryset, is_due=state == DUE, queue_name=request.GET.get("queue"))
-        if state == State.READY:
-            return queryset.filter(state="ready", limit_key__isnull=True)
-        if state == State.RUNNING:
-            running = Execution.objects.using(queryset.db).filter(finished_at__isnull=True)
-            return queryset.filter(state="running", pk__in=running.values("job_id"))
-        return queryset.none()
+        """Return the queryset as it is."""
+        return queryset
+
+    def values(self) -> list[tuple[str, Any]]:
+        """Return the values to choose from, each with what the link shows."""
+        return []
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Yield the links. Keep the parameters that a form of the filter has to send again."""
+        others = {
+            name: str(value) for name, value in self.request.GET.items() if name not in (*self.parameter_names, "p")
+        }
+        self.hidden = list(others.items())
+        every = changelist.get_query_string(remove=list(self.parameter_names))
+        yield {"selected": not self.used_parameters, "query_string": every, "display": _("All")}
+        for value, label in self.values():
+            query = changelist.get_query_string({self.name: value}, self.parameter_names)
+            yield {"selected": value == self.chosen, "query_string": query, "display": label}
 
 
-class NameFilter(admin.SimpleListFilter):
-    """Jobs with one name in one column. Base class of the filters by queue and by task."""
+class WordFilter(JobFilter):
+    """Jobs with one word for their state."""
 
-    column: str
-    indexed_states: frozenset[str]
-    """Values of the state filter for which an index finds all jobs. For others, only the newest jobs are searched."""
+    title = _("state")
+    parameter_names = ("state",)
 
-    def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
+    def values(self) -> list[tuple[str, Any]]:
+        return [(word, _("ready (all)") if word == "ready" else word_badge(word)) for word in WORDS]
+
+
+class NameFilter(JobFilter):
+    """Jobs with one name in one column: links for a few names, a field with suggestions for many."""
+
+    template = "pgqueue/admin/filters/names.html"
+
+    def names(self) -> set[str]:
         """Return the names to choose from."""
         raise NotImplementedError
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> list[tuple[str, str]]:
-        """Return the names to choose from. The chosen name is among them even if no job has it any more."""
-        names = self.names(request, model_admin.get_queryset(request))
-        chosen = self.used_parameters.get(self.parameter_name or "")
-        return [(name, breakable(shortened(name))) for name in sorted(names | ({str(chosen)} if chosen else set()))]
+    @property
+    def suggestions(self) -> list[str]:
+        """The names, sorted. The chosen name is among them even if no job has it any more."""
+        return sorted(self.names() | ({self.chosen} if self.chosen else set()))
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Filter by the name. If only the newest jobs were searched, the filter's title says so."""
-        name = self.value()
-        if name is None:
-            return queryset
-        if "\0" in name:
-            return queryset.none()  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
-        if self._is_indexed(request, queryset):
-            return queryset.filter(**{self.column: name})
-        found, scope = among_newest(queryset, **{self.column: name})
-        if scope:
-            self.title = f"{self.title}, {scope}"
-        return found
+    def values(self) -> list[tuple[str, Any]]:
+        found = self.suggestions
+        shown = found if len(found) <= LINKS_SHOWN else [self.chosen] if self.chosen else []
+        return [(name, breakable(shortened(name))) for name in shown]
 
-    def _is_indexed(self, request: HttpRequest, queryset: QuerySet[Any]) -> bool:
-        return issubclass(queryset.model, DeadJob) or request.GET.get("state") in self.indexed_states
+    @property
+    def has_many(self) -> bool:
+        """Whether to show a field instead of links."""
+        return len(self.suggestions) > LINKS_SHOWN
 
 
 class QueueFilter(NameFilter):
     """Jobs in one queue."""
 
     title = _("queue")
-    parameter_name = "queue"
-    column = "queue_name"
-    indexed_states = frozenset({State.READY, DUE, SCHEDULED, State.RUNNING, State.DEAD})
+    parameter_names = ("queue",)
 
-    def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
-        return {*_names_of(request, queryset).queues, *(task.queue_name for task in registry.all_tasks())}
+    def names(self) -> set[str]:
+        return {*_names_of(self.request).queues, *(task.queue_name for task in registry.all_tasks())}
 
 
 class TaskFilter(NameFilter):
     """Jobs of one task."""
 
     title = _("task")
-    parameter_name = "task"
-    column = "task_name"
-    indexed_states = frozenset({*FINISHED, DUE, SCHEDULED})
+    parameter_names = ("task",)
 
-    def names(self, request: HttpRequest, queryset: QuerySet[Any]) -> set[str]:
-        return {*_names_of(request, queryset).tasks, *(task.name for task in registry.all_tasks())}
+    def names(self) -> set[str]:
+        return {*_names_of(self.request).tasks, *(task.name for task in registry.all_tasks())}
 
 
-class _Past(admin.SimpleListFilter):
-    """Base class of the filters by time: the past hour, day or week."""
+class ErrorFilter(JobFilter):
+    """Dead letters whose latest attempt ended with one exception class."""
 
-    parameter_name = "since"
+    title = _("exception class")
+    parameter_names = ("error",)
+    template = "pgqueue/admin/filters/names.html"
+    has_many = True
 
-    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Any]) -> Iterable[tuple[str, Any]]:
-        return [("hour", _("Past hour")), ("day", _("Past 24 hours")), ("week", _("Past 7 days"))]
+    def values(self) -> list[tuple[str, Any]]:
+        names = {NO_CLASS: _("lost with its worker")}
+        return [(self.chosen, names.get(self.chosen, breakable(shortened(self.chosen))))] if self.chosen else []
 
-    def seconds(self) -> float | None:
-        """Return the chosen time span in seconds; None if none is chosen."""
-        return SECONDS.get(self.value() or "")
+    @property
+    def suggestions(self) -> list[str]:
+        """The exception classes of the past week, from the statistics."""
+        connection = connections[databases.chosen(self.request)]
+        return sorted(stats.failure_classes(connection, SPANS["week"].total_seconds()))
 
 
-class EnqueuedFilter(_Past):
-    """Jobs enqueued recently. Ids increase with time, so the filter is a range of ids."""
+class SpanFilter(JobFilter):
+    """Jobs of a time span: when they ended, for a finished state, and otherwise when they were enqueued."""
 
     title = _("time of enqueuing")
+    parameter_names = ("since", "until")
+    template = "pgqueue/admin/filters/span.html"
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        seconds = self.seconds()
-        if seconds is None:
-            return queryset
-        first_id = stats.first_id_since(connections[queryset.db], seconds)
-        return queryset.none() if first_id is None else queryset.filter(pk__gte=first_id)
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: ModelAdmin[Any]) -> None:
+        super().__init__(request, params, model, model_admin)
+        if self.is_dead_list:
+            self.title = _("time of death")
+        elif request.GET.get("state") in FINISHED_WORDS:
+            self.title = _("time of the end")
 
+    def values(self) -> list[tuple[str, Any]]:
+        return list(SPAN_LABELS.items())
 
-class DiedFilter(_Past):
-    """Dead letters by their time of death."""
+    @property
+    def inputs(self) -> list[tuple[str, Any, str, bool]]:
+        """The name, label and value of the two fields, and whether the value in the URL is invalid."""
+        labels = {"since": _("From"), "until": _("Until")}
+        found = []
+        for name, label in labels.items():
+            text = str(self.used_parameters.get(name, ""))
+            at = time_of(text)
+            shown = timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S") if at else ""
+            found.append((name, label, shown, bool(text) and moment_of(text) is None))
+        return found
 
-    title = _("time of death")
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        seconds = self.seconds()
-        return queryset if seconds is None else queryset.filter(finished_at__gte=Now() - timedelta(seconds=seconds))
+    @property
+    def zone(self) -> str:
+        """The name of the time zone of the fields."""
+        return timezone.get_current_timezone_name()

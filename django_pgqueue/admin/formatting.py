@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.display import duration as duration
 from django_pgqueue.display import pretty_json as pretty_json
@@ -22,6 +23,23 @@ from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
+
+LABELS: Final = {
+    "ready": gettext_lazy("ready"),
+    "due": gettext_lazy("due"),
+    "scheduled": gettext_lazy("scheduled"),
+    "retrying": gettext_lazy("retrying"),
+    "paused": gettext_lazy("paused"),
+    "limited": gettext_lazy("limited"),
+    "waiting": gettext_lazy("waiting"),
+    "running": gettext_lazy("running"),
+    "cancelling": gettext_lazy("cancelling"),
+    "lost": gettext_lazy("lost"),
+    "succeeded": gettext_lazy("succeeded"),
+    "dead": gettext_lazy("dead"),
+    "cancelled": gettext_lazy("cancelled"),
+}
+"""The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
 
 
 def breakable(name: str) -> SafeString:
@@ -64,8 +82,13 @@ def full_date(at: datetime) -> str:
 
 def badge(state: str, text: Any) -> SafeString:
     """Return a text in the colour of a state. An unknown state, which a row can contain, is grey."""
-    known = state if state in set(State) else "unknown"
+    known = state if state in LABELS else "unknown"
     return format_html('<span class="pgqueue-state pgqueue-{}">{}</span>', known, visible(str(text)))
+
+
+def word_badge(word: str) -> SafeString:
+    """Return a word for the state of a job in its colour and with its sign. An unknown word is grey."""
+    return badge(word, LABELS.get(word, word))
 
 
 def seen_at(row: Any) -> datetime:

@@ -11,25 +11,23 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django.contrib import admin
-from django.contrib.admin.views.main import ChangeList
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat, Left, Now
-from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
+from django_pgqueue.job_search import Pauses, word_of
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.registry import names_of
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 
-from .formatting import ago, badge, breakable, duration, moment, moment_ago, seen_at, shortened
+from .formatting import ago, breakable, duration, moment, moment_ago, seen_at, shortened, word_badge
 from .operations import OperationsAdmin
 from .pauses import in_force
 from .private import is_visible
 from .progress_bar import bar
-from .readonly import DatabaseChangeList, column
+from .readonly import column
 
 SHORT_ERROR = 200
 """Characters of an error that a list reads. It shows fewer; the rest allows for leading white space."""
@@ -69,18 +67,19 @@ def attach_executions(jobs: Iterable[Job]) -> None:
         vars(by_id[execution.pk])["latest_executions"] = [execution]
 
 
-class JobChangeList(DatabaseChangeList):
-    """A page of jobs, with their latest executions."""
+def word(job: Job) -> str:
+    """Return the word for the state of a job. Requires `with_latest_execution()` and `attach_executions()`."""
+    execution = latest_execution(job)
+    is_open = execution is not None and execution.outcome is None
+    open_until = execution.lease_expires_at if execution is not None and is_open else None
+    return word_of({**vars(job), "seen_at": seen_at(job)}, open_until, pauses_seen(job))
 
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        attach_executions(self.result_list)
 
-
-def is_paused(job: Job) -> bool:
-    """Return whether a pause keeps a ready job from starting. Requires `with_latest_execution()`."""
-    targets = {f"{Pausable.QUEUE} {job.queue_name}", *(f"{Pausable.TASK} {name}" for name in names_of(job.task_name))}
-    return job.state == State.READY and not targets.isdisjoint(vars(job)["paused"])
+def pauses_seen(job: Job) -> Pauses:
+    """Return the pauses that were active when the job was read. Requires `with_latest_execution()`."""
+    found = [target.partition(" ") for target in vars(job)["paused"]]
+    by_kind = {kind: [name for each, _, name in found if each == kind] for kind in Pausable}
+    return Pauses(by_kind[Pausable.QUEUE], by_kind[Pausable.TASK])
 
 
 def latest_execution(job: Job) -> Execution | None:
@@ -101,9 +100,6 @@ def last_error(job: Job) -> str:
 class JobColumns(OperationsAdmin):
     """Columns of the lists of jobs and of dead letters."""
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return JobChangeList
-
     number = column(gettext_lazy("job"), lambda job: f"#{job.pk}")
     queue = column(gettext_lazy("queue"), lambda job: breakable(job.queue_name))
     attempts = column(gettext_lazy("attempt"), lambda job: f"{job.attempt}/{job.max_attempts}")
@@ -112,9 +108,10 @@ class JobColumns(OperationsAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def state_badge(self, job: Job) -> SafeString:
-        """Return the state in its colour, with the progress bar of an unfinished job."""
-        shown = badge(job.state, job.state)
-        if is_paused(job):
+        """Return the word for the state in its colour, with the progress bar of an unfinished job."""
+        is_paused = job.state == State.READY and pauses_seen(job).stop(job.queue_name, job.task_name)
+        shown = word_badge(name := word(job))
+        if is_paused and name != "paused":
             shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))
         done = "" if job.state in FINISHED else bar(job.progress)
         return format_html("{}<div>{}</div>", shown, done) if done else shown

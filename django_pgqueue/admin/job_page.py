@@ -30,6 +30,7 @@ from .argument_changes import IS_EDITED, related_jobs
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
+from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
 from .move_and_delete import ON_ONE_JOB
 from .pauses import pauses_of
@@ -72,7 +73,7 @@ def job_page(
         "opts": admin.opts,
         "has_view_permission": True,
         "job": job,
-        "badge": badge(job.state, job.state),
+        **story(request, job, attempts),
         "situation": situation(job, attempts[0]["execution"].started_at if attempts else None, is_paused=bool(pauses)),
         "facts": facts(job, pauses),
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, reverse
@@ -18,16 +19,17 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import State
 
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .filters import DUE, SCHEDULED, DiedFilter, EnqueuedFilter, QueueFilter, StateFilter, TaskFilter, among_newest
+from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
 from .job_forms import job_form_urls
+from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
@@ -37,15 +39,13 @@ from .task_actions import task_urls
 
 
 class JobAdmin(JobColumns):
-    """All jobs, newest first. With a finished state chosen, the order is by finish time, which the index provides."""
+    """All jobs, newest first. With a state chosen, the order is that of its index; see `job_list`."""
 
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
-    list_filter = [StateFilter, EnqueuedFilter, QueueFilter, TaskFilter]
-    search_fields = ["id"]  # makes Django show the search box; get_search_results() does the search
-    search_help_text = _(
-        "The number of a job, the exact name of a task (searches the newest 2,000,000 jobs), or a search key, such as "
-        "customer_id:4711."
-    )
+    list_filter = [WordFilter, SpanFilter, QueueFilter, TaskFilter]
+    list_max_show_all = 0  # a page is never longer
+    search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
+    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
     object_history_template = "pgqueue/admin/job_history.html"
     actions = ["retry_selected", "cancel_selected", "run_selected"]
     operations: Sequence[Operation] = ON_ONE_JOB
@@ -66,32 +66,36 @@ class JobAdmin(JobColumns):
         note = {} if may_view(request) else {"subtitle": LIST_NOTE}
         return super().changelist_view(request, {**note, **(extra_context or {})})
 
-    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return an order that an index provides.
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return JobChangeList
 
-        Due and scheduled jobs are in claim order, jobs in a finished state by finish time, and all others by id.
-        """
-        if request.GET.get("state") in (DUE, SCHEDULED):
-            return ("-priority", "run_after", "id")
-        return ("-finished_at",) if request.GET.get("state") in FINISHED else ("-id",)
+    def get_paginator(self, request: HttpRequest, queryset: Any, per_page: int, *args: Any, **kwargs: Any) -> Any:
+        """Return a paginator of the jobs that `JobChangeList` has found. A job's history has no search."""
+        found = vars(queryset).get("found")
+        if found is None:
+            return super().get_paginator(request, queryset, per_page, *args, **kwargs)
+        return FoundPaginator(found, per_page)
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the order of a queryset without a search. The order of the list is that of the search."""
+        return ("-id",)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """Find a job by its number, or jobs by the exact name of their task, or by a search key."""
-        term = search_term.strip()
-        number = term.removeprefix("#")
-        if not term:
-            return queryset, False
-        if number.isascii() and number.isdigit():
-            return (queryset.filter(pk=number) if len(number) <= 19 else queryset.none()), False
-        if search_key := search_keys.term_of(queryset, term):
-            return search_keys.find(request, queryset, search_key), False
-        return ((queryset.none() if "\0" in term else self.with_task(queryset, term)), False)
+        """Return the queryset as it is. `JobChangeList` searches with `searched_ids()`, or for the name of a task."""
+        return queryset, False
 
-    def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
-        """Return the jobs of a task among the newest, because no index finds unfinished jobs by task."""
-        return among_newest(queryset, task_name=task_name).queryset
+    def searched_ids(self, request: HttpRequest, term: str) -> list[int] | None:
+        """Return the ids of the jobs that a text in the search box means; None if it is the name of a task."""
+        number = term.removeprefix("#")
+        if number.isascii() and number.isdigit():
+            return [int(number)] if len(number) <= 18 else []
+        jobs = Job.objects.using(databases.chosen(request))
+        if search_key := search_keys.term_of(jobs, term):
+            found = search_keys.find(request, jobs, search_key)
+            return list(found.order_by("-pk").values_list("pk", flat=True))
+        return None
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may view jobs. Dead letters need the same permission."""
@@ -117,11 +121,11 @@ class JobAdmin(JobColumns):
 
     def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
         """Return the numbers of the listed jobs, for a list whose filters a bulk act does not have."""
-        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[: MOST_IDS + 1])
-        if len(ids) > MOST_IDS:
-            text = _("Only the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
+        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
+        if len(ids) == MOST_IDS:  # the list finds no more than that
+            text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
             messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
-        return Selection(job_ids=tuple(ids[:MOST_IDS]))
+        return Selection(job_ids=tuple(ids))
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
@@ -169,19 +173,10 @@ class DeadJobAdmin(JobAdmin):
     """Dead letters, latest death first."""
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
-    list_filter = [DiedFilter, QueueFilter, TaskFilter]
-    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
+    list_filter = [SpanFilter, QueueFilter, TaskFilter, ErrorFilter]
     actions = ["retry_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the dead jobs, with the condition of their partial index, so that PostgreSQL can use it."""
         return super().get_queryset(request).filter(state=State.DEAD, finished_at__isnull=False)
-
-    def with_task(self, queryset: QuerySet[Any], task_name: str) -> QuerySet[Any]:
-        """Return the dead jobs of a task. An index finds all of them."""
-        return queryset.filter(task_name=task_name)
-
-    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
-        """Return the order that the index of dead jobs provides."""
-        return ("-finished_at",)

@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django_pgqueue import states
 from django_pgqueue.models import Execution, Job, WorkerRequest
 
-from .formatting import ago, moment_ago, seen_at, visible
+from .formatting import ago, full_date, moment_ago, seen_at, visible
 
 PERMISSION: Final = "pgqueue.view_stack"
 SHOWN: Final = 3
@@ -83,9 +83,8 @@ def _answer(row: WorkerRequest) -> Answer:
     if is_waiting:
         note = _("Waiting for the answer of the worker.")
     elif not has_answer:
-        note = _("No answer since %(ago)s. The worker may be dead, or C code may block it.") % {
-            "ago": ago(row.requested_at, seen_at(row))
-        }
+        since = {"at": full_date(row.requested_at), "ago": ago(row.requested_at, seen_at(row))}
+        note = _("No answer since %(at)s (%(ago)s). The worker may be dead, or C code may block it.") % since
     title = _("Stop") if row.kind == states.RequestKind.STOP else _("Stack")
     if row.kind == states.RequestKind.STACK and not row.execution_id:
         title = _("Stacks of all jobs")

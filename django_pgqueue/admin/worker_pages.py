@@ -110,11 +110,12 @@ def running_row(job: stats.RunningJob) -> RunningRow:
 
 
 def siblings(worker: stats.WorkerStats, workers: Iterable[stats.WorkerStats]) -> list[stats.WorkerStats]:
-    """Return the live processes of the same supervisor, this one included. A request to stop ends all of them."""
+    """Return this process and the live processes of the same supervisor. A request to stop ends all of them."""
+    supervisor = worker.host, worker.supervisor_pid
     return [
         each
         for each in workers
-        if each.is_live and (each.host, each.supervisor_pid) == (worker.host, worker.supervisor_pid)
+        if each.id == worker.id or (each.is_live and (each.host, each.supervisor_pid) == supervisor)
     ]
 
 

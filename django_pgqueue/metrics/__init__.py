@@ -2,9 +2,12 @@
 
 `collect()` reads the gauges, `render()` writes them in Prometheus' text format, and `metrics_view` is a protected view
 that does both. The figures of one worker's processes are on its metrics port: see `worker.monitoring`.
+With `runworker --queue-metrics`, that port calls `collect()` too.
 """
 
-from .gauges import Gauge, Reading, collect
+from django_pgqueue.readings import Gauge, Reading
+
+from .gauges import collect
 from .text import render
 from .view import metrics_view
 

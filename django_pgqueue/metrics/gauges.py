@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from django.db import Error
 
 from django_pgqueue import stats
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.doctor.session import Session
+from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
 
@@ -37,8 +38,10 @@ FROM pgqueue_schedule
 WHERE enabled
 """
 
-Sample = tuple[tuple[str, ...], float]
-"""The values of the labels, and the value."""
+# Whether the role of this process may read schedules. The role of a worker that fires none may not.
+MAY_READ_SCHEDULES: Final = """/* pgqueue:may_read_schedules */
+SELECT has_table_privilege('pgqueue_schedule', 'SELECT')
+"""
 
 
 class Snapshot:
@@ -46,7 +49,9 @@ class Snapshot:
 
     def __init__(self, connection: Connection) -> None:
         self.overview: Overview = stats.overview(connection.alias)
-        self.schedules_late_seconds = max(0.0, execute(connection, LATEST_SCHEDULE, {})[0][0])
+        self.schedules_late_seconds: float | None = None
+        if execute(connection, MAY_READ_SCHEDULES, {})[0][0]:
+            self.schedules_late_seconds = max(0.0, execute(connection, LATEST_SCHEDULE, {})[0][0])
         self.named, rest = _with_label(self.overview.queues)
         """The queues with a label of their own."""
         self.groups: list[tuple[str, list[QueueStats]]] = [(queue.name, [queue]) for queue in self.named]
@@ -62,21 +67,6 @@ def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[Qu
     named = [queue for queue in queues if queue.name != OTHER][:QUEUES_LIMIT]
     names = {queue.name for queue in named}
     return named, [queue for queue in queues if queue.name not in names]
-
-
-class Gauge(NamedTuple):
-    """One gauge. `labels` are the names of its labels."""
-
-    name: str
-    help: str
-    labels: tuple[str, ...] = ()
-
-
-class Reading(NamedTuple):
-    """A gauge with its samples: the values of the labels, and the value."""
-
-    gauge: Gauge
-    samples: tuple[Sample, ...]
 
 
 Read = Callable[[Snapshot], Iterator[Sample]]
@@ -109,9 +99,13 @@ def _finished(snapshot: Snapshot) -> Iterator[Sample]:
         yield from _by_label(lambda queues: sum(queue.finished_per_minute or 0.0 for queue in queues))(snapshot)
 
 
+def _schedules(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.schedules_late_seconds is not None:
+        yield (), snapshot.schedules_late_seconds
+
+
 QUEUE: Final = ("queue",)
 QUEUE_AND_STATE: Final = ("queue", "state")
-DATABASE_UP: Final = Gauge("pgqueue_database_up", "1 if the figures of the queue could be read.")
 READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     (DATABASE_UP, _one(lambda snapshot: 1.0)),
     (Gauge("pgqueue_jobs", "Jobs by state.", QUEUE_AND_STATE), _by_state(lambda count: count.value)),
@@ -148,7 +142,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     ),
     (
         Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."),
-        _one(lambda snapshot: snapshot.schedules_late_seconds),
+        _schedules,
     ),
 )
 """Every gauge, and the function that reads it."""
@@ -179,5 +173,5 @@ def collect(database: str | None = None) -> list[Reading]:
     except Error as error:
         reason = str(error).partition("\n")[0]
         logger.warning("the figures of the database %r could not be read: %s", connection.alias, reason)
-        return [Reading(DATABASE_UP, (((), 0.0),))]
+        return [NOT_READ]
     return [Reading(gauge, tuple(read(snapshot))) for gauge, read in READS]

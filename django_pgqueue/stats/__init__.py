@@ -7,6 +7,7 @@ functions only read, and take part in the transaction that is open on the connec
 
 from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueStats, TaskStats, WorkerStats
 from .by_task import throughput_by_task
+from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
@@ -23,6 +24,8 @@ __all__ = [
     "Depth",
     "Durations",
     "FailureCount",
+    "Incident",
+    "Incidents",
     "LaneStats",
     "Names",
     "Overview",
@@ -36,9 +39,12 @@ __all__ = [
     "Throughput",
     "Why",
     "WorkerStats",
+    "failure_classes",
     "failures",
     "first_id",
     "first_id_since",
+    "incidents",
+    "jobs_with_exception",
     "lanes",
     "last_id",
     "names",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.options import Isolation
+from django_pgqueue.readings import Reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,3 +36,5 @@ class Options:
     metrics_port: int | None = field(default_factory=lambda: get_settings().METRICS_PORT)
     """The TCP port of `/livez`, `/readyz` and `/metrics`. 0: any free port. None: no port."""
     metrics_address: str = field(default_factory=lambda: get_settings().METRICS_ADDRESS)
+    read_queue: Callable[[], Sequence[Reading]] | None = None
+    """Reads the figures of the queue for `/metrics`. None: that page has the figures of the worker only."""

@@ -12,7 +12,7 @@ from . import webhooks
 from .models import DailyReport, Delivery, Order
 
 
-@task(queue_name="mail", max_attempts=8, timeout=60, backoff=exponential(30, cap=3600))
+@task(queue_name="mail", max_attempts=8, timeout=60, backoff=exponential(30, cap=3600), search=("order_id",))
 def send_confirmation(order_id: int) -> str:
     """Mail the confirmation of an order, and return the address.
 

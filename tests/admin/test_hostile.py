@@ -88,7 +88,9 @@ class Tags(HTMLParser):
 def pages(client: Client, job: Job) -> list[str]:
     """Return every page that shows the job or its worker."""
     urls = [JOBS, DEAD, f"{JOBS}{job.pk}/change/", f"{DEAD}{job.pk}/change/", WORKERS, f"{JOBS}{job.pk}/history/"]
+    urls.append(f"{JOBS}incidents/?since=all")
     urls += [f"{JOBS}overview/", f"{JOBS}queues/", f"{JOBS}queue/?{urlencode({'queue': job.queue_name})}"]
+    urls += [f"{JOBS}tasks/", *(f"{WORKERS}{pk}/change/" for pk in Worker.objects.values_list("pk", flat=True))]
     found = []
     for url in urls:
         response = client.get(url)

@@ -128,7 +128,7 @@ def test_page_job_failed_by_a_worker_shows_the_error(operator: Client, make_job:
         failed = Failed(claimed.key, Outcome.FAILED, None, 2.0, 1.0, "app.Error", "broke", "Traceback …")
         lifecycle.fail(engine, [failed])
     page = page_of(operator, job)
-    for expected in ("pgqueue-dead", "ran 1.0 s", "app.Error", "broke", "<details", "box:7"):
+    for expected in ("pgqueue-dead", "ran 1.0 s", "app.Error", "broke", "pgqueue-own", "box:7"):
         assert expected in page, expected
 
 

@@ -14,7 +14,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_pgqueue import stats
-from django_pgqueue.admin import filters, paginator
+from django_pgqueue.admin import paginator
+from django_pgqueue.job_search import search
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker, add_execution
 from tests.test_sql import nodes
@@ -84,7 +85,7 @@ def test_filters_by_name_and_time_list_matching_jobs(operator: Client, make_job:
     other = make_job(queue_name="other", task_name="app.new")
     assert ids(operator, JOBS) == [other.pk, new.pk, old.pk]
     assert ids(operator, JOBS, queue="mail") == [new.pk, old.pk]
-    assert ids(operator, JOBS, queue="mail", state="ready") == [new.pk, old.pk]
+    assert ids(operator, JOBS, queue="mail", state="ready") == [old.pk, new.pk]  # in claim order
     assert ids(operator, JOBS, task="app.new") == [other.pk, new.pk]
     assert ids(operator, JOBS, since="hour") == [other.pk, new.pk]
     assert ids(operator, JOBS, since="week", task="app.old") == [old.pk]
@@ -123,8 +124,8 @@ def test_count_over_limit_stops_and_is_marked(
         response = operator.get(JOBS)
     assert response.context["cl"].result_count == 3
     assert "only the first" in response.content.decode()
-    counts = [q["sql"] for q in captured if "COUNT(" in q["sql"] and "pgqueue_job" in q["sql"]]
-    assert [re.search(r"LIMIT (\d+)", sql).group(1) for sql in counts] == ["4"]  # type: ignore[union-attr]
+    [limit] = [q["sql"] for q in captured if "ORDER BY" in q["sql"] and q["sql"].endswith("LIMIT 4")]
+    assert "pgqueue_job" in limit
 
 
 def plans(client: Client, url: str) -> list[str]:
@@ -161,7 +162,8 @@ def plans(client: Client, url: str) -> list[str]:
         "?q=17",
     ],
 )
-def test_list_any_filter_avoids_sequential_scan(operator: Client, query: str) -> None:
+def test_list_any_filter_avoids_sequential_scan(operator: Client, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paginator, "COUNT_LIMIT", 200)  # the table is as much smaller than a large one
     for plan in plans(operator, JOBS + query):
         assert "Seq Scan on pgqueue_job" not in plan, plan
 
@@ -213,6 +215,7 @@ def old_mail(db: None) -> int:
         # A sample of all rows. The default sample can miss the 10 jobs, and then PostgreSQL plans for none.
         cursor.execute("SET LOCAL default_statistics_target = 10000")
         cursor.execute("ANALYZE pgqueue_job")
+        cursor.execute("SET LOCAL random_page_cost = 1.1")  # as for rows in memory
     return 10
 
 
@@ -229,7 +232,7 @@ def test_filter_by_queue_finds_old_jobs(operator: Client, old_mail: int, query: 
 def test_filter_by_queue_without_match_states_search_range(
     operator: Client, old_mail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filters, "WINDOWS", (100, 1000))
+    monkeypatch.setattr(search, "SEARCHED", 500)
     page = operator.get(JOBS, {"queue": "mail"})
     assert list(page.context["cl"].result_list) == []
     assert "among the newest 1,000 jobs" in page.content.decode()
@@ -246,7 +249,7 @@ def test_filter_due_finds_jobs_behind_many_scheduled_ones(operator: Client, make
     assert ids(operator, JOBS, state="due") == [due[1].pk, due[0].pk]
     assert ids(operator, JOBS, state="due", queue="other") == []
     scheduled = operator.get(JOBS, {"state": "scheduled"}).context["cl"]
-    assert scheduled.result_count == filters.IN_LINE
+    assert scheduled.result_count == 2000
     assert not {job.pk for job in due} & {job.pk for job in scheduled.result_list}
 
 

@@ -77,7 +77,7 @@ def test_tiles_count_the_jobs_in_each_state(operator: Client, make_job: JobMaker
     tiles = tiles_of(operator)
     assert (tiles["due"], tiles["paused"], tiles["scheduled"], tiles["retrying"]) == ("2", "1", "1", "1")
     assert (tiles["running"], tiles["dead in 24 h"], tiles["workers"]) == ("1", "1", "1")
-    assert tiles["oldest due"].startswith("11 min")
+    assert re.match(r"1[01] min", tiles["oldest due"])
     assert tiles["finished per min"].startswith("34 ") and tiles["slots busy"].endswith(" / 4")
     assert tiles_of(operator, INDEX) == tiles
 
@@ -103,7 +103,7 @@ def test_charts_failures_and_slow_tasks_come_from_the_counts(operator: Client, d
     assert re.search(r"shop\.<wbr>CardError<wbr></td><td>3</td><td>1</td>", text)
     assert "lost with its worker" in text
     assert "Failures of the past 24 hours" in text
-    assert re.search(r"charge<wbr></a></th><td>[89]\.. s</td>", text), "the slowest task has its 95th percentile"
+    assert re.search(r"charge<wbr></a></th><td>[89]\.. s ", text), "the slowest task has its 95th percentile"
     day = text_of(operator, f"{PAGE}?span=day&figures=1")
     assert "Show as a table" not in day and "Completed per minute" in day
     assert "<td>1 h</td><td>1</td><td>0.1</td>" in day, "an hour with 60 successes is one a minute"

@@ -155,7 +155,7 @@ def test_job_list_marks_only_paused_jobs(operator: Client, make_job: JobMaker, m
     control.pause(task=renamed)
     Pause.objects.filter(name="other").update(paused_until=timezone.now() - timedelta(seconds=1))
     rows = operator.get("/admin/pgqueue/job/").content.decode().split("<tr>")
-    marked = {match[1] for row in rows if ">paused</div>" in row and (match := re.search(r"#(\d+)", row))}
+    marked = {match[1] for row in rows if ">paused<" in row and (match := re.search(r"#(\d+)", row))}
     assert marked == {str(job.pk) for job in paused}
 
 

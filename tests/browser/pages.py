@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+import pytest
 from django.db.models import Model
 from playwright.sync_api import Page, expect
 
-from django_pgqueue.models import DeadJob, Job, Pause, Schedule
+from django_pgqueue.models import DeadJob, Job, Pause, Schedule, Worker
 
 PAGES: Final[dict[str, str]] = {
     "index": "",
     "console": "pgqueue/",
+    "overview": "pgqueue/job/overview/",
+    "overview, week": "pgqueue/job/overview/?span=7d",
+    "queues": "pgqueue/job/queues/",
+    "queue": "pgqueue/job/queue/?queue=mail",
     "jobs": "pgqueue/job/",
     "running jobs": "pgqueue/job/?state=running",
     "dead letters": "pgqueue/deadjob/",
@@ -23,8 +28,13 @@ PAGES: Final[dict[str, str]] = {
     "job, edit and retry": "pgqueue/job/{dead}/edit/",
     "job, succeeded": "pgqueue/job/{succeeded}/change/",
     "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
+    "incidents": "pgqueue/job/incidents/",
     "doctor": "pgqueue/job/doctor/",
     "workers": "pgqueue/worker/",
+    "worker": "pgqueue/worker/{worker}/change/",
+    "worker, stop": "pgqueue/worker/{worker}/stop/",
+    "worker, history": "pgqueue/worker/{worker}/history/",
+    "tasks": "pgqueue/job/tasks/",
     "schedules": "pgqueue/schedule/",
     "schedule": "pgqueue/schedule/{schedule}/change/",
     "new schedule": "pgqueue/schedule/add/",
@@ -42,6 +52,9 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 }
 """Pages that ask before they change a job: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
+CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
+SOME: Final = [name if name in CORE else pytest.param(name, marks=pytest.mark.on_demand) for name in EVERY]
+"""Every page, of which a check of a change takes one of each kind."""
 FILTERED: Final = ("jobs", "dead letters", "schedules")
 """Lists with filters."""
 
@@ -54,6 +67,7 @@ def examples() -> dict[str, int]:
         "succeeded": Job.objects.filter(state="succeeded").first(),
         "ready": Job.objects.filter(state="ready", queue_name="mail").first(),
         "schedule": Schedule.objects.first(),
+        "worker": Worker.objects.order_by("pk").first(),
         "pause": Pause.objects.first(),
     }
     return {name: row.pk for name, row in rows.items() if row}

@@ -11,6 +11,10 @@ from typing import Any, Final
 from tests import helpers
 
 SHOP: Final = "example_project.shop.tasks"
+SEARCH_KEYS: Final = (
+    "INSERT INTO pgqueue_search_key (job_id, name, value) SELECT id, 'order_id', arguments->'args'->>0 "
+    f"FROM pgqueue_job WHERE task_name = '{SHOP}.send_confirmation'"
+)
 LIBRARY: Final = "example_project.library.tasks"
 NOW: Final = "statement_timestamp()"
 
@@ -32,10 +36,11 @@ RUNNING: Final = (
     f"{NOW} + interval '50 s' FROM pgqueue_job WHERE id = ANY(%(ids)s)"
 )
 WORKERS: Final = (
-    "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at) "
-    f"VALUES (1, 'web-1', 4711, '0.1.0', 'mail,webhooks', 4, {NOW} - interval '9 h', {NOW} - interval '3 s'), "
-    f"(2, 'web-2', 4712, '0.1.0', 'default,reports', 4, {NOW} - interval '9 h', {NOW} - interval '4 s'), "
-    f"(3, 'web-3', 977, '0.0.9', '', 4, {NOW} - interval '3 d', {NOW} - interval '2 h')"
+    "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at, "
+    "supervisor_pid, resident_mib) "
+    f"VALUES (1, 'web-1', 4711, '0.1.0', 'mail,webhooks', 4, {NOW} - interval '9 h', {NOW} - interval '3 s', 470, 96), "
+    f"(2, 'web-2', 4712, '0.1.0', 'default,reports', 4, {NOW} - interval '9 h', {NOW} - interval '4 s', 4701, 118), "
+    f"(3, 'web-3', 977, '0.0.9', '', 4, {NOW} - interval '3 d', {NOW} - interval '2 h', 970, 151)"
 )
 PAUSES: Final = (
     "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
@@ -130,6 +135,7 @@ def fill(connection: Any) -> None:
         _add_dead(cursor)
         _add_waiting(cursor)
         _add_rollup(cursor)
+        cursor.execute(SEARCH_KEYS)
         cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
 
 

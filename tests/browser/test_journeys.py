@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
-from django_pgqueue.models import Job
+from django_pgqueue.models import Job, Pause
+from django_pgqueue.testing.live_worker import LiveWorker
+from example_project.library.tasks import export_library
+from example_project.shop.tasks import send_confirmation
 
 from . import seed
+from .chromium import WAIT_MS
 
 CONSOLE = "/admin/pgqueue/"
 
 
-@pytest.fixture(params=["scripts", "no scripts"])
+@pytest.fixture(params=["scripts", pytest.param("no scripts", marks=pytest.mark.on_demand)])
 def page(request, open_context):
     """Return an empty page of an administrator, in a browser with or without JavaScript."""
     return open_context(java_script_enabled=request.param == "scripts").new_page()
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Return a worker that the test starts. It is stopped after the test."""
+    own = LiveWorker(tmp_path)
+    yield own
+    own.stop()
 
 
 def follow(page, *names):
@@ -58,3 +72,76 @@ def test_operator_sees_jobs_of_second_database(page):
     expect(state_on(page)).to_contain_text("cancelled")
     archived.refresh_from_db()
     assert archived.state == "cancelled"
+
+
+def test_operator_finds_where_job_hangs(page, worker):
+    worker.start("--queues", "exports", "--concurrency", "1")
+    job = export_library.using(queue_name="exports").enqueue(600.0)
+    worker.wait_for(lambda: Job.objects.filter(pk=job.pk, state="running").exists())
+    page.goto(f"{CONSOLE}worker/")
+    page.locator("#content").get_by_role("link", name=re.compile(str(job.pk))).first.click()
+    page.get_by_role("button", name="Show where it is now").click()
+    expect(page.locator("#pgqueue-stack")).to_contain_text("context.lost.wait", timeout=WAIT_MS)
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    worker.wait_for(lambda: Job.objects.filter(pk=job.pk, state="cancelled").exists())
+
+
+def test_operator_sees_why_queue_backs_up(page):
+    page.goto(CONSOLE)
+    page.get_by_role("link", name="Overview").first.click()
+    expect(page.locator("#pgqueue-now")).to_contain_text("imports")  # no worker serves it
+    page.get_by_role("navigation", name="Job queue").get_by_role("link", name="Queues").click()
+    mail = page.locator("tr", has=page.get_by_role("rowheader", name="mail"))
+    expect(mail).to_contain_text("2,400")
+    expect(mail).to_contain_text("12 min")  # the oldest due job
+    expect(mail).to_contain_text("4 / 4")  # slots
+    mail.get_by_role("link", name="2,400").click()
+    first = page.locator("#result_list tbody tr").first
+    oldest = Job.objects.filter(queue_name="mail", state="ready").order_by("-priority", "run_after").first()
+    expect(first).to_contain_text(str(oldest.pk))
+
+
+def test_operator_pauses_queue_on_its_row(page):
+    page.goto(f"{CONSOLE}job/queues/")
+    page.get_by_role("button", name="Pause webhooks").click()
+    expect(page.locator("tr", has=page.get_by_role("rowheader", name="webhooks"))).to_contain_text("paused")
+    pause = Pause.objects.get(kind="queue", name="webhooks")
+    assert pause.paused_by == "anna"
+    page.get_by_role("button", name="Resume webhooks").click()
+    expect(page.get_by_role("button", name="Pause webhooks")).to_be_visible()
+    assert not Pause.objects.filter(name="webhooks").exists()
+
+
+def test_operator_finds_jobs_of_one_order(page):
+    for order_id in (4711, 4711, 4712):
+        send_confirmation.enqueue(order_id)
+    page.goto(f"{CONSOLE}job/")
+    page.locator("#searchbar").fill("order_id:4711")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(2)
+    page.locator("#result_list tbody tr").first.get_by_role("link").first.click()
+    page.locator("#content").get_by_role("link", name="4711").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(2)
+
+
+def test_operator_reads_why_job_does_not_start(page):
+    waiting = Job.objects.filter(queue_name="imports", state="ready").first()
+    page.goto(f"{CONSOLE}job/{waiting.pk}/change/")
+    expect(page.locator(".pgqueue-reason")).to_contain_text("imports")
+    paused = Job.objects.filter(queue_name="reports", state="ready").first()
+    page.goto(f"{CONSOLE}job/{paused.pk}/change/")
+    expect(page.locator(".pgqueue-reason")).to_contain_text("The warehouse is being restored")
+    page.locator(".pgqueue-reason").get_by_role("link").first.click()
+    expect(page.locator("#content")).to_contain_text("anna")
+
+
+def test_operator_finds_and_groups_dead_jobs_of_one_error(page):
+    page.goto(f"{CONSOLE}deadjob/")
+    page.get_by_role("navigation", name="Job queue").get_by_role("link", name="Incidents").click()
+    row = page.locator("#pgqueue-groups tr", has=page.get_by_role("rowheader", name="deliver"))
+    expect(row).to_contain_text("180")
+    expect(row).to_contain_text("Refused")
+    row.get_by_role("link", name="deliver").click()
+    group = page.locator("#pgqueue-group")
+    expect(group).to_contain_text("answered 410")
+    expect(group).to_contain_text("differs")

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import CommandError
 
-from django_pgqueue.management.subcommands import batches, job_search
+from django_pgqueue.job_search import search
+from django_pgqueue.management.subcommands import batches
 from django_pgqueue.models import AuditEntry, Job
 from tests.documents import plain, table
 from tests.management.conftest import die, fail
@@ -29,7 +30,7 @@ def test_dead_list_groups_by_task_and_error(pgqueue):
 
 
 def test_dead_list_beyond_its_bound_says_so(pgqueue, monkeypatch):
-    monkeypatch.setattr(job_search, "SEARCHED", 2)
+    monkeypatch.setattr(search, "SEARCHED", 2)
     for _ in range(3):
         die()
     document = pgqueue("dead", "list", "--json").document

@@ -12,8 +12,8 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, lifecycle, stats
-from django_pgqueue.management.subcommands import job_search, output
-from django_pgqueue.management.subcommands.filter_options import WORDS
+from django_pgqueue.job_search import WORDS, search
+from django_pgqueue.management.subcommands import output
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -124,15 +124,15 @@ def test_list_limit_says_that_there_are_more(pgqueue):
 
 
 def test_list_search_of_newest_jobs_says_so(pgqueue, monkeypatch):
-    monkeypatch.setattr(job_search, "SEARCHED", 2)
+    monkeypatch.setattr(search, "SEARCHED", 1)
     wanted = die(queue_name="mail")
-    for _ in range(2):
+    for _ in range(4):
         die()
     answer = pgqueue("jobs", "list", "--state", "dead", "--queue", "mail", "--json")
     assert ids(answer) == []
     assert answer.document["searched"] == "among the latest 2 dead jobs"
     assert "among the newest 2 jobs" in pgqueue("jobs", "list", "--queue", "mail").err
-    monkeypatch.setattr(job_search, "SEARCHED", 3)
+    monkeypatch.setattr(search, "SEARCHED", 5)
     answer = pgqueue("jobs", "list", "--state", "dead", "--queue", "mail", "--json")
     assert (ids(answer), answer.document["searched"]) == ([wanted], "all")
 
@@ -281,7 +281,7 @@ def test_list_invalid_search_is_refused(pgqueue, options, words):
 def test_list_search_stops_after_searched_jobs(pgqueue, db, monkeypatch):
     job_ids = helpers.make_jobs(connection, 3)
     lifecycle.add_search_keys(connection, {job_id: {"a": "1"} for job_id in job_ids})
-    monkeypatch.setattr(job_search, "SEARCHED", 2)
+    monkeypatch.setattr(search, "SEARCHED", 2)
     found = pgqueue("jobs", "list", "--search", "a=1", "--limit", "2", "--json")
     assert ids(found) == job_ids[:0:-1]
     assert found.document["searched"] == "among the newest 2 jobs with this search key"

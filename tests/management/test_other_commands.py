@@ -13,7 +13,8 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, lifecycle, stats
-from django_pgqueue.models import Job, Schedule, Worker
+from django_pgqueue.management.subcommands import workers_command
+from django_pgqueue.models import Job, Schedule, Worker, WorkerRequest
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks
@@ -167,3 +168,40 @@ def test_tasks_shows_signature_options_and_schedule(pgqueue):
     assert with_context["signature"] == "()"
     with pytest.raises(CommandError, match=r"No task is named 'shop\.gone'"):
         pgqueue("tasks", "shop.gone")
+
+
+@pytest.fixture
+def worker_that_answers(monkeypatch):
+    """Register a worker, and answer each request to it at once, as a running process would."""
+    worker_id = lifecycle.register_worker(
+        connection, hostname="web1", pid=11, supervisor_pid=10, version="1.0", queue_names="", concurrency=4
+    )
+    original = lifecycle.request_of_worker
+
+    def answered(*args, **options):
+        request_id = original(*args, **options)
+        if request_id is not None:
+            lifecycle.answer_request(connection, request_id, f"frames of {request_id}\x1b[31m")
+        return request_id
+
+    monkeypatch.setattr(lifecycle, "request_of_worker", answered)
+    return worker_id
+
+
+@pytest.mark.parametrize("action", ["stop", "stack"])
+def test_workers_action_prints_the_answer(pgqueue, worker_that_answers, action):
+    out = pgqueue("workers", action, str(worker_that_answers)).out
+    asked = WorkerRequest.objects.get()
+    assert out == f"frames of {asked.pk}\\x1b[31m\n"
+    assert (asked.kind, asked.execution_id) == (action, 0) and asked.requested_by
+
+
+def test_workers_action_without_worker_or_answer_fails(pgqueue, monkeypatch):
+    monkeypatch.setattr(workers_command, "ANSWER_SECONDS", 0.1)
+    silent = lifecycle.register_worker(
+        connection, hostname="web1", pid=11, supervisor_pid=10, version="1.0", queue_names="", concurrency=4
+    )
+    for arguments, code in (([], 2), (["1"], 3), ([str(silent)], 1)):
+        with pytest.raises(CommandError) as caught:
+            pgqueue("workers", "stack", *arguments)
+        assert caught.value.returncode == code, arguments

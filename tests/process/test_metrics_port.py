@@ -45,7 +45,7 @@ def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(20.0)
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
-        worker = start("--metrics-port", "0", "--processes", "2", variables=variables)
+        worker = start("--metrics-port", "0", "--queue-metrics", "--processes", "2", variables=variables)
         port = port_of(worker)
         worker.wait_until(lambda: scrape(port, "/readyz")[0] == 200)
         assert systemd.recv(1000).splitlines()[-1].startswith(b"STATUS=")
@@ -60,6 +60,7 @@ def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
         worker.wait_until(lambda: figures(port)[ATTEMPTS.format(tasks.fail.name, "failed")] == 1.0)
         before = figures(port)
         assert (before["pgqueue_slots"], before["pgqueue_slots_busy"], before["pgqueue_processes"]) == (20.0, 1.0, 2.0)
+        assert (before["pgqueue_database_up"], before["pgqueue_live_workers"]) == (1.0, 2.0), "the figures of the queue"
         assert before['pgqueue_statements_total{statement="claim"}'] >= 1.0
         assert before['pgqueue_statements_total{statement="extend"}'] >= 1.0
         os.kill(worker.children[0], signal.SIGKILL)

@@ -12,7 +12,6 @@ from tests.app import tasks
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.promise("live-stack")
 def test_worker_requests_stacks_and_stop_are_answered(start, tmp_path):
     """The next heartbeat and the next poll are minutes away, so only the notification can bring the answers."""
     release, started = tmp_path / "release", [tmp_path / name for name in ("thread", "loop", "process")]

@@ -22,6 +22,7 @@ from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
 from tests import helpers, statements
 from tests.admin.conftest import Browser
@@ -163,6 +164,15 @@ def test_owner_role_owns_the_tables_and_cannot_log_in(superuser, made_roles):
     )
     assert helpers.scalar(superuser, powers, [groups]) is False
     assert helpers.scalar(superuser, "SELECT count(*) FROM pg_roles WHERE rolname = ANY (%s)", [groups]) == len(groups)
+
+
+@pytest.mark.parametrize("role", ["worker", "viewer"])
+def test_role_reads_figures_of_queue_and_schedules_only_if_it_may(superuser, as_role, role):
+    with as_role(role):
+        found = {gauge.name: samples for gauge, samples in collect()}
+    assert found.pop("pgqueue_database_up") == (((), 1.0),)
+    assert found.pop("pgqueue_schedules_late_seconds") == (() if role == "worker" else (((), 0.0),))
+    assert found["pgqueue_live_workers"] == (((), 0.0),)
 
 
 def test_enqueuer_role_enqueue_succeeds(superuser, as_role):

@@ -47,6 +47,7 @@ PERIOD = {
     "queue_name": None,
     "task_names": None,
 }
+SINCE_2000 = {"since": "2000-01-01", "until": "tomorrow"}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "READY_BY_LANE": (READY, {"pgqueue_job_ready"}),
     "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
@@ -73,6 +74,11 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "COUNTS_BY_TASK": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
     "DURATIONS_BY_TASK": (PERIOD, {"pgqueue_rollup_starts"}),
     "FAILURES_BY_CLASS": ({**PERIOD, "limit": 100}, {"pgqueue_rollup_starts"}),
+    "FAILURES_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
+    "FAILURE_CLASSES": ({"seconds": 0.0, "limit": 100}, {"pgqueue_rollup_starts"}),
+    "DEAD_GROUPS": ({**SINCE_2000, "limit": LIMIT, "sample": 20}, {"pgqueue_job_finished", "pgqueue_execution_job"}),
+    "DEAD_BEYOND": ({**SINCE_2000, "limit": LIMIT}, {"pgqueue_job_finished"}),
+    "JOBS_WITH_EXCEPTION": ({"job_ids": list(range(LIMIT)), "pattern": "^x$"}, {"pgqueue_execution_job"}),
 }
 
 

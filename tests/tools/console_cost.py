@@ -19,7 +19,7 @@ import django
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 NAME: Final = "pgqueue_console_cost"
 BOUND_MS: Final = 60.0
-ROUNDS: Final = 5
+ROUNDS: Final = 3
 START: Final = "/admin/pgqueue/"
 ANY: Final = frozenset({"p", "page", "o", "after", "before", "_changelist_filters"})
 """Names of parameters whose value changes no plan."""

@@ -28,6 +28,7 @@ class Shot(NamedTuple):
 
 SHOTS: Final[dict[str, Shot]] = {
     "admin_jobs.png": Shot("jobs"),
+    "console_overview.png": Shot("overview", height=1000),
     "console_job.png": Shot("job, dead"),
     "console_doctor_dark.png": Shot("doctor", theme="dark"),
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import mmap
+import os
 import signal
 import subprocess
 
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
@@ -72,6 +74,19 @@ def test_heartbeat_sent_updates_the_state_of_the_child(engine, heartbeat_sender,
     heartbeat_sender.send([process])
     assert process.state.open_executions == 3
     assert process.state.lease_left_seconds > 50
+
+
+def test_heartbeat_record_announces_requests_and_stores_memory(engine, heartbeat_sender, process):
+    """Without notifications, an idle process learns of a request only from this record."""
+    process.pid = os.getpid()
+    engine.execute("UPDATE pgqueue_worker SET supervisor_pid = 1")
+    heartbeat_sender.send([process])
+    assert not process.state.has_requests
+    lifecycle.request_of_worker(engine, process.worker_id, RequestKind.STOP)
+    heartbeat_sender.due_at = heartbeat_sender._record_at = 0.0
+    heartbeat_sender.send([process])
+    assert process.state.has_requests
+    assert helpers.scalar(engine, "SELECT resident_mib FROM pgqueue_worker") > 5
 
 
 def test_heartbeat_after_reconnect_extends_smaller_ids(engine, heartbeat_sender, process):

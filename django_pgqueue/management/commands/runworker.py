@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, NoReturn, TextIO, cast
 
@@ -25,6 +26,7 @@ from django_pgqueue.management.standard_streams import (
 )
 from django_pgqueue.management.subcommands.subcommand import database_alias
 from django_pgqueue.management.terminal import is_coloured, is_terminal
+from django_pgqueue.metrics import collect
 from django_pgqueue.validation import NAME, unknown_queue
 from django_pgqueue.worker import Options, Supervisor
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
@@ -60,6 +62,11 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
         type=ip_address,
         metavar="ADDRESS",
         help=f"IP address of that port. Default: PGQUEUE['METRICS_ADDRESS'], or {Settings().METRICS_ADDRESS}.",
+    )
+    parser.add_argument(
+        "--queue-metrics",
+        action="store_true",
+        help="Also serve the figures of the whole queue on that port, which it reads from the database.",
     )
     parser.add_argument("--no-listen", action="store_true", help="Poll for jobs instead of using notifications.")
     parser.add_argument(
@@ -99,6 +106,8 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     if connections[alias].vendor != "postgresql":
         raise CommandError(f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database.")
     options = as_options(alias, arguments, live_line=arguments["verbosity"] >= 1 and is_terminal(stdout))
+    if options.read_queue is not None and options.metrics_port is None:
+        raise CommandError("--queue-metrics needs a port: pass --metrics-port too.")
     try:
         middleware.chain()  # load it before the processes are forked, so that they inherit it
     except ImproperlyConfigured as error:
@@ -165,6 +174,7 @@ def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False
         live_line=live_line,
         metrics_port=settings.METRICS_PORT if arguments["metrics_port"] is None else arguments["metrics_port"],
         metrics_address=str(arguments["metrics_address"] or settings.METRICS_ADDRESS),
+        read_queue=partial(collect, alias) if arguments["queue_metrics"] else None,
     )
 
 

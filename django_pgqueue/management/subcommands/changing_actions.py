@@ -19,24 +19,15 @@ from django.core.management.base import CommandError, OutputWrapper
 
 from django_pgqueue import job_operations, queues
 from django_pgqueue.display import visible
+from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, Filters, find
 from django_pgqueue.models.operations import JobChange
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.states import State
 
 from .batches import AfterBatch, Audit, change_all
-from .filter_options import (
-    FINISHED_WORDS,
-    READY_WORDS,
-    RUNNING_WORDS,
-    STATE_OF,
-    Filters,
-    add_filters,
-    described,
-    filters_of,
-)
+from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
-from .job_search import find
 from .output import counted
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 

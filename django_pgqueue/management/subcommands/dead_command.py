@@ -10,13 +10,13 @@ from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
 from django_pgqueue.display import visible
+from django_pgqueue.job_search import is_cut, label_of, meeting, ranges
 from django_pgqueue.models import Execution
 from django_pgqueue.states import ActOutcome, Outcome, State
 
 from .batches import Stop
 from .changing_actions import RETRY_ACTION, add_change_options, run_action
 from .filter_options import add_filters, filters_of, given_filters
-from .job_search import is_cut, meeting, ranges
 from .output import Column, add_json, counted, date_of, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, UsageError, add_database
 
@@ -46,7 +46,7 @@ def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     dead = meeting(filters, found).order_by().values("task_name", "latest_error")
     totals = {"jobs": Count("pk"), "first": Min("finished_at"), "last": Max("finished_at"), "example": Max("pk")}
     groups = list(dead.annotate(**totals).order_by("-jobs", "task_name", "latest_error"))
-    scope = f"among {found.label}" if is_cut(found) else ""
+    scope = f"among {label_of(found)}" if is_cut(found) else ""
     if options["json"]:
         write_json(stdout, {"groups": [_as_json(group) for group in groups], "searched": scope or "all"})
         return

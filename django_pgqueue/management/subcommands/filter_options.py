@@ -1,71 +1,26 @@
 """The options that choose jobs in `pgqueue jobs` and `pgqueue dead`: `--state`, `--queue`, `--since` and so on.
 
-`filters_of()` checks their values, and `job_search` finds the jobs.
+`filters_of()` checks their values, and `django_pgqueue.job_search` finds the jobs.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from datetime import timedelta
+from typing import Any, Final
 
 from django.utils import timezone
 
 from django_pgqueue import registry
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.job_search import STATE_OF, WORDS, Filters, Moment
 from django_pgqueue.search_text import as_search_text
-from django_pgqueue.states import State
 
 from .subcommand import Options, UsageError, database_alias
 from .times import time_of
 
-READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
-RUNNING_WORDS: Final = ("running", "lost", "cancelling")
-FINISHED_WORDS: Final = ("succeeded", "dead", "cancelled")
-WORDS: Final = (*READY_WORDS, *RUNNING_WORDS, *FINISHED_WORDS)
-STATE_OF: Final[dict[str, State]] = {
-    **dict.fromkeys(READY_WORDS, State.READY),
-    **dict.fromkeys(RUNNING_WORDS, State.RUNNING),
-    **{word: State(word) for word in FINISHED_WORDS},
-}
-"""The state in the row for each word."""
 FILTERS: Final = ("state", "queue", "task", "search", "since", "until", "error")
 """The options that `add_filters()` adds."""
-
-
-class Moment(NamedTuple):
-    """A time in `--since` or `--until`: an instant, or a span before the present time of the database."""
-
-    at: datetime | None
-    ago: timedelta
-
-    @property
-    def expression(self) -> Any:
-        """The time as a value for a query."""
-        return database_now(self.ago) if self.at is None else self.at
-
-    @property
-    def seconds_ago(self) -> float:
-        """How long ago it is."""
-        return (self.ago if self.at is None else timezone.now() - self.at).total_seconds()
-
-
-@dataclass(frozen=True)
-class Filters:
-    """The filters of a command. None and empty values do not filter."""
-
-    alias: str
-    words: tuple[str, ...] = ()
-    queue_name: str | None = None
-    task_names: tuple[str, ...] = ()
-    since: Moment | None = None
-    until: Moment | None = None
-    error: str | None = None
-    search: tuple[str, str] | None = None
-    """The name of a search key and its text."""
-    ids: tuple[int, ...] = ()
 
 
 def add_filters(parser: ArgumentParser, words: Sequence[str] = WORDS) -> None:

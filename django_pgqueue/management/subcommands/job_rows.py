@@ -5,21 +5,17 @@ Nothing here reads arguments or results. Long texts are cut by PostgreSQL, so a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from django.db import connections
 from django.db.models import Subquery
 from django.db.models.functions import Left
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue.job_search import Pauses, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
 from django_pgqueue.models.operations import database_now
-from django_pgqueue.states import State
-
-from .job_search import latest
 
 ERROR_LIMIT: Final = 200
 """Characters of an error that a list reads."""
@@ -77,36 +73,10 @@ class JobRow:
         }
 
 
-class Pauses:
-    """The active pauses of a database, read once."""
-
-    def __init__(self, alias: str) -> None:
-        scan = lifecycle.scan_lanes(connections[alias])
-        self.queues = frozenset(scan.paused_queues)
-        self.tasks = {name for paused in scan.paused_tasks for name in registry.names_of(paused)}
-
-    def stop(self, queue_name: str, task_name: str) -> bool:
-        """Return whether a pause keeps a ready job of this queue and task from starting."""
-        return queue_name in self.queues or task_name in self.tasks
-
-
-def word_of(row: Mapping[str, Any], execution: Execution | None, pauses: Pauses) -> str:
-    """Return the word for the state of a job: `due`, `scheduled`, `retrying`, `paused`, `running`, `lost` and so on."""
-    if row["state"] == State.RUNNING:
-        if execution is not None and execution.outcome is None and execution.lease_expires_at < row["seen_at"]:
-            return "lost"
-        return "cancelling" if row["cancel_requested_at"] is not None else "running"
-    if row["state"] != State.READY:
-        return str(row["state"])
-    if row["run_after"] > row["seen_at"]:
-        return "retrying" if row["attempt"] else "scheduled"
-    return "paused" if pauses.stop(row["queue_name"], row["task_name"]) else "due"
-
-
 def read_rows(alias: str, ids: Sequence[int]) -> list[JobRow]:
     """Return the jobs with these ids, in this order. Jobs that no longer exist are missing."""
     found: dict[int, JobRow] = {}
-    pauses = Pauses(alias)
+    pauses = Pauses.of(alias)
     for start in range(0, len(ids), BATCH_SIZE):
         found |= _read_batch(alias, ids[start : start + BATCH_SIZE], pauses)
     return [found[job_id] for job_id in ids if job_id in found]
@@ -122,7 +92,8 @@ def _read_batch(alias: str, ids: Sequence[int], pauses: Pauses) -> dict[int, Job
     found = {}
     for row in rows:
         execution = by_id.get(row.pop("latest_id"))
-        found[row["pk"]] = JobRow(**row, word=word_of(row, execution, pauses), execution=execution)
+        open_until = execution.lease_expires_at if execution is not None and execution.outcome is None else None
+        found[row["pk"]] = JobRow(**row, word=word_of(row, open_until, pauses), execution=execution)
     return found
 
 

@@ -7,11 +7,11 @@ from argparse import ArgumentParser
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue.display import duration
+from django_pgqueue.job_search import SEARCHED, find
 
 from . import changing_actions, show_action
 from .filter_options import add_filters, filters_of
 from .job_rows import JobRow, read_rows
-from .job_search import SEARCHED, find
 from .output import Column, add_json, counted, write_json, write_summary, write_table
 from .subcommand import Options, Subcommand, UsageError, add_database
 

@@ -17,11 +17,10 @@ from django.utils import timezone
 
 from django_pgqueue import stats
 from django_pgqueue.display import visible
+from django_pgqueue.job_search import Filters, find
 from django_pgqueue.management.terminal import is_terminal
 
-from .filter_options import Filters
 from .job_rows import read_rows
-from .job_search import find
 from .jobs_command import when
 from .output import Column, coloured, date_of, table_lines
 from .status_command import table, tiles

@@ -1,20 +1,25 @@
-"""`manage.py pgqueue workers`: the workers that run, and on request those that have stopped."""
+"""`manage.py pgqueue workers`: the workers that run, and on request those that have stopped.
+
+`workers stop ID` and `workers stack ID` request something of one worker process, and print its answer.
+"""
 
 from __future__ import annotations
 
+import time
 from argparse import ArgumentParser
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.core.management.base import OutputWrapper
+from django.core.management.base import CommandError, OutputWrapper
 
-from django_pgqueue import stats
-from django_pgqueue.display import duration
-from django_pgqueue.models import Worker
+from django_pgqueue import stats, worker_control
+from django_pgqueue.display import duration, visible
+from django_pgqueue.models import Worker, WorkerRequest
 from django_pgqueue.models.operations import database_now
+from django_pgqueue.states import RequestKind
 
 from .output import Column, add_json, counted, write_json, write_summary, write_table
-from .subcommand import Options, Subcommand, add_database, database_alias
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
 
 COLUMNS: Final = (
     Column("id", is_number=True),
@@ -32,7 +37,19 @@ MOST: Final = 1000
 """Stopped workers that are listed at most."""
 
 
+ANSWER_SECONDS: Final = 10.0
+"""How long the command waits for the answer of a worker."""
+POLL_SECONDS: Final = 0.1
+
+
 def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=[kind.value for kind in RequestKind],
+        help="Stop the worker after its current jobs, or print the stacks of its jobs.",
+    )
+    parser.add_argument("worker_id", nargs="?", type=int, metavar="ID", help="Id of the worker process to stop or ask.")
     parser.add_argument("--all", action="store_true", help="Also list the workers that have stopped.")
     add_database(parser, "Database of the workers.")
     add_json(parser)
@@ -40,6 +57,9 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     alias = database_alias(options)
+    if options["action"]:
+        _request(RequestKind(options["action"]), options["worker_id"], alias, stdout)
+        return
     found: list[tuple[stats.WorkerStats, datetime | None]] = [(worker, None) for worker in stats.workers(alias)]
     if options["all"]:
         found += _stopped(alias)
@@ -49,6 +69,25 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     if found:
         write_table(stdout, options, COLUMNS, [_cells(worker, stopped_at) for worker, stopped_at in found])
     write_summary(stderr, f"{counted(len(found), 'worker')}.")
+
+
+def _request(kind: RequestKind, worker_id: int | None, alias: str, stdout: OutputWrapper) -> None:
+    """Request something of a worker and print the answer. Raise `CommandError` if it does not answer in time."""
+    if worker_id is None:
+        raise UsageError(f"Pass the id of a worker: pgqueue workers {kind} ID. `pgqueue workers` lists the ids.")
+    request_id = worker_control.request(worker_id, kind, alias, by=user_name())
+    if request_id is None:
+        raise NotFound(f"No worker with a supervisor runs under the id {worker_id}. `pgqueue workers` lists the ids.")
+    answered = WorkerRequest.objects.using(alias).filter(pk=request_id, answered_at__isnull=False)
+    until = time.monotonic() + ANSWER_SECONDS
+    while (found := answered.first()) is None:
+        if time.monotonic() > until:
+            raise CommandError(
+                f"The worker has not answered within {ANSWER_SECONDS:g} s. It may be dead, or C code may block it. "
+                "A later answer is shown on its page in the admin."
+            )
+        time.sleep(POLL_SECONDS)
+    stdout.write(visible(found.answer))
 
 
 def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:

@@ -10,16 +10,23 @@ from typing import Final
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
 from .http_server import TEXT, Page, Request, Response, error
+from .queue_figures import QueueFigures, ReadQueue
 
 JSON: Final = "application/json"
 NO_CLIENT: Final = "Metrics need the package prometheus_client: pip install 'dj-pgqueue[prometheus]'."
 
 
 class Pages:
-    """Makes the responses from shared memory. Probes read nothing else."""
+    """Makes the responses from shared memory. Probes read nothing else.
 
-    def __init__(self, report: HealthReport) -> None:
+    Args:
+        report: The worker's health.
+        read_queue: Reads the figures of the queue for `/metrics`, or None to serve the worker's figures only.
+    """
+
+    def __init__(self, report: HealthReport, read_queue: ReadQueue | None = None) -> None:
         self.report = report
+        self._queue = QueueFigures(read_queue) if read_queue is not None else None
         self._rendering = asyncio.Lock()
 
     def by_path(self) -> dict[str, Page]:
@@ -35,13 +42,17 @@ class Pages:
         return self._health(request, is_well=self.report.judge().is_ready)
 
     async def metrics(self, request: Request) -> Response:
-        """Return the figures of the worker's processes. A thread renders them, so that probes need not wait."""
+        """Return the figures of the worker's processes, and of the queue if the worker was asked to.
+
+        Threads read and render them, so that probes need not wait.
+        """
         try:
             from .collector import render  # only a scrape needs the optional package
         except ImportError:
             return error(HTTPStatus.NOT_IMPLEMENTED, NO_CLIENT)
+        readings = () if self._queue is None else await self._queue.get()
         async with self._rendering:
-            body, content_type = await asyncio.to_thread(render, self.report, request.accept)
+            body, content_type = await asyncio.to_thread(render, self.report, request.accept, readings)
         return Response(HTTPStatus.OK, body, content_type)
 
     def _health(self, request: Request, *, is_well: bool) -> Response:

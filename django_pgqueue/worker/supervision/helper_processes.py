@@ -58,7 +58,7 @@ class HelperProcesses:
         self.log = LogProcess(self._fork)
         self.settlement = Settlement(link, self._fork)
         self.events = WorkerEvents(self._fork, options)
-        self.metrics = MetricsServer(self._fork, listener, report)
+        self.metrics = MetricsServer(self._fork, listener, report, options.read_queue)
 
     def tick(self, *, stopping: bool) -> None:
         """Start the processes that are missing. The supervisor calls this once a round when its database is ready."""

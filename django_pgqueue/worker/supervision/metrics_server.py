@@ -18,6 +18,7 @@ from typing import Final, NoReturn
 
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.monitoring.metrics_process import main
+from django_pgqueue.worker.monitoring.queue_figures import ReadQueue
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
@@ -50,6 +51,7 @@ class MetricsServer:
         fork: Runs a function in a new process with a given name, and returns its pid.
         listener: The socket of the port, or None.
         report: The worker's health.
+        read_queue: Reads the figures of the queue, or None if the port does not serve them.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class MetricsServer:
         fork: Callable[[Callable[[], NoReturn], bytes], int],
         listener: socket.socket | None,
         report: HealthReport,
+        read_queue: ReadQueue | None = None,
     ) -> None:
         self._fork = fork
         self._socket = listener
         self._report = report
+        self._read_queue = read_queue
         self._pid = 0
         self._writer = -1
         self._started_at = float("-inf")
@@ -76,7 +80,7 @@ class MetricsServer:
         try:
             # The forked process calls `close_inherited()`, so it needs a copy of the socket.
             with self._socket.dup() as copy:
-                self._pid = self._fork(partial(main, copy, reader, self._report), NAME)
+                self._pid = self._fork(partial(main, copy, reader, self._report, self._read_queue), NAME)
         except OSError as error:
             logger.warning("the metrics process could not be started: %s", error, extra=event("metrics_failed"))
         finally:

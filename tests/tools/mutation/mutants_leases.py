@@ -47,6 +47,27 @@ LEASES = [
         tests=(SUPERVISION,),
     ),
     Mutant(
+        "a request waits for a notification",
+        "                process.state.has_requests = True\n",
+        "                pass\n",
+        path=LEASES_MODULE,
+        tests=(SUPERVISION,),
+    ),
+    Mutant(
+        "a request to stop is answered only",
+        "                    self.process_state.stop_requested = True\n",
+        "                    pass\n",
+        path="django_pgqueue/worker/claiming/request_answers.py",
+        tests=("tests/test_worker_requests.py",),
+    ),
+    Mutant(
+        "a later answer replaces the first",
+        "WHERE id = %(request_id)s AND answered_at IS NULL",
+        "WHERE id = %(request_id)s",
+        "ANSWER_REQUEST",
+        tests=("tests/test_worker_requests.py",),
+    ),
+    Mutant(
         "the mark outlives the ids",
         "            self._oldest_open.extend([0] * MARK_HEARTBEATS)\n        return",
         "            pass\n        return",

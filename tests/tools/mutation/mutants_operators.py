@@ -8,7 +8,8 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 ACTS = "django_pgqueue/admin/job_actions.py"
 SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
 BATCHES = "django_pgqueue/management/subcommands/batches.py"
-SEARCH = "django_pgqueue/management/subcommands/job_search.py"
+SEARCH = "django_pgqueue/job_search/search.py"
+RANGES = "django_pgqueue/job_search/index_ranges.py"
 COMMANDS = "django_pgqueue/management/subcommands"
 QUEUE_ACTIONS = "django_pgqueue/admin/queue_actions.py"
 CHARTS = "django_pgqueue/admin/charts.py"
@@ -60,12 +61,12 @@ SHELL = [
         ("tests/management/test_jobs_list.py",),
         Mutant(
             "a search has no bound",
-            "found.query.values(found.column)[:SEARCHED]",
-            "found.query.values(found.column)",
+            "place__lte=SEARCHED + 1",
+            "place__gt=0",
             path=SEARCH,
         ),
-        Mutant("a bounded search does not say so", "and is_cut(each)", "and False", path=SEARCH),
-        Mutant("paused jobs are due too", "return None\n        return ~Q(", "pass\n        return ~Q(", path=SEARCH),
+        Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", path=SEARCH),
+        Mutant("paused jobs are due too", "return None\n        return ~Q(", "pass\n        return ~Q(", path=RANGES),
     ),
     *of_tests(
         ("tests/management/test_status.py",),
@@ -220,9 +221,15 @@ ELSEWHERE = [
         ),
         Mutant(
             "older jobs are not looked at",
-            "if size == WINDOWS[-1] or",
-            "if True or",
-            path="django_pgqueue/admin/filters.py",
+            "if part.ids or not part.is_cut or not found.time:",
+            "if True:",
+            path=SEARCH,
+        ),
+        Mutant(
+            "an empty list hides what was not searched",
+            '        if self.found.scope:\n            return _("No such job',
+            '        if False:\n            return _("No such job',
+            path="django_pgqueue/admin/job_list.py",
         ),
     ),
     *of_tests(

@@ -1,4 +1,4 @@
-"""Mutants of search keys: what is written, who may search, and when the rows go.
+"""Mutants of search keys (what is written, who may search, when the rows go), and of the figures of the queue.
 
 What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
 """
@@ -10,6 +10,7 @@ DEFINITION = "django_pgqueue/definition.py"
 BULK = "django_pgqueue/enqueue/bulk.py"
 ADMIN = "django_pgqueue/admin/search_keys.py"
 OPTIONS = "django_pgqueue/schedules/job_options.py"
+QUEUE = "django_pgqueue/worker/monitoring/queue_figures.py"
 REMOVED = "DELETE FROM pgqueue_search_key WHERE job_id"
 KEPT = "DELETE FROM pgqueue_search_key WHERE false AND job_id"
 
@@ -44,4 +45,12 @@ SEARCHED = [
         Mutant("a schedule's job has no keys", "    if task.search:\n", "    if False:\n", path=OPTIONS),
     ),
 ]
-SEARCH = [*WRITTEN, *SEARCHED]
+FIGURES = of_tests(
+    ("tests/metrics/test_queue_figures.py",),
+    Mutant("each scrape reads the queue", "and time.monotonic() >= self._expires_at", "and True", path=QUEUE),
+    Mutant("each scrape begins a read", "if self._reading is None and time", "if time", path=QUEUE),
+    Mutant("a hanging read delays the end", "daemon=True", "daemon=False", path=QUEUE),
+    Mutant("a read leaves its connection open", "connections.close_all()", "pass", path=QUEUE),
+    Mutant("an error leaves the last figures", "        except Exception:\n", "        except KeyError:\n", path=QUEUE),
+)
+SEARCH = [*WRITTEN, *SEARCHED, *FIGURES]

@@ -1,0 +1,34 @@
+"""Find jobs for an operator: the words for states, the filters, and searches whose cost is bounded.
+
+The lists of the admin and the commands `pgqueue jobs` and `pgqueue dead` call this package, so both find the same jobs
+and use the same words.
+"""
+
+from .errors import LATEST_ERROR, NO_CLASS, latest
+from .filters import Filters, Moment
+from .index_ranges import Range, ranges
+from .search import SEARCHED, Found, find, is_cut, label_of, meeting
+from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WORDS, Pauses, word_of
+
+__all__ = [
+    "FINISHED_WORDS",
+    "LATEST_ERROR",
+    "NO_CLASS",
+    "READY_WORDS",
+    "RUNNING_WORDS",
+    "SEARCHED",
+    "STATE_OF",
+    "WORDS",
+    "Filters",
+    "Found",
+    "Moment",
+    "Pauses",
+    "Range",
+    "find",
+    "is_cut",
+    "label_of",
+    "latest",
+    "meeting",
+    "ranges",
+    "word_of",
+]

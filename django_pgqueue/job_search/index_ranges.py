@@ -1,0 +1,171 @@
+"""The ranges of indexes that contain the jobs that a search wants, in the order of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from django.db import connections
+from django.db.models import Q, QuerySet
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.models import Execution, Job, SearchKey
+from django_pgqueue.models.operations import database_now
+from django_pgqueue.states import FINISHED, State
+
+from .filters import Filters
+from .words import RUNNING_WORDS, STATE_OF, Pauses
+
+CONDITIONS: Final[dict[str, Q]] = {
+    "scheduled": Q(attempt=0),
+    "retrying": Q(attempt__gt=0),
+    "cancelling": Q(cancel_requested_at__isnull=False),
+}
+"""The condition that a word adds to its range of an index."""
+
+
+class Range(NamedTuple):
+    """A range of an index in its order, and the conditions that the index does not have.
+
+    `column` contains the id of the job, and `time` the time that the order follows, latest first; "" if it follows
+    none. `label` names the jobs that are searched, with `{count}` for how many.
+    """
+
+    query: QuerySet[Any]
+    column: str
+    label: str
+    condition: Q = Q()
+    time: str = ""
+
+
+def ranges(filters: Filters) -> Iterator[Range]:
+    """Yield the ranges of indexes that contain all jobs that meet the filters, with the conditions to apply."""
+    if filters.ids:
+        jobs = Job.objects.using(filters.alias).filter(pk__in=filters.ids).order_by("pk")
+        yield Range(jobs, "pk", "")
+        return
+    if filters.search is not None:
+        yield _with_search_key(filters, *filters.search)
+        return
+    if not filters.words:
+        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", _names(filters), "enqueued_at")
+    for word in filters.words:
+        if STATE_OF[word] in FINISHED:
+            yield from _finished(filters, word)
+        elif word in RUNNING_WORDS:
+            yield _running(filters, word)
+        else:
+            yield from _ready(filters, word)
+
+
+def _enqueued(filters: Filters) -> QuerySet[Job]:
+    """Return jobs in any state, newest first."""
+    return Job.objects.using(filters.alias).filter(_ids_between(filters)).order_by("-pk")
+
+
+def _with_search_key(filters: Filters, name: str, text: str) -> Range:
+    """Return the jobs with a search key, newest first. Times are those of the end only for finished states."""
+    states = Q() if filters.words else Q(state__in=list(State)) & _ids_between(filters)
+    for word in filters.words:
+        condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q()) & _is_due(word)
+        states |= condition & (_ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters))
+    keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
+    label = "the newest {count} jobs with this search key"
+    return Range(keys, "job_id", label, states & _names(filters))
+
+
+def _is_due(word: str) -> Q:
+    """Return the condition by which the time of a ready job concerns a word."""
+    if word in ("due", "paused"):
+        return Q(run_after__lte=database_now())
+    return Q(run_after__gt=database_now()) if word in ("scheduled", "retrying") else Q()
+
+
+def _ended_between(filters: Filters) -> Q:
+    """Return the times at which a job has ended."""
+    condition = Q(finished_at__isnull=False)
+    if filters.since is not None:
+        condition &= Q(finished_at__gte=filters.since.expression)
+    if filters.until is not None:
+        condition &= Q(finished_at__lt=filters.until.expression)
+    return condition
+
+
+def _finished(filters: Filters, word: str) -> Iterator[Range]:
+    """Yield the jobs that ended in a state, latest first.
+
+    Succeeded jobs of a task are searched by the index of tasks, because they are the most: few jobs of other states are
+    among them. The others are searched by the index of states, because a task can have few of them among many that
+    succeeded.
+    """
+    jobs = Job.objects.using(filters.alias).filter(_ended_between(filters))
+    of_queue = Q(queue_name=filters.queue_name) if filters.queue_name else Q()
+    if word == State.SUCCEEDED and filters.task_names:
+        for name in filters.task_names:
+            label = f"the latest {{count}} finished jobs of {name}"
+            ordered = jobs.filter(task_name=name, state=word).order_by("-finished_at")
+            yield Range(ordered, "pk", label, of_queue, "finished_at")
+        return
+    of_task = Q(task_name__in=filters.task_names) if filters.task_names else Q()
+    ordered = jobs.filter(state=word).order_by("-finished_at")
+    yield Range(ordered, "pk", f"the latest {{count}} {word} jobs", of_queue & of_task, "finished_at")
+
+
+def _running(filters: Filters, word: str) -> Range:
+    """Return the running jobs, those that run for longest first. The index of open executions finds them."""
+    executions = Execution.objects.using(filters.alias).filter(finished_at__isnull=True)
+    if word == "lost":
+        executions = executions.filter(lease_expires_at__lt=database_now())
+    condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
+    more = _names(filters) & _ids_between(filters)
+    return Range(executions.order_by("claimed_at"), "job_id", "{count} running jobs", condition & more)
+
+
+def _ready(filters: Filters, word: str) -> Iterator[Range]:
+    """Yield the lanes of the ready jobs, in the order in which a worker claims them."""
+    scan = lifecycle.scan_lanes(connections[filters.alias])
+    more = CONDITIONS.get(word, Q()) & _ids_between(filters)
+    if filters.task_names:
+        more &= Q(task_name__in=filters.task_names)
+    pauses = Pauses(scan.paused_queues, scan.paused_tasks)
+    for lane in sorted(scan.due_in, key=lambda lane: (-lane.priority, lane.queue_name)):
+        if filters.queue_name not in (None, lane.queue_name):
+            continue
+        held = _held(word, is_queue_paused=lane.queue_name in pauses.queues, paused_tasks=pauses.tasks)
+        if held is None:
+            continue
+        jobs = Job.objects.using(filters.alias).filter(state=State.READY, limit_key__isnull=True)
+        jobs = jobs.filter(_is_due(word), queue_name=lane.queue_name, priority=lane.priority)
+        yield Range(
+            jobs.order_by("run_after", "pk"),
+            "pk",
+            "the first {count} jobs of each queue and priority",
+            more & held,
+        )
+
+
+def _held(word: str, *, is_queue_paused: bool, paused_tasks: frozenset[str]) -> Q | None:
+    """Return the condition by which a pause concerns a word; None if no job of the lane meets it."""
+    if word == "paused":
+        if is_queue_paused:
+            return Q()
+        return Q(task_name__in=paused_tasks) if paused_tasks else None
+    if word == "due":
+        if is_queue_paused:
+            return None
+        return ~Q(task_name__in=paused_tasks) if paused_tasks else Q()
+    return Q()
+
+
+def _names(filters: Filters) -> Q:
+    condition = Q(queue_name=filters.queue_name) if filters.queue_name else Q()
+    return condition & Q(task_name__in=filters.task_names) if filters.task_names else condition
+
+
+def _ids_between(filters: Filters) -> Q:
+    """Return the times of the enqueue as a range of ids, because ids increase with time."""
+    condition, connection = Q(), connections[filters.alias]
+    for moment, lookup in ((filters.since, "pk__gte"), (filters.until, "pk__lt")):
+        if moment is not None:
+            condition &= Q(**{lookup: stats.first_id_since(connection, moment.seconds_ago) or 0})
+    return condition

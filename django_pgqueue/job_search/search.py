@@ -1,0 +1,158 @@
+"""Find the ids of jobs that meet filters, in a useful order.
+
+Each search begins with a range of an index, such as the dead jobs by the time of their death, or one lane of the ready
+jobs. Filters that this index does not have are applied to the first `SEARCHED` jobs of the range, so a search stays
+fast with any number of jobs. `Found.scope` says so if jobs were not searched.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from django.db import connections
+from django.db.models import BooleanField, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
+
+from django_pgqueue import stats
+from django_pgqueue.models import Job
+from django_pgqueue.models.operations import BATCH_SIZE
+
+from .errors import LATEST_ERROR, condition_on_error, error_pattern
+from .filters import Filters
+from .index_ranges import Range, ranges
+
+SEARCHED: Final = 100_000
+"""Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
+CLASSES_SEARCHED: Final = 10_000
+"""Jobs whose latest execution is read for a filter by exception class. It takes about 15 ms."""
+
+
+class Found(NamedTuple):
+    """The ids of the jobs that were found, in order, and what was not searched ("" if everything was).
+
+    `since` is the time of the oldest job that was searched, if older ones were not: when it ended, or was enqueued.
+    `searched` is how many were, if not all.
+    """
+
+    ids: list[int]
+    has_more: bool
+    scope: str
+    searched: int = 0
+    since: datetime | None = None
+
+
+class _Part(NamedTuple):
+    """The matching ids among the first jobs of a range, how many were searched, and the first job that was not."""
+
+    ids: list[int]
+    searched: int
+    is_cut: bool = False
+    since: datetime | None = None
+    last_id: int | None = None
+
+
+def find(filters: Filters, limit: int) -> Found:
+    """Return the ids of at most `limit` jobs that meet the filters. Runs read-only statements."""
+    ids: list[int] = []
+    parts: list[_Part] = []
+    labels: list[str] = []
+    for each in ranges(filters):
+        wanted = limit + 1 - len(ids)
+        if wanted <= 0:
+            break
+        part = _first_matching(filters, each, wanted)
+        ids += part.ids[:wanted]
+        parts.append(part)
+        if part.is_cut and len(ids) <= limit:
+            labels.append(label_of(each, part.searched))
+    if not labels:
+        return Found(ids[:limit], len(ids) > limit, "")
+    last = parts[-1]
+    scope = f"among {' and '.join(dict.fromkeys(labels))}"
+    return Found(ids[:limit], len(ids) > limit, scope, last.searched, last.since)
+
+
+def _first_matching(filters: Filters, found: Range, limit: int) -> _Part:
+    """Return the first jobs of a range that meet its further conditions, in the order of the range.
+
+    If the newest jobs have no match, as many older jobs are searched too.
+    """
+    if not found.condition and not filters.error:
+        return _Part(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
+    if found.query.model is not Job:
+        return _open(filters, found)
+    part = _search(filters, found, found.query, limit)
+    if part.ids or not part.is_cut or not found.time:
+        return part
+    older = Q(pk__lte=part.last_id) if found.time == "enqueued_at" else Q(finished_at__lte=part.since)
+    more = _search(filters, found, found.query.filter(older), limit)
+    return more._replace(searched=part.searched + more.searched)
+
+
+def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) -> _Part:
+    """Return the first jobs of a query that meet the conditions of the range, and where the search has ended.
+
+    PostgreSQL stops at `limit` matches, and after `SEARCHED` jobs (the run condition of the window function). The job
+    after those is returned too: it shows that the search came that far, and where an older search begins.
+    """
+    wanted = CLASSES_SEARCHED if filters.error else limit
+    order: Any = query.query.order_by
+    numbered = query.order_by().annotate(
+        # As a plain column: `InstantField` would be read by an expression.
+        at=ExpressionWrapper(F(found.time or "enqueued_at"), DateTimeField()),
+        fits=ExpressionWrapper(found.condition or Q(pk__isnull=False), BooleanField()),
+        place=Window(RowNumber(), order_by=list(order)),
+    )
+    fitting = numbered.filter(place__lte=SEARCHED + 1).filter(Q(fits=True) | Q(place=SEARCHED + 1))
+    rows = list(fitting.values_list("pk", "at", "place")[: wanted + 1])
+    beyond = rows.pop() if rows and rows[-1][2] > SEARCHED else None
+    part = _Part([row[0] for row in rows], 0)
+    if beyond is not None:
+        part = _Part(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
+    return _with_error(filters, part, rows) if filters.error else part
+
+
+def _with_error(filters: Filters, part: _Part, rows: list[Any]) -> _Part:
+    """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
+    read = part.ids[:CLASSES_SEARCHED]
+    matching = stats.jobs_with_exception(connections[filters.alias], read, error_pattern(filters.error or ""))
+    kept = [job_id for job_id in read if job_id in matching]
+    if len(part.ids) <= CLASSES_SEARCHED:
+        return part._replace(ids=kept)
+    last_id, since, searched = rows[CLASSES_SEARCHED]
+    return _Part(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
+
+
+def _open(filters: Filters, found: Range) -> _Part:
+    """Search the jobs with an open execution."""
+    # In one query, the planner may read all jobs of the time span instead of those with an open execution.
+    listed = list(found.query.values_list(found.column, flat=True)[: SEARCHED + 1])
+    in_order = listed[:SEARCHED]
+    matching: set[int] = set()
+    for start in range(0, len(in_order), BATCH_SIZE):
+        jobs = _annotated(filters).filter(found.condition, pk__in=in_order[start : start + BATCH_SIZE])
+        matching.update(jobs.filter(condition_on_error(filters)).values_list("pk", flat=True))
+    ids = [job_id for job_id in in_order if job_id in matching]
+    return _Part(ids, len(in_order), len(listed) > SEARCHED)
+
+
+def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
+    """Return the jobs among the first `SEARCHED` of a range that meet its further conditions, in no order."""
+    first = found.query.values(found.column)[:SEARCHED]
+    return _annotated(filters).filter(found.condition & condition_on_error(filters), pk__in=first)
+
+
+def _annotated(filters: Filters) -> QuerySet[Any]:
+    """Return all jobs, with the column of `LATEST_ERROR`."""
+    return Job.objects.using(filters.alias).annotate(**LATEST_ERROR)
+
+
+def label_of(found: Range, searched: int | None = None) -> str:
+    """Return the name of the jobs of a range that were searched."""
+    return found.label.replace("{count}", f"{SEARCHED if searched is None else searched:,}")
+
+
+def is_cut(found: Range) -> bool:
+    """Return whether a range has more jobs than are searched."""
+    return bool(found.query.values_list("pk", flat=True)[SEARCHED : SEARCHED + 1])

@@ -1,0 +1,76 @@
+"""The figures of the queue for the metrics port, if `runworker --queue-metrics` asks for them.
+
+The metrics process creates one `QueueFigures`. A read takes a thread of its own and a database connection, which is
+closed at its end, so probes and the worker's other processes never wait for the database. However many scrapes come,
+one read runs at a time, and at most one in `CACHE_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Thread
+from typing import Final
+
+from django.db import connections
+
+from django_pgqueue.log_events import event
+from django_pgqueue.readings import NOT_READ, Reading
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+CACHE_SECONDS: Final = 10.0
+"""How long the same figures are served."""
+WAIT_SECONDS: Final = 3.0
+"""How long a scrape waits for a read: less than the server's limit for a page."""
+
+ReadQueue = Callable[[], Sequence[Reading]]
+"""Reads the figures of the queue from the database. It returns `NOT_READ` if the database is not available."""
+
+
+class QueueFigures:
+    """Reads the figures of the queue for scrapes.
+
+    Args:
+        read: Reads the figures, in a thread.
+    """
+
+    def __init__(self, read: ReadQueue) -> None:
+        self._read = read
+        self._readings: Sequence[Reading] = (NOT_READ,)
+        self._expires_at = float("-inf")
+        self._reading: asyncio.Future[None] | None = None
+
+    async def get(self) -> Sequence[Reading]:
+        """Return the figures, at most `CACHE_SECONDS` old; only `NOT_READ` if they are not read in `WAIT_SECONDS`."""
+        if self._reading is None and time.monotonic() >= self._expires_at:
+            self._reading = asyncio.get_running_loop().create_future()
+            # A daemon thread, because a read that hangs must not delay the end of the process.
+            loop = asyncio.get_running_loop()
+            Thread(target=self._run, args=[loop], name="pgqueue-queue-figures", daemon=True).start()
+        if self._reading is not None:
+            done, _ = await asyncio.wait([self._reading], timeout=WAIT_SECONDS)
+            if not done:
+                return (NOT_READ,)
+        return self._readings
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        readings: Sequence[Reading] = (NOT_READ,)
+        try:
+            readings = self._read()
+        except Exception:
+            logger.exception("the figures of the queue could not be read", extra=event("metrics_failed"))
+        finally:
+            with suppress(Exception):  # a lost connection
+                connections.close_all()
+            with suppress(RuntimeError):  # the loop is closed: the process ends
+                loop.call_soon_threadsafe(self._finish, readings)
+
+    def _finish(self, readings: Sequence[Reading]) -> None:
+        self._readings, self._expires_at = readings, time.monotonic() + CACHE_SECONDS
+        if self._reading is not None:
+            self._reading.set_result(None)
+            self._reading = None

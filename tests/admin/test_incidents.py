@@ -1,0 +1,192 @@
+"""The page of incidents: groups of dead jobs, their links, the arguments that differ, and permissions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from django_pgqueue import stats
+from django_pgqueue.admin.argument_differences import compare
+from django_pgqueue.admin.sparkline import sparkline
+from django_pgqueue.models import Job, Rollup
+from django_pgqueue.stats import dead_groups
+from tests.admin.conftest import JobMaker, add_execution
+from tests.admin.test_hostile import HOSTILE, Tags
+from tests.admin.test_lists import DEAD
+from tests.app import tasks
+
+pytestmark = pytest.mark.slow
+
+PAGE = "/admin/pgqueue/job/incidents/"
+
+
+@pytest.fixture
+def die(make_job: JobMaker) -> Callable[..., Job]:
+    """Return a function that makes a dead job of a known task with an error."""
+
+    def make(error: str = "shop.Declined", *, hours: float = 0.1, call: Any = None, **columns: Any) -> Job:
+        arguments = call or {"args": [1], "kwargs": {}}
+        job = make_job("dead", task_name=columns.pop("task_name", tasks.add.name), arguments=arguments, **columns)
+        Job.objects.filter(pk=job.pk).update(finished_at=timezone.now() - timedelta(hours=hours))
+        add_execution(job, exception_class=error, error=f"text of {error}")
+        job.refresh_from_db()
+        return job
+
+    return make
+
+
+def test_page_groups_dead_jobs_of_the_span(operator: Client, die: Callable[..., Job]) -> None:
+    declined = [die(), die(hours=2), die(hours=30)]
+    die("shop.Timeout")
+    die("", task_name="app.lost")
+    counts = {}
+    for since in ("hour", "day", "week", "all"):
+        groups = operator.get(PAGE, {"since": since}).context["groups"]
+        counts[since] = [(row["group"].exception_class, row["jobs"]) for row in groups]
+    assert sorted(counts["hour"]) == [("", "1"), ("shop.Declined", "1"), ("shop.Timeout", "1")]
+    assert counts["day"][0] == ("shop.Declined", "2") and counts["week"][0] == counts["all"][0] == (
+        "shop.Declined",
+        "3",
+    )
+    assert operator.get(PAGE).context["groups"][0]["jobs"] == "2"
+    Job.objects.get(pk=declined[0].pk).retry()
+    assert operator.get(PAGE, {"since": "all"}).context["groups"][0]["jobs"] == "2"
+
+
+def test_link_of_a_group_lists_exactly_its_jobs(operator: Client, die: Callable[..., Job]) -> None:
+    wanted = [die(hours=hours) for hours in (1, 2, 3)]
+    die("shop.DeclinedToo")
+    die("", task_name="app.lost")
+    die(task_name="app.other")
+    for row in operator.get(PAGE, {"since": "all"}).context["groups"]:
+        listed = [job.pk for job in operator.get(row["list_url"]).context["cl"].result_list]
+        assert len(listed) == int(row["jobs"]) and set(row["group"].sample_ids) == set(listed)
+        if row["jobs"] == "3":
+            assert listed == [job.pk for job in wanted]
+
+
+def test_free_span_bounds_the_deaths(operator: Client, die: Callable[..., Job]) -> None:
+    die(hours=1)
+    die("shop.Timeout", hours=50)
+    now = timezone.now()
+    span = {"since": (now - timedelta(hours=60)).isoformat(), "until": (now - timedelta(hours=40)).isoformat()}
+    groups = operator.get(PAGE, span).context["groups"]
+    assert [row["group"].exception_class for row in groups] == ["shop.Timeout"]
+    assert [row["jobs"] for row in operator.get(PAGE, {"since": "nonsense"}).context["groups"]] == ["1", "1"]
+
+
+def test_detail_shows_differing_arguments_and_one_traceback(operator: Client, die: Callable[..., Job]) -> None:
+    for number in range(7):
+        die(call={"args": [number], "kwargs": {"b": "EUR"}})
+    page = operator.get(PAGE)
+    compared = page.context["detail"].compared
+    assert [(argument.name, argument.differs) for argument in compared.arguments] == [("a", True), ("b", False)]
+    assert compared.arguments[0].more == 2 and compared.arguments[1].values == (('"EUR"', 7),)
+    text = page.content.decode()
+    assert "text of shop.Declined" in text and text.count("ValueError: no such thing") == 1
+
+
+def test_detail_of_the_chosen_group_is_shown(operator: Client, die: Callable[..., Job]) -> None:
+    die()
+    die()
+    die("", task_name="app.lost")
+    [small] = [row for row in operator.get(PAGE).context["groups"] if row["jobs"] == "1"]
+    detail = operator.get(small["url"]).context["detail"]
+    assert detail.group["group"].task_name == "app.lost"
+    assert operator.get(PAGE, {"task": "app.none", "error": "x"}).context["detail"] is None
+
+
+def test_sensitive_arguments_are_never_compared(die: Callable[..., Job]) -> None:
+    calls = [json.dumps({"args": [], "kwargs": {"password": f"hunter{number}"}}) for number in range(2)]
+    assert compare("app.unknown", calls).arguments == [] and compare("app.unknown", calls).note
+
+
+def test_user_without_permission_sees_counts_only(client_of: Callable[..., Client], die: Callable[..., Job]) -> None:
+    die(call={"args": ["hunter2"], "kwargs": {}})
+    text = client_of("view_job").get(PAGE).content.decode()
+    assert "shop.Declined" in text and "hunter2" not in text and "text of" not in text and "no such thing" not in text
+
+
+def test_page_needs_permission_and_only_reads(
+    client_of: Callable[..., Client], operator: Client, make_user: Callable[..., Any]
+) -> None:
+    assert operator.post(PAGE, {"shown": "x"}).status_code == 405
+    operator.force_login(make_user("view_worker", name="other"))
+    assert operator.get(PAGE).status_code == 403
+
+
+def test_page_without_dead_jobs_says_what_is_missing(operator: Client, db: None) -> None:
+    assert "No job that died in this time span is still dead" in operator.get(PAGE).content.decode()
+
+
+@pytest.mark.parametrize("text", HOSTILE[:4])
+def test_hostile_text_is_escaped(operator: Client, die: Callable[..., Job], text: str) -> None:
+    die(text, task_name=text[:90], call={"args": [text], "kwargs": {text: text}})
+    die(text, call={"args": [text], "kwargs": {text: text}})
+    for row in operator.get(PAGE).context["groups"]:
+        tags = Tags(operator.get(row["url"]).content.decode())
+        assert tags.bad == []
+        assert text.split("<")[0][:10] in unescape(tags.text)
+
+
+def test_count_beyond_the_limit_says_so(
+    operator: Client, die: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_groups, "DEAD_LIMIT", 2)
+    for hours in (1, 2, 3):
+        die(hours=hours)
+    page = operator.get(PAGE)
+    assert page.context["groups"][0]["jobs"] == "2" and "those that died before" in page.content.decode()
+
+
+def test_page_needs_a_constant_number_of_queries(operator: Client, die: Callable[..., Job]) -> None:
+    counts = []
+    for number in range(2):
+        for each in range(6):
+            die(f"shop.E{number}{each}")
+        with CaptureQueriesContext(connection) as captured:
+            operator.get(PAGE)
+        counts.append(len(captured))
+    assert counts[0] == counts[1] <= 12
+
+
+def test_failures_per_minute_are_drawn(operator: Client, die: Callable[..., Job]) -> None:
+    die()
+    now = timezone.now().replace(second=0, microsecond=0)
+    for minutes, dead in ((10, 2), (5, 8)):
+        Rollup.objects.create(
+            span="minute",
+            starts_at=now - timedelta(minutes=minutes),
+            queue_name="default",
+            task_name=tasks.add.name,
+            exception_class="shop.Declined",
+            dead=dead,
+            wait_buckets=[],
+            wait_counts=[],
+            run_buckets=[],
+            run_counts=[],
+        )
+    [group] = stats.incidents(now - timedelta(hours=1)).groups
+    assert [rate for _, rate in group.failures] == [2, 8]
+    chart = sparkline(group.failures)
+    assert chart is not None and [bar.height for bar in chart.bars] == ["6.0", "24.0"]
+    assert "At most 8.0 per minute" in operator.get(PAGE, {"since": "hour"}).content.decode()
+    assert stats.failure_classes(connection, 3600) == {"shop.Declined"}
+
+
+def test_incidents_naive_datetime_is_refused(db: None) -> None:
+    with pytest.raises(ValueError, match="since must be an aware datetime"):
+        stats.incidents(timezone.now().replace(tzinfo=None))
+
+
+def test_dead_list_link_is_in_the_navigation(operator: Client, db: None) -> None:
+    assert f'href="{PAGE}"' in operator.get(DEAD).content.decode()
