@@ -145,6 +145,7 @@ IN_TRANSACTION = [
     "docs/guides/tasks.md",
     "docs/guides/timeouts_and_cancelling.md",
     "docs/guides/unique_jobs.md",
+    "docs/production/bulk_acts.md",
     "docs/production/history.md",
     "docs/production/logging.md",
     "docs/production/console.md",

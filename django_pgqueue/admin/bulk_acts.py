@@ -18,11 +18,13 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.job_search import NO_CLASS, Filters, Moment
+from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
-from django_pgqueue.states import FINISHED, ActOutcome, TransitionName
+from django_pgqueue.states import ActOutcome, TransitionName
 
+from . import databases
+from .filters import moment_of
 from .formatting import full_date, visible
 
 NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
@@ -89,32 +91,30 @@ def is_allowed(request: HttpRequest, action: str) -> bool:
     return bool(permission and request.user.has_perm("pgqueue.view_job") and request.user.has_perm(permission))
 
 
-def of_list(action: str, search: Filters | None, now: datetime) -> Selection | None:
+def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool) -> Selection | None:
     """Return the filter that a list of jobs shows; None if a bulk act has no such filter.
 
-    `search` is what the parameters of the list's URL mean, and `now` the time at which the list was shown.
+    `chosen` are the parameters of the list's URL.
     """
-    if search is None or search.ids or search.search or len(search.words) != 1:
-        return None
-    [word] = search.words
+    word = "dead" if is_dead_only else chosen.get("state", "")
     if (action, word) == (TransitionName.RUN_NOW, "ready"):
         word = "scheduled"  # the other ready jobs are due already
-    if word not in WORDS.get(TransitionName(action), ()) or (search.error and word not in FINISHED):
+    if chosen.get("q", "").strip() or word not in WORDS.get(TransitionName(action), ()):
         return None
-    return Selection(
-        word,
-        search.queue_name,
-        search.task_names[0] if search.task_names else None,
-        exception_class="" if search.error == NO_CLASS else search.error,
-        since=_at(search.since, now),
-        until=_at(search.until, now),
-    )
+    error = chosen.get("error")
+    if error and error != NO_CLASS and "." not in error:
+        return None  # the list also finds classes whose path ends with this name
+    if set(chosen) - {"state", "queue", "task", "error", "since", "until", "q", "p", databases.PARAMETER}:
+        return None
+    since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
+    exception_class = None if not error else "" if error == NO_CLASS else error
+    return Selection(word, chosen.get("queue") or None, chosen.get("task") or None, exception_class, since, until)
 
 
-def _at(moment: Moment | None, now: datetime) -> datetime | None:
-    if moment is None:
-        return None
-    return now - moment.ago if moment.at is None else moment.at
+def _instant(text: str | None, now: datetime) -> datetime | None:
+    """Return the time that a parameter of a list means."""
+    found = moment_of(text)
+    return None if found is None else found.at or now - found.ago
 
 
 # ---------------------------------------------------------------------------- words

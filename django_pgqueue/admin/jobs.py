@@ -17,7 +17,6 @@ from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.job_search import Filters
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
@@ -25,7 +24,7 @@ from django_pgqueue.states import State
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter, search_of
+from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
@@ -36,7 +35,6 @@ from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 from .queue_actions import queue_urls
-from .readonly import LOOKUPS
 from .task_actions import task_urls
 
 
@@ -117,24 +115,17 @@ class JobAdmin(JobColumns):
         """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
         if request.POST.get("select_across") != "1" or confirmation.is_given(request):
             return act_on_many(request, operation, queryset, self.admin_site)
-        name = operation.transition.value
-        selection = of_list(name, self._search(request), shown.page_at(request))
+        name, at = operation.transition.value, shown.page_at(request)
+        selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
         return answer_list(self, request, name, selection or self._listed(request, queryset))
-
-    def _search(self, request: HttpRequest) -> Filters | None:
-        """Return the search that the list shows; None if it shows jobs with chosen numbers."""
-        term = request.GET.get("q", "").strip()
-        if self.searched_ids(request, term) is not None or LOOKUPS & set(request.GET):
-            return None
-        return search_of(request, only_dead=self.model is not Job, task_name=term)
 
     def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
         """Return the numbers of the listed jobs, for a list whose filters a bulk act does not have."""
-        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[: MOST_IDS + 1])
-        if len(ids) > MOST_IDS:
-            text = _("Only the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
+        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
+        if len(ids) == MOST_IDS:  # the list finds no more than that
+            text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
             messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
-        return Selection(job_ids=tuple(ids[:MOST_IDS]))
+        return Selection(job_ids=tuple(ids))
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -19,5 +19,6 @@ from .tasks import TASKS
 __all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
 PAGES: Final[tuple[ConsolePage, ...]] = (
-    OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, AUDIT, DOCTOR, BULK_PREVIEW, BULK_ACT
-)  # fmt: skip
+    *(OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, AUDIT, DOCTOR),
+    *(BULK_PREVIEW, BULK_ACT),
+)
