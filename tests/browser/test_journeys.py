@@ -135,7 +135,7 @@ def test_operator_reads_why_job_does_not_start(page):
     expect(page.locator("#content")).to_contain_text("anna")
 
 
-def test_operator_finds_and_groups_dead_jobs_of_one_error(page):
+def test_operator_retries_only_jobs_that_died_of_one_error(page, worker):
     page.goto(f"{CONSOLE}deadjob/")
     page.get_by_role("navigation", name="Job queue").get_by_role("link", name="Incidents").click()
     row = page.locator("#pgqueue-groups tr", has=page.get_by_role("rowheader", name="deliver"))
@@ -145,3 +145,12 @@ def test_operator_finds_and_groups_dead_jobs_of_one_error(page):
     group = page.locator("#pgqueue-group")
     expect(group).to_contain_text("answered 410")
     expect(group).to_contain_text("differs")
+    page.get_by_role("link", name="Retry this group…").click()
+    page.get_by_label("Reason").fill("The partner is back.")
+    page.get_by_role("button", name="180").click()
+    worker.start("--queues", "none")  # the retried jobs stay ready
+    retried = Job.objects.filter(queue_name="webhooks", state="ready", attempt=0, finished_at=None)
+    worker.wait_for(lambda: not Job.objects.filter(queue_name="webhooks", state="dead").exists())
+    expect(page.locator("#pgqueue-bulk-act")).to_contain_text("180 of 180", timeout=WAIT_MS)
+    assert retried.count() == 180 + 30  # 30 were scheduled before
+    assert Job.objects.filter(state="dead").exclude(queue_name="webhooks").count() == 41

@@ -70,8 +70,10 @@ def shape_of(url: str) -> str:
 
 
 def _kind(value: str) -> str:
-    """Return a value without the numbers of our queues and tasks. Tasks of the tests have no jobs, and are alike."""
-    return "no jobs" if value.startswith("tests.") else value.rstrip("0123456789")
+    """Return a value without the numbers of our queues and tasks. Tasks without jobs are alike, and times too."""
+    if value.startswith("tests."):
+        return "no jobs"
+    return "time" if value[:2] == "20" and "T" in value else value.rstrip("0123456789")
 
 
 def measure(connection: Any) -> Iterator[Cost]:
