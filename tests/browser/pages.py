@@ -29,6 +29,8 @@ PAGES: Final[dict[str, str]] = {
     "job, succeeded": "pgqueue/job/{succeeded}/change/",
     "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
     "incidents": "pgqueue/job/incidents/",
+    "bulk acts": "pgqueue/job/bulk_acts/",
+    "bulk act, preview": "pgqueue/job/bulk_preview/?action=retry&state=dead&queue=webhooks",
     "doctor": "pgqueue/job/doctor/",
     "workers": "pgqueue/worker/",
     "worker": "pgqueue/worker/{worker}/change/",
