@@ -59,7 +59,7 @@ def compare(task_name: str, texts: Sequence[str]) -> Compared:
 
 def _call(task_name: str, text: str) -> dict[str, str] | None:
     """Return the values of a call by the names of its arguments; None if the text was cut or written by hand."""
-    with suppress(ValueError, RecursionError, TypeError, AttributeError):
+    with suppress(ValueError, RecursionError, TypeError, AttributeError, KeyError):
         call = json.loads(text)
         names = _positions(task_name)
         args = {next(names): _text(value) for value in call["args"]}

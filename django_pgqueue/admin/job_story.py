@@ -52,7 +52,8 @@ def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) ->
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
     vars(job)["latest_executions"] = [attempts[0]["execution"]] if attempts else []
     is_visible = private.is_visible(job)
-    why = None if job.state in FINISHED else stats.why(job.pk, job._state.db)
+    has_why = job.state in set(State) - FINISHED  # a row can contain an unknown state
+    why = stats.why(job.pk, job._state.db) if has_why else None
     quotes = why is not None and why.reason in QUOTES_ERROR
     return {
         "badge": word_badge(word(job)),
