@@ -107,10 +107,12 @@ CLAUSES = {
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
         "limit_key IS",
-        "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES READY_CALLS",
+        "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
-        "ORDER BY queue_name, priority DESC, run_after, id LIMIT 1", "priority DESC", "LANES LANES LANES"
+        "priority DESC, run_after, id LIMIT",
+        "priority DESC",
+        "LANES LANES LANES BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "due jobs of a lane": Clause(
         "queue_name = lane.queue_name AND priority = lane.priority "
@@ -225,7 +227,7 @@ def test_clock_is_shifted_wherever_it_is_read(name):
 
 
 def test_archived_jobs_have_the_same_document_in_table_and_file():
-    executions = r"FROM pgqueue_execution AS execution WHERE job_id = id \) \)"
-    document = re.compile(rf"json_build_object\( 'id', id, 'task_name'.* {executions}")
+    acts = r"FROM pgqueue_audit_job AS audited CROSS JOIN LATERAL .* AS act WHERE job_id = id \) \)"
+    document = re.compile(rf"json_build_object\( 'id', id, 'task_name'.* {acts}")
     [table], [file] = (document.findall(plain(STATEMENTS[name])) for name in ("ARCHIVE", "READ_FOR_ARCHIVE"))
     assert table == file

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from django.db import DataError
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
@@ -52,8 +53,7 @@ def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) ->
     """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
     vars(job)["latest_executions"] = [attempts[0]["execution"]] if attempts else []
     is_visible = private.is_visible(job)
-    has_why = job.state in set(State) - FINISHED  # a row can contain an unknown state
-    why = stats.why(job.pk, job._state.db) if has_why else None
+    why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
     return {
         "badge": word_badge(word(job)),
@@ -64,6 +64,16 @@ def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) ->
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
         "is_live": job.state not in FINISHED,
     }
+
+
+def _why(job: Job) -> Why | None:
+    """Return why an unfinished job is where it is; None if a row contains a value that nobody can explain or read."""
+    if job.state not in set(State) - FINISHED:
+        return None
+    try:
+        return stats.why(job.pk, job._state.db)
+    except DataError:  # a time outside Python's range
+        return None
 
 
 def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

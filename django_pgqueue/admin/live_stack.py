@@ -67,7 +67,8 @@ def of_job(request: HttpRequest, job: Job, executions: Iterable[Execution]) -> d
     ids = {execution.pk for execution in known}
     found = _requests(job._state.db or "").filter(worker_id__in=workers, execution_id__in=ids)
     answers = [_answer(each) for each in found[:SHOWN]] if known else []
-    running = next((each for each in known if each.outcome is None and job.state == states.State.RUNNING), None)
+    is_open = job.state == states.State.RUNNING
+    running = next((each for each in known if is_open and each.outcome is None and each.worker_id > 0), None)
     return {"answers": answers, "running": running, "is_waiting": any(answer.is_waiting for answer in answers)}
 
 

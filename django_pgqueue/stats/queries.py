@@ -233,8 +233,11 @@ ORDER BY kind, name
 #
 # Cost: reads the whole table, which has one row for each worker process of the last week
 WORKERS: Final = """/* pgqueue:workers */
-SELECT id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at,
-       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - last_heartbeat_at),
+SELECT id, hostname, pid, version, queue_names, concurrency,
+       least(greatest(started_at, '0001-01-03 UTC'), '9999-12-28 UTC'),
+       least(greatest(last_heartbeat_at, '0001-01-03 UTC'), '9999-12-28 UTC'),
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval
+                          - least(greatest(last_heartbeat_at, '0001-01-03 UTC'), '9999-12-28 UTC')),
        supervisor_pid, resident_mib
 FROM pgqueue_worker
 WHERE stopped_at IS NULL

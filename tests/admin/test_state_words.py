@@ -193,13 +193,3 @@ def test_link_to_older_jobs_reaches_them(operator: Client, make_job: JobMaker, m
 def test_empty_list_says_what_was_searched(operator: Client, db: None) -> None:
     assert "No jobs. Finished jobs are removed" in operator.get(JOBS).content.decode()
     assert "All jobs in this database were searched" in operator.get(JOBS, {"queue": "none"}).content.decode()
-
-
-def test_select_all_acts_on_all_jobs_that_were_found(operator: Client, make_job: JobMaker) -> None:
-    mail = [make_job(queue_name="mail") for _ in range(3)]
-    other = make_job(queue_name="other")
-    form = {"action": "cancel_selected", "_selected_action": str(mail[0].pk), "select_across": "1"}
-    operator.post(f"{JOBS}?queue=mail", form)
-    assert set(Job.objects.filter(state="cancelled")) == set(mail)
-    other.refresh_from_db()
-    assert other.state == "ready"

@@ -106,7 +106,7 @@ MAY = {
     | ENQUEUER
     | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK", "DEAD_CALLS"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK", "DEAD_SINCE"}  # these read names and states of jobs
+    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
     | {"ADD_SEARCH_KEYS"},
 }
@@ -130,6 +130,7 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
 
     call_everything(superuser, running)
     monkeypatch.undo()
+    given["JOBS_WITH_EXCEPTION"] = {"job_ids": [1], "pattern": "."}  # without ids, the plan would read no table
     return given
 
 
