@@ -29,10 +29,18 @@ def role(committing: None, watcher: psycopg.Connection[Any]) -> Iterator[str]:
     if not is_superuser:
         pytest.skip("making a role needs a superuser in DATABASE_URL")
     name = f"{connection.settings_dict['NAME']}_starved"
+    drop_role(watcher, name)  # an interrupted run leaves it behind, because roles belong to the server
     watcher.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'made-up'")
     watcher.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {name}")
     watcher.execute(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {name}")
     yield name
+    drop_role(watcher, name)
+
+
+def drop_role(watcher: psycopg.Connection[Any], name: str) -> None:
+    """Remove the role, with its sessions and its grants in this database, if it exists."""
+    if not watcher.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).fetchall():
+        return
     watcher.execute(f"ALTER ROLE {name} NOLOGIN")
     watcher.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", [name])
     watcher.execute(f"DROP OWNED BY {name}")
