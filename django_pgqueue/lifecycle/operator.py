@@ -40,7 +40,7 @@ def cancel(
     alone: bool = False,
     running: bool = True,
     seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float = LOCK_WAIT_SECONDS,
+    lock_seconds: float | None = None,
 ) -> dict[int, State]:
     """Cancel ready jobs, and with `running` request the cancellation of running ones.
 
@@ -60,7 +60,7 @@ def retry(
     *,
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float = LOCK_WAIT_SECONDS,
+    lock_seconds: float | None = None,
 ) -> dict[int, State]:
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
@@ -89,7 +89,7 @@ def _retry_one_by_one(
     *,
     alone: bool,
     seen: Mapping[int, Seen] | None,
-    lock_seconds: float,
+    lock_seconds: float | None,
 ) -> dict[int, State]:
     changed: dict[int, State] = {}
     refused: list[Refused[int]] = []
@@ -110,7 +110,7 @@ def run_now(
     *,
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float = LOCK_WAIT_SECONDS,
+    lock_seconds: float | None = None,
 ) -> dict[int, State]:
     """Make ready jobs that are due later due at once; return the state of each job that changed.
 
@@ -128,7 +128,7 @@ def move(
     priority: int | None = None,
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float = LOCK_WAIT_SECONDS,
+    lock_seconds: float | None = None,
 ) -> dict[int, State]:
     """Change the queue or the priority of ready jobs; return the state of each job that changed.
 
@@ -145,7 +145,7 @@ def delete(
     *,
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
-    lock_seconds: float = LOCK_WAIT_SECONDS,
+    lock_seconds: float | None = None,
 ) -> dict[int, State]:
     """Delete finished jobs and their executions; return the state that each deleted job had.
 
@@ -161,14 +161,14 @@ def _repeat_while_locked(
     job_ids: Sequence[int],
     seen: Mapping[int, Seen] | None,
     instants: Mapping[int, datetime | None],
-    lock_seconds: float,
+    lock_seconds: float | None,
     *,
     alone: bool,
     **params: bool | str | int | None,
 ) -> dict[int, State]:
     """Run an operator's transition, and repeat it for the rows that other sessions have locked.
 
-    Jobs that stay locked for `lock_seconds` are missing from the returned dict. For a single job (`alone`), that
+    Jobs that stay locked for `lock_seconds` (None: `LOCK_WAIT_SECONDS`) are missing from the returned dict. For a single job (`alone`), that
     raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout` would change the caller's
     session.
     """
@@ -185,7 +185,8 @@ def _repeat_while_locked(
     answered: dict[int, str | None]
     refused: list[int]
     waiting = sorted(set(job_ids))
-    deadline, interval = time.monotonic() + lock_seconds, 0.005
+    limit = LOCK_WAIT_SECONDS if lock_seconds is None else lock_seconds
+    deadline, interval = time.monotonic() + limit, 0.005
     while waiting:
         if alone or statement is sql.operator.RETRY:  # their callers handle the error
             answered, refused = transition(waiting), []
