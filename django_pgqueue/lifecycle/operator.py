@@ -168,9 +168,9 @@ def _repeat_while_locked(
 ) -> dict[int, State]:
     """Run an operator's transition, and repeat it for the rows that other sessions have locked.
 
-    Jobs that stay locked for `lock_seconds` (None: `LOCK_WAIT_SECONDS`) are missing from the returned dict. For a single job (`alone`), that
-    raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout` would change the caller's
-    session.
+    Jobs that stay locked for `lock_seconds` (None: `LOCK_WAIT_SECONDS`) are missing from the returned dict. For a
+    single job (`alone`), that raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout`
+    would change the caller's session.
     """
 
     def transition(ids: Sequence[int]) -> dict[int, str | None]:

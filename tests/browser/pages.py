@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from django.db.models import Model
@@ -55,8 +55,16 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 """Pages that ask before they change a job: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
-SOME: Final = [name if name in CORE else pytest.param(name, marks=pytest.mark.on_demand) for name in EVERY]
-"""Every page, of which a check of a change takes one of each kind."""
+WIDE: Final = (*CORE, "queue", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor")
+"""Pages with a layout of their own."""
+
+
+def in_each_check(chosen: tuple[str, ...]) -> list[Any]:
+    """Return every page as a parameter of a test. A check of a change runs the test for the chosen pages only."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.on_demand) for name in EVERY]
+
+
+SOME: Final = in_each_check(CORE)
 FILTERED: Final = ("jobs", "dead letters", "schedules")
 """Lists with filters."""
 

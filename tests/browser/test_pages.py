@@ -10,7 +10,7 @@ import pytest
 from . import axe, layout
 from .chromium import PHONE
 from .links import crawl, route_of
-from .pages import EVERY, FILTERED, PAGES, SOME, path_of, visit
+from .pages import EVERY, FILTERED, PAGES, SOME, WIDE, in_each_check, path_of, visit
 
 pytestmark = pytest.mark.reads_only
 
@@ -23,7 +23,7 @@ def test_page_has_no_serious_accessibility_finding(open_context, name):
     assert axe.findings(page, rules=axe.COLORS) == []
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", in_each_check(WIDE))
 def test_page_fits_desktop_and_phone(open_context, name):
     page = open_context(has_touch=True).new_page()
     visit(page, name)
