@@ -1,7 +1,6 @@
 """Show what *Edit and retry* changed: the link between the two jobs, and the difference of their arguments.
 
-The page of a job shows it, for the old job and for the new one. The differences are arguments, so only a user who may
-view arguments sees them.
+The pages of both jobs show it. Only a user who may view arguments sees the differences, because they are arguments.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _related(request: HttpRequest, job: Job, row: AuditedJob, site: AdminSite) -
 
 
 def shown_changes(detail: Any) -> list[Change]:
-    """Return the differences in the detail of an audit entry, for a user who may view arguments."""
+    """Return the differences that an audit entry has stored. Only a user who may view arguments may see them."""
     changes = detail.get("changes") if isinstance(detail, Mapping) else None
     if not isinstance(changes, Mapping):
         return []

@@ -58,7 +58,7 @@ class ArgumentField(forms.CharField):
         return as_json(stored)
 
     def read(self, text: str) -> Any:
-        """Return the value to store for a text. Raise `ValidationError` if there is none."""
+        """Return the value to store for a text. Raise `ValidationError` if the text has no such value."""
         try:
             return json.loads(text)
         except (ValueError, RecursionError):

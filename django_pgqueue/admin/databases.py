@@ -47,7 +47,7 @@ def query(request: HttpRequest) -> str:
 
 
 def link(request: HttpRequest, url: str, **parameters: Any) -> str:
-    """Return a URL with parameters, for the database that the request is about. A parameter of None is left out."""
+    """Return a URL with parameters that keeps the database of the request. It leaves out parameters of None."""
     return link_to(chosen(request), url, **parameters)
 
 

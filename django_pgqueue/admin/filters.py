@@ -214,7 +214,7 @@ class ErrorFilter(JobFilter):
 
 
 class SpanFilter(JobFilter):
-    """Jobs of a time span: when they ended, for a finished state, and otherwise when they were enqueued."""
+    """Jobs of a time span. A finished job has the time of its end, and any other job that of its enqueueing."""
 
     title = _("time of enqueuing")
     parameter_names = ("since", "until")

@@ -120,7 +120,7 @@ class JobAdmin(JobColumns):
         return answer_list(self, request, name, selection or self._listed(request, queryset))
 
     def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
-        """Return the numbers of the listed jobs, for a list whose filters a bulk act does not have."""
+        """Return the ids of the listed jobs. A bulk act needs them if it cannot express the filters of the list."""
         ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
         if len(ids) == MOST_IDS:  # the list finds no more than that
             text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")

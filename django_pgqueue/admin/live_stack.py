@@ -27,7 +27,7 @@ SHOWN: Final = 3
 TEXT_LIMIT: Final = 60_000
 """Characters of an answer that a page shows."""
 WAIT: Final = timedelta(seconds=10)
-"""How long a page waits for an answer before it says that there is none. Meanwhile it loads itself again."""
+"""Until then, a page without an answer loads itself again. After that, it says that the worker did not answer."""
 EXECUTION: Final = "execution"
 """The field of the form with the execution whose stack is requested."""
 
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     asked: SafeString | str
     by: str
     text: str
-    """The answer; "" if there is none."""
+    """The answer; "" before the worker has answered."""
     note: str
     """A sentence that stands in place of an answer."""
     is_waiting: bool

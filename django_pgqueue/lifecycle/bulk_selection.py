@@ -66,7 +66,7 @@ class Selection:
             raise ValueError("Pass times with a time zone.")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the values that are given, for the audit."""
+        """Return the values that are not None, as the audit stores them."""
         given = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
         if self.exception_class is not None:
             given["exception_class"] = self.exception_class
@@ -130,8 +130,8 @@ def read_page(
 ) -> Page:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
 
-    `states` are the states that the action can change, for a list of ids. `audit_id` is the entry whose jobs are left
-    out, because the act has changed them already.
+    Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
+    because the act has changed them already.
     """
     if selection.job_ids:
         statement = sql.bulk_acts.BULK_PAGE_LISTED

@@ -29,7 +29,7 @@ GROUP BY 1, 2
 ORDER BY 3 DESC, 1, 2
 """
 
-# Return when the dead job died that is the first one beyond a limit; no row if there is none.
+# Skip the dead jobs that a limit allows, latest first, and return when the next one died. Without it, return no row.
 #
 # Index: pgqueue_job_finished
 DEAD_BEYOND: Final = """/* pgqueue:dead_beyond */

@@ -1,4 +1,4 @@
-"""URLs of the lists and pages of the admin, for the pages of the console. Each keeps the chosen database."""
+"""The pages of the console link lists and pages of the admin with these URLs. Each URL keeps the chosen database."""
 
 from __future__ import annotations
 
