@@ -63,7 +63,7 @@ def test_worker_at_debug_level_logs_no_secret(engine, start, monkeypatch):
         worker.wait_until(lambda: helpers.state_of(engine, crash_id) == "dead")
         stuck = [f'{{"args":["/{SECRET}"],"kwargs":{{}}}}']
         stuck_id = helpers.make_job(engine, task_name="tests.app.tasks.wait_for_file", arguments=stuck)
-        worker.wait_until(lambda: helpers.state_of(engine, stuck_id) == "running")
+        worker.wait_until(lambda: f"job {stuck_id} (tests.app.tasks.wait_for_file) started" in worker.said)
         worker.send(15)
         worker.exit_code()
     finally:
