@@ -178,8 +178,9 @@ def test_indexes_are_the_expected_set(engine):
     names = {name for (name,) in rows}
     assert names == {
         "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
-        "pgqueue_job_expiring", "pgqueue_job_unique",
+        "pgqueue_job_expiring", "pgqueue_job_unique", "pgqueue_job_limited", "pgqueue_job_ordered",
         "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open", "pgqueue_execution_job",
+        "pgqueue_execution_limited",
     }  # fmt: skip
 
 
@@ -198,8 +199,10 @@ def test_indexed_names_have_collation_c(engine):
     ).fetchall()
     assert columns == [
         *(("pgqueue_archived_job", name) for name in ("queue_name", "task_name")),
+        ("pgqueue_execution", "limit_key"),
         *(("pgqueue_installation", name) for name in ("environment", "system_identifier")),
-        *(("pgqueue_job", name) for name in ("queue_name", "task_name", "unique_key")),
+        *(("pgqueue_job", name) for name in ("limit_key", "queue_name", "task_name", "unique_key")),
+        ("pgqueue_limit_state", "limit_key"),
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),
         *(("pgqueue_search_key", name) for name in ("name", "value")),

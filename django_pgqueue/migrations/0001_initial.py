@@ -169,6 +169,22 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LimitState",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("limit_key", NameField(db_collation="C", max_length=200, verbose_name="limit key")),
+                ("full_at", models.DateTimeField(verbose_name="full at")),
+                ("held_until", models.DateTimeField(null=True, verbose_name="held until")),
+            ],
+            options={
+                "verbose_name": "state of a limit",
+                "verbose_name_plural": "states of limits",
+                "db_table": "pgqueue_limit_state",
+                "default_permissions": (),
+                "indexes": [models.Index(models.F("limit_key"), models.F("id"), name="pgqueue_limit_state_key")],
+            },
+        ),
+        migrations.CreateModel(
             name="Installation",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -339,7 +355,9 @@ class Migration(migrations.Migration):
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
                 ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
-                ("limit_key", models.CharField(max_length=100, null=True)),
+                ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
+                ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
+                ("limit_order", models.SmallIntegerField(null=True, verbose_name="order")),
                 ("result", PlainJSONField(null=True, verbose_name="result")),
                 ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
                 ("headers", PlainJSONField(null=True, verbose_name="headers")),
@@ -378,6 +396,28 @@ class Migration(migrations.Migration):
                         models.F("expires_at"),
                         condition=models.Q(("expires_at__isnull", False), ("state", "ready")),
                         name="pgqueue_job_expiring",
+                    ),
+                    models.Index(
+                        models.F("queue_name"),
+                        models.OrderBy(models.F("priority"), descending=True),
+                        models.F("limit_key"),
+                        models.F("run_after"),
+                        models.F("id"),
+                        condition=models.Q(("limit_key__isnull", False), ("state", "ready")),
+                        name="pgqueue_job_limited",
+                    ),
+                    models.Index(
+                        models.F("limit_key"),
+                        models.F("id"),
+                        condition=models.Q(
+                            ("limit_order__isnull", False),
+                            models.Q(
+                                ("state__in", ["ready", "running"]),
+                                models.Q(("limit_order", 2), ("state", "dead")),
+                                _connector="OR",
+                            ),
+                        ),
+                        name="pgqueue_job_ordered",
                     ),
                     models.Index(
                         models.F("state"),
@@ -435,7 +475,20 @@ class Migration(migrations.Migration):
                         condition=models.Q(("unique_ready_only", True)), name="pgqueue_job_unique_ready_only"
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("limit_key__isnull", True)), name="pgqueue_job_limit_key"
+                        condition=models.Q(
+                            models.Q(
+                                ("limit_key__isnull", True),
+                                ("limit_order__isnull", True),
+                                ("limit_weight__isnull", True),
+                            ),
+                            models.Q(
+                                models.Q(("limit_key", ""), _negated=True),
+                                models.Q(("limit_weight__isnull", True), ("limit_weight__gte", 1), _connector="OR"),
+                                ("limit_key__isnull", False),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="pgqueue_job_limit",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -632,6 +685,8 @@ class Migration(migrations.Migration):
                 ("exception_class", models.CharField(db_default="", max_length=200, verbose_name="exception")),
                 ("error", models.TextField(db_default="", verbose_name="error")),
                 ("traceback", models.TextField(db_default="", verbose_name="traceback")),
+                ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
+                ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
                 (
                     "job",
                     models.ForeignKey(
@@ -665,6 +720,12 @@ class Migration(migrations.Migration):
                         models.F("id"),
                         condition=models.Q(("finished_at__isnull", True)),
                         name="pgqueue_execution_open",
+                    ),
+                    models.Index(
+                        models.F("limit_key"),
+                        models.F("id"),
+                        condition=models.Q(("finished_at__isnull", True), ("limit_key__isnull", False)),
+                        name="pgqueue_execution_limited",
                     ),
                     models.Index(models.F("job"), models.F("id"), name="pgqueue_execution_job"),
                 ],

@@ -18,6 +18,7 @@ from .executions import Execution
 from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
+from .limits import LimitState
 from .operations import BATCH_SIZE
 from .pauses import Pause
 from .rollups import Rollup
@@ -37,6 +38,7 @@ __all__ = [
     "Installation",
     "Job",
     "JobQuerySet",
+    "LimitState",
     "Pause",
     "Rollup",
     "Schedule",

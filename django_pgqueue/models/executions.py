@@ -50,6 +50,9 @@ class Execution(models.Model):
     exception_class = models.CharField(_("exception"), max_length=200, db_default="")
     error = models.TextField(_("error"), db_default="")
     traceback = models.TextField(_("traceback"), db_default="")
+    limit_key = models.CharField(_("limit key"), max_length=200, null=True, db_collation="C")  # noqa: DJ001 -- NULL is "none"
+    limit_weight = models.IntegerField(_("weight"), null=True)
+    """The limit key and the weight of the job at the claim. Claims count open executions by them."""
 
     class Meta:
         verbose_name = _("execution")
@@ -60,6 +63,14 @@ class Execution(models.Model):
             # leases took 13.1 ms instead of 2.2. The predicate is not on `outcome`: with that, the planner chose a
             # bitmap scan over 30,000 dead entries.
             models.Index("worker", "id", name="pgqueue_execution_open", condition=Q(finished_at__isnull=True)),
+            # Contains only open executions of jobs with a limit: a claim counts those of a key. The ids of a key's
+            # executions grow in the order of their claims, so a claim can skip entries that it knows to be dead.
+            models.Index(
+                "limit_key",
+                "id",
+                name="pgqueue_execution_limited",
+                condition=Q(finished_at__isnull=True, limit_key__isnull=False),
+            ),
             # Finds the latest attempt of a job: 1.6 ms instead of 570 ms for 100 jobs with 10,000 attempts.
             models.Index("job", "id", name="pgqueue_execution_job"),
         ]
