@@ -59,6 +59,16 @@ from .history import (
 )
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
+from .limits import (
+    FoundKey,
+    KeyClaim,
+    KeyResult,
+    KeyToClaim,
+    claim_keys,
+    find_keys,
+    lock_keys,
+    scan_limited_lanes,
+)
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
@@ -171,10 +181,14 @@ __all__ = [
     "Finished",
     "FinishedPage",
     "Fired",
+    "FoundKey",
     "HeartbeatReply",
     "Identity",
     "JobOptions",
     "KeptLog",
+    "KeyClaim",
+    "KeyResult",
+    "KeyToClaim",
     "Lane",
     "LaneScan",
     "Noted",
@@ -210,6 +224,7 @@ __all__ = [
     "cancel_requests",
     "change_schedule",
     "claim",
+    "claim_keys",
     "claim_one",
     "confirm_schedules",
     "dead_calls",
@@ -230,10 +245,12 @@ __all__ = [
     "extend",
     "extend_each",
     "fail",
+    "find_keys",
     "finished_jobs",
     "fire",
     "holders",
     "keep_logs",
+    "lock_keys",
     "may_divide",
     "merge_rollups",
     "move",
@@ -285,6 +302,7 @@ __all__ = [
     "running_calls",
     "savepoint",
     "scan_lanes",
+    "scan_limited_lanes",
     "scheduled_calls",
     "set_aside",
     "snooze",

@@ -58,7 +58,7 @@ def claim(
             "ahead_bytes": ahead_bytes,
         },
     )
-    return _received(rows, sent_at)
+    return received(rows, sent_at)
 
 
 def claim_one(
@@ -71,11 +71,11 @@ def claim_one(
     params = {"job_id": job_id, "worker_id": worker_id, "lease_seconds": lease_seconds, "only_due": only_due}
     sent_at = time.monotonic()
     rows = execute_with_retry(connection, sql.claims.CLAIM_ONE, params)
-    return next(iter(_received(rows, sent_at)), None)
+    return next(iter(received(rows, sent_at)), None)
 
 
-def _received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
-    """Return the claimed jobs, with `claimed_at` and `start_by` on this process's monotonic clock.
+def received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
+    """Return the rows of a claim as the claimed jobs, with `claimed_at` and `start_by` on this process's monotonic clock.
 
     The statement returns `start_by` as seconds from its own start. They are added to the time it was sent, not to the
     time of the reply: the commit may have waited a long time, for example for a standby.

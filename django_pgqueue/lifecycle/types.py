@@ -42,6 +42,8 @@ class Lane(NamedTuple):
 
     queue_name: str
     priority: int
+    is_limited: bool = False
+    """Whether it is the lane of the jobs with a limit, which is a range of the index of limited jobs."""
 
 
 class Cursor(NamedTuple):
@@ -107,6 +109,7 @@ class Claimed(NamedTuple):
     """The latest time at which the job may start, on the monotonic clock. None: no limit."""
     claimed_at: float = 0.0
     """When the claim was sent, on the monotonic clock."""
+    limit_key: str | None = None
 
     def __repr__(self) -> str:
         """Return the ids and the task. Error reports show the variables of frames, and arguments can be secret."""

@@ -1,0 +1,158 @@
+"""Claim jobs with a limit: find and lock keys, then claim from them what their limits admit.
+
+The worker's fetcher calls these functions, each pair in one transaction. The second statement counts the open
+executions of the keys that the first one has locked, so it must begin after the lock is taken.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import Connection, execute
+
+
+from .claims import AHEAD_BYTES, received
+from .types import Claimed, Cursor, Lane
+
+if TYPE_CHECKING:
+    from django_pgqueue.limits import Limit
+
+COLUMNS_OF_JOB: Final = 15
+"""The first columns of a row of CLAIM_KEYS are those of a claimed job."""
+
+
+class FoundKey(NamedTuple):
+    """A limit key with ready jobs in a lane."""
+
+    limit_key: str
+    due_seconds: float | None
+    """Seconds until its first job is due, 0 or less if it is due now. None: no ready job is left behind its cursor."""
+    is_locked: bool | None
+    """Whether this session has locked the key. None: no job is due."""
+
+
+class KeyToClaim(NamedTuple):
+    """A locked key, its limit, and where to begin."""
+
+    limit_key: str
+    limit: Limit
+    cursor: Cursor
+    open_after_id: int = 0
+    """An execution. Those of the key up to it have ended."""
+
+
+class KeyResult(NamedTuple):
+    """What a claim found out about a key."""
+
+    limit_key: str
+    is_claimed: bool
+    """Whether it claimed a job of the key."""
+    admits_more: bool
+    """Whether the limit admits another job now."""
+    due_seconds: float | None
+    """Seconds until the limit admits the next job, if only time can help."""
+    open_after_id: int | None
+    """See `KeyToClaim`."""
+
+
+class KeyClaim(NamedTuple):
+    """The claimed jobs, and the results of all keys."""
+
+    claimed: list[Claimed]
+    results: list[KeyResult]
+
+
+def scan_limited_lanes(connection: Connection) -> list[Lane]:
+    """Return the lanes that have ready jobs with a limit."""
+    return [Lane(*row, is_limited=True) for row in execute(connection, sql.limits.LIMITED_LANES, {})]
+
+
+def find_keys(
+    connection: Connection, lane: Lane, *, after_key: str, known: Mapping[str, Cursor], wanted: int, visits: int
+) -> list[FoundKey]:
+    """Visit the keys of a lane after `after_key`, in their order, and lock those that have a due job.
+
+    Ends after `wanted` keys with a due job, or `visits` keys. `known` has the cursors of keys, none of which is before
+    `after_key`.
+    """
+    cursors = sorted((key, cursor) for key, cursor in known.items() if key > after_key)
+    params = {
+        "queue_name": lane.queue_name,
+        "priority": lane.priority,
+        "after_key": after_key,
+        "known_keys": texts(key for key, _ in cursors),
+        "after_ats": texts(cursor.run_after.isoformat() for _, cursor in cursors),
+        "after_ids": numbers(cursor.job_id for _, cursor in cursors),
+        "known_count": len(cursors),
+        "wanted": wanted,
+        "visits": visits,
+    }
+    return [FoundKey(*row) for row in execute(connection, sql.limits.FIND_KEYS, params)]
+
+
+def lock_keys(connection: Connection, limit_keys: Sequence[str]) -> list[str]:
+    """Lock these keys, and return those that no other session has locked, in the same order."""
+    return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, {"limit_keys": texts(limit_keys)})]
+
+
+def claim_keys(
+    connection: Connection,
+    lane: Lane,
+    keys: Sequence[KeyToClaim],
+    *,
+    limit: int,
+    free_slots: int,
+    worker_id: int,
+    lease_seconds: float,
+    skipped_ids: Iterable[int] = (),
+    paused_tasks: Iterable[str] = (),
+    ahead_bytes: int = AHEAD_BYTES,
+) -> KeyClaim:
+    """Claim up to `limit` due jobs of these keys in a lane, in turns, and open an execution for each.
+
+    The caller's transaction must have locked the keys with an earlier statement. The other arguments and the errors are
+    those of `claim()`.
+    """
+    limits = [key.limit for key in keys]
+    sent_at = time.monotonic()
+    rows = execute(
+        connection,
+        sql.limits.CLAIM_KEYS,
+        {
+            "queue_name": lane.queue_name,
+            "priority": lane.priority,
+            "limit_keys": texts(key.limit_key for key in keys),
+            "concurrencies": numbers(1 if each.ordered else each.concurrency or 0 for each in limits),
+            "intervals_us": numbers(_microseconds(each.interval_seconds) for each in limits),
+            "bursts": numbers(each.burst if each.interval_seconds else 0 for each in limits),
+            "shares": numbers(each.share for each in limits),
+            "are_ordered": texts(str(each.ordered) for each in limits),
+            "after_ats": texts(key.cursor.run_after.isoformat() for key in keys),
+            "after_ids": numbers(key.cursor.job_id for key in keys),
+            "open_after_ids": numbers(key.open_after_id for key in keys),
+            "limit_of_key": math.ceil(limit / len(keys)),
+            "limit": limit,
+            "free_slots": free_slots,
+            "worker_id": worker_id,
+            "lease_seconds": lease_seconds,
+            "skipped_ids": numbers(skipped_ids),
+            "paused_task_names": texts(paused_tasks),
+            "ahead_bytes": ahead_bytes,
+        },
+    )
+    jobs = [row for row in rows if row[0] is not None]
+    claimed = [
+        job._replace(limit_key=row[COLUMNS_OF_JOB])
+        for job, row in zip(received([row[:COLUMNS_OF_JOB] for row in jobs], sent_at), jobs, strict=True)
+    ]
+    return KeyClaim(claimed, [KeyResult(*row[COLUMNS_OF_JOB:]) for row in rows if row[0] is None])
+
+
+def _microseconds(seconds: float | None) -> int:
+    """Return the interval of a token, rounded up: rounded down, the starts of a period would exceed the rate."""
+    return math.ceil(round((seconds or 0.0) * 1e6, 3))
