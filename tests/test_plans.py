@@ -15,6 +15,7 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.db.statements import execute
+from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
@@ -111,22 +112,24 @@ CALL: dict[str, Any] = {
     "delay_seconds": 0.0,
     "unique_ready_only": None,
 }
+LIMITS = json.dumps([{"limit_key": f"limit:{n % 10}", "limit_weight": 2, "limit_order": None} for n in range(BATCH)])
 OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None, "seen_last_run": "any"}
 
 
 def one_call(connection):
-    return {**CALL, "arguments": "{}", "unique_key": "key7"}
+    return {**CALL, **NO_LIMIT, "arguments": "{}", "unique_key": "key7"}
 
 
 def many_calls(connection):
     calls = [{"key": f"key{KEYED - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
-    return {**CALL, "arguments": json.dumps(calls)}
+    return {**CALL, "arguments": json.dumps(calls), "limits": LIMITS}
 
 
 def each_call(connection):
     """Return calls of which half have the same options and half have options of their own."""
     return {
         "arguments": json.dumps([{}] * BATCH),
+        "limits": LIMITS,
         "keys": json.dumps([f"key{KEYED - BATCH // 2 + n}" for n in range(BATCH)]),
         "numbers": [max(0, n - BATCH // 2) for n in range(BATCH)],
         "options": json.dumps([{**CALL, "number": n, "priority": n} for n in range(BATCH // 2)]),
@@ -136,7 +139,7 @@ def each_call(connection):
 def calls_for_period(connection):
     """Return calls with keys of which half have an open uniqueness window and half an ended one."""
     calls = [{"key": f"key{LATE - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
-    return {**CALL, "calls": json.dumps(calls), "period_seconds": 60.0}
+    return {**CALL, "calls": json.dumps(calls), "limits": LIMITS, "period_seconds": 60.0}
 
 
 def keys(connection):

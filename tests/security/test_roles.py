@@ -196,7 +196,13 @@ def test_enqueuer_role_inserts_by_sql_and_notifies(superuser, as_role):
     superuser.execute(f"LISTEN {CHANNEL}")
     columns = [plain(row[0]) for row in table("docs/guides/sql.md", "column to write")]
     values = {"arguments": "'{}'", "headers": "'{}'", "expires_at": "now()", "run_after": "now()"}
-    values |= {"unique_ready_only": "true", "priority": "1", "max_attempts": "1"}
+    values |= {
+        "unique_ready_only": "true",
+        "priority": "1",
+        "max_attempts": "1",
+        "limit_weight": "1",
+        "limit_order": "1",
+    }
     row = ", ".join(values.get(name, "'x'") for name in columns)
     with as_role("enqueuer"), closing(helpers.connect()) as session:
         [[job_id]] = session.execute(
