@@ -46,6 +46,10 @@ FILL = (
     f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} - interval '1 s' FROM generate_series(1, {LATE}) AS n",
     f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} + interval '9 h' FROM generate_series(1, {KEYED}) AS n",
     (
+        "INSERT INTO pgqueue_job (task_name, arguments, run_after, limit_key) "
+        f"SELECT 'noop', '{{}}', {NOW}, 'limit:' || n % 10 FROM generate_series(1, {KEYED}) AS n"
+    ),
+    (
         "INSERT INTO pgqueue_schedule (name, task_name, arguments, expression, if_running, next_run_at) "
         f"SELECT 'schedule' || n, 'noop', '{{}}', 'every 1 second', 'skip', {NOW} "
         f"FROM generate_series(1, {SCHEDULES}) AS n"
@@ -200,6 +204,7 @@ def logs(connection):
 
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "READY_CALLS": (after_start, BATCH, {"pgqueue_job_ready"}),
+    "READY_LIMITED_CALLS": (lambda c: {**after_start(c), "after_key": ""}, BATCH, {"pgqueue_job_limited"}),
     "RUNNING_CALLS": (after_start, BATCH, {"pgqueue_execution_open"}),
     "CALL_SHAPES": (some_ids, BATCH, {"pgqueue_job_pkey"}),
     "STORED_CALLS": (some_ids, BATCH, {"pgqueue_job_pkey"}),

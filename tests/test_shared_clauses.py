@@ -114,13 +114,23 @@ CLAUSES = {
     ),
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
-        "limit_key IS",
+        "limit_key IS NULL",
         "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
         "priority DESC, run_after, id LIMIT",
-        "priority DESC",
+        "priority DESC, run_after",
         "LANES LANES LANES BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+    ),
+    "ready predicate with a limit": Clause(
+        "state = 'ready' AND limit_key IS NOT NULL",
+        "limit_key IS NOT",
+        "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
+    ),
+    "order of the index of ready jobs with a limit": Clause(
+        "priority DESC, limit_key, run_after, id LIMIT",
+        "priority DESC, limit_key",
+        "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
         "queue_name = lane.queue_name AND priority = lane.priority "

@@ -170,12 +170,9 @@ def _limit_columns(
     arguments = lifecycle.arguments_of(connection, schedule)
     if arguments is None:
         return {}
-    return _call_application(
-        connection,
-        "the limit",
-        lambda: columns_of_call(task, *task.decoded_call(*decode_arguments(arguments))),
-        application,
-    )
+    stored = partial(decode_arguments, arguments)
+    find = partial(columns_of_call, task)
+    return _call_application(connection, "the limit", lambda: find(*task.decoded_call(*stored())), application)
 
 
 def _call_application(connection: Connection, source: str, function: Callable[[], T], application: Application) -> T:
