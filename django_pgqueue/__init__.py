@@ -28,6 +28,7 @@ from .exceptions import (
     TaskCancelled,
     TaskTimeout,
 )
+from .limits import Limit
 from .progress import Progress
 from .retry import exponential, fixed
 from .schedules.times import Times, cron, every
@@ -51,6 +52,7 @@ __all__ = [
     "JobLocked",
     "JobNotSucceeded",
     "LeaseLost",
+    "Limit",
     "Outcome",
     "Progress",
     "QueueError",

@@ -138,7 +138,14 @@ class TaskDefinition(TaskFields):
 def _validate(task: TaskDefinition) -> None:
     """Raise `InvalidTask` with the first problem of the function or the options."""
     # Combinations are the last: their check needs options that are valid on their own.
-    checks = (_function_problems, _option_problems, _sensitive_problems, _search_problems, _combination_problems)
+    checks = (
+        _function_problems,
+        _option_problems,
+        _sensitive_problems,
+        _search_problems,
+        _limit_problems,
+        _combination_problems,
+    )
     for problem in chain.from_iterable(check(task) for check in checks):
         raise InvalidTask(f"{task.name}: {problem}")
 
@@ -169,16 +176,26 @@ def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:
 
 
 def _search_problems(task: TaskDefinition) -> Iterator[str]:
-    for name, meant in unknown_names(task.search, task.signature.parameters, takes_context=task.takes_context):
-        hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
-        yield f"search {name!r} is not an argument of the function: {hint}"
+    yield from _stored_name_problems(task, "search", "search keys", task.search)
+
+
+def _limit_problems(task: TaskDefinition) -> Iterator[str]:
+    if task.limit is not None:
+        yield from _stored_name_problems(task, "the key of limit", "limit keys", task.limit.argument_names)
+
+
+def _stored_name_problems(task: TaskDefinition, option: str, kind: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the problems of names of arguments whose values are stored a second time, as plain text."""
     parameters = task.signature.parameters
+    for name, meant in unknown_names(names, parameters, takes_context=task.takes_context):
+        hint = f"did you mean {meant!r}?" if meant else "name arguments of the function"
+        yield f"{option} {name!r} is not an argument of the function: {hint}"
     rest = next((each.name for each in parameters.values() if each.kind is each.VAR_KEYWORD), None)
-    for name in task.search:
+    for name in names:
         if name in task.sensitive or (name not in parameters and rest in task.sensitive):
-            yield f"search {name!r} is a sensitive argument, and search keys are stored as plain text: remove it"
+            yield f"{option} {name!r} is a sensitive argument, and {kind} are stored as plain text: remove it"
         if name in parameters and parameters[name].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-            yield f"search {name!r} stands for several arguments: name a single argument"
+            yield f"{option} {name!r} stands for several arguments: name a single argument"
 
 
 def _combination_problems(task: TaskDefinition) -> Iterator[str]:

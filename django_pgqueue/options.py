@@ -19,8 +19,9 @@ from typing import Any, Final, Literal, NamedTuple, TypedDict
 from . import validation
 from .conf import Retention, get_settings
 from .exceptions import Duration
+from .limits import Limit
 from .retry import Backoff, check_backoff
-from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
+from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due, expiry
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
@@ -39,6 +40,8 @@ class CallOptions(TypedDict, total=False):
     unique_key: UniqueKey | None
     """Key that at most one job has at a time: a string, or a function of the call's arguments that returns a string, or
     None for a job without a key."""
+    limit: Limit | None
+    """How many jobs run at a time, or start in a period, for each key, over all workers: `Limit(…)`. None: no limit."""
 
 
 class TaskOptions(CallOptions, total=False):
@@ -80,8 +83,7 @@ class TaskOptions(CallOptions, total=False):
     """Level, such as "INFO", from which each execution keeps the lines that the function logs. False keeps none. None
     uses `PGQUEUE["KEEP_LOGS"]`."""
     expires: Duration | None
-    """Seconds or a timedelta from the enqueue within which each attempt must start. Later, the job is cancelled
-    instead."""
+    """Seconds or a timedelta from the enqueue within which each attempt must start, or the job is cancelled."""
     unique_while: UniqueWhile
     """How long a job keeps its key: "ready+running" (the default), "ready", or a period from its enqueue in seconds or
     as a timedelta."""
@@ -93,8 +95,8 @@ class TaskOptions(CallOptions, total=False):
 class UsingOptions(CallOptions, total=False):
     """The options that `using()` accepts for tasks of this package and of the backend.
 
-    None is a value of `max_attempts`, `unique_key`, `expires` and `headers`: it resets them. For the others, None
-    changes nothing.
+    None is a value of `max_attempts`, `unique_key`, `limit`, `expires` and `headers`: it resets them. For the others,
+    None changes nothing.
     """
 
     queue_name: str | None
@@ -119,7 +121,7 @@ class Unchanged(Enum):
 
 UNCHANGED: Final = Unchanged.UNCHANGED
 """Default of a parameter of `using()` for which None is a value."""
-RESET_BY_NONE: Final = frozenset({"max_attempts", "unique_key", "expires", "headers", "database"})
+RESET_BY_NONE: Final = frozenset({"max_attempts", "unique_key", "limit", "expires", "headers", "database"})
 """Options that None in `using()` resets. For all others None changes nothing, as in Django's framework."""
 
 
@@ -158,13 +160,6 @@ def _due(run_after: RunAfter | None) -> dict[str, Any]:
     return {"run_after": run_at, "delay_seconds": delay_seconds}
 
 
-def expiry(expires: RunAfter | None) -> dict[str, Any]:
-    """Return `expires_at` and `expires_seconds` for an `expires` option. At most one of them is not None."""
-    expires_at, expires_seconds = due(expires)
-    is_relative = expires is not None and expires_at is None
-    return {"expires_at": expires_at, "expires_seconds": expires_seconds if is_relative else None}
-
-
 @dataclass(frozen=True, kw_only=True)
 class SharedFields:
     """The options that this package's tasks and the tasks of the `django.tasks` backend have in common."""
@@ -192,6 +187,7 @@ class SharedFields:
     unique_key: UniqueKey | None = option(validation.unique_key_problems)
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
     on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
+    limit: Limit | None = option(validation.limit_problems)
     headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Set by `using()`. Not an option of `@task`."""
 
@@ -219,7 +215,7 @@ OPTIONS: Final[dict[str, Option]] = {
     each.name: each.metadata["option"] for each in fields(TaskFields) if "option" in each.metadata
 }
 CARRIED: Final = {name: known.parameters for name, known in OPTIONS.items() if known.parameters}
-"""Options that an insert statement writes into the job's row. Headers and unique keys depend on the call as well."""
+"""Options that an insert statement writes into the job's row. The others of its columns depend on the call as well."""
 SAME_COLUMN: Final = tuple(name for name in CARRIED if OPTIONS[name].values is None)
 """Options whose value is in the job's column of the same name."""
 COMPUTED: Final = tuple((name, known.values) for name, known in OPTIONS.items() if known.values is not None)
@@ -246,6 +242,9 @@ class JobOptions(NamedTuple):
     """The task's current name, because the row may have an earlier one. Unique keys use the current name."""
     search_keys: str | None = None
     """JSON text of an object: the job's search keys."""
+    limit_key: str | None = None
+    limit_weight: int | None = None
+    limit_order: int | None = None
 
     def stored(self) -> dict[str, Any]:
         """Return the columns of the schedule's row that contain options."""

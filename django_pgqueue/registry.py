@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -20,6 +21,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import module_has_submodule
 
 from .exceptions import InvalidTask
+from .limits import Limit
 
 if TYPE_CHECKING:
     from .definition import TaskDefinition
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _tasks: dict[str, TaskDefinition] = {}
 _set_up: set[str] = set()
 """Modules with tasks that were imported during `django.setup()`. Workers run the same setup and import them too."""
+_limits: Mapping[str, Limit] | None = None
+"""The result of `limits()`, until another task is registered."""
 
 
 def register(task: TaskDefinition) -> None:
@@ -35,8 +39,9 @@ def register(task: TaskDefinition) -> None:
     A module that is loaded again replaces its own tasks.
 
     Raises:
-        InvalidTask: A task with another function already has one of the names.
+        InvalidTask: A task with another function already has one of the names, or another limit with the same name.
     """
+    global _limits
     names = (task.name, *task.aliases)
     for name in names:
         existing = _tasks.get(name)
@@ -45,7 +50,10 @@ def register(task: TaskDefinition) -> None:
                 f"{task.module_path} and {existing.module_path} are both named {name!r}: "
                 "pass another name= to one of them"
             )
+    if task.limit is not None:
+        _check_same_policy(task, task.limit)
     _tasks.update(dict.fromkeys(names, task))
+    _limits = None
     if apps.loading and not apps.ready:
         _set_up.add(task.func.__module__)
 
@@ -62,6 +70,43 @@ def names_of(name: str) -> tuple[str, ...]:
     """
     task = _tasks.get(name)
     return (name,) if task is None else (task.name, *task.aliases)
+
+
+def _check_same_policy(task: TaskDefinition, limit: Limit) -> None:
+    for other in _tasks.values():
+        is_shared = other.module_path != task.module_path and other.limit is not None and other.limit.name == limit.name
+        if is_shared and other.limit is not None and other.limit.policy != limit.policy:
+            raise InvalidTask(
+                f"{task.module_path} and {other.module_path} have different limits {limit.name!r}, {limit} and "
+                f"{other.limit}: make them equal, or give one of them another name. Only key and weight can differ"
+            )
+
+
+def limits() -> Mapping[str, Limit]:
+    """Return the limits of all registered tasks by their names.
+
+    The same object is returned until another task is registered. Of the limits with one name, which differ in key and
+    weight only, it contains one.
+    """
+    global _limits
+    if _limits is None:
+        _limits = MappingProxyType({task.limit.name: task.limit for task in all_tasks() if task.limit is not None})
+    return _limits
+
+
+def check_limit(limit: Limit) -> None:
+    """Raise `InvalidTask` if no registered task declares a limit: workers would not know its policy."""
+    known = limits().get(limit.name)
+    if known is None:
+        raise InvalidTask(
+            f"using(limit=…): no registered task declares limit {limit.name!r}, so no worker would know it: "
+            "declare it with @task(limit=…)"
+        )
+    if known.policy != limit.policy:
+        raise InvalidTask(
+            f"using(limit=…): limit {limit.name!r} differs from the one that a task declares, {limit} and {known}: "
+            "only key and weight can differ"
+        )
 
 
 def in_words(name: str | None) -> str:

@@ -21,7 +21,7 @@ from .conf import get_settings
 from .context import TaskContext
 from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
-from .enqueue import bulk, plain, search_keys, unique
+from .enqueue import bulk, call_limits, plain, search_keys, unique
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import TaskCall, check_fit
 from .enqueue.job_ids import JobIds
@@ -88,8 +88,8 @@ class Task(TaskDefinition, Generic[P, R]):
     ) -> Task[P, R]:
         """Return a copy of this task with other options.
 
-        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `expires`, `headers` and
-        `database`. For the other options None changes nothing, as in Django's framework.
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires`, `headers`
+        and `database`. For the other options None changes nothing, as in Django's framework.
 
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime. 0 means now.
@@ -98,11 +98,10 @@ class Task(TaskDefinition, Generic[P, R]):
                 `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
         Raises:
-            InvalidTask: An option is invalid.
+            InvalidTask: An option is invalid, or no registered task declares the limit.
 
         Warns:
-            UnknownQueueWarning: No task has this queue, and its name differs from that of a task's queue by one typing
-                slip.
+            UnknownQueueWarning: No task has this queue, and its name is one typing slip from that of a task's queue.
 
         Example::
 
@@ -110,7 +109,8 @@ class Task(TaskDefinition, Generic[P, R]):
         """
         if (queue_name := options.get("queue_name")) is not None:
             queues.warn_if_mistyped(queue_name)
-        return replace(self, **changed_options(options, run_after=run_after, database=database))
+        changed = replace(self, **changed_options(options, run_after=run_after, database=database))
+        return call_limits.with_known_limit(changed, self.limit)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job for this call, with one INSERT in the caller's open transaction.
@@ -131,7 +131,7 @@ class Task(TaskDefinition, Generic[P, R]):
         Raises:
             TypeError: The arguments do not fit the function or its annotations, or JSON cannot represent the arguments
                 or headers, or an argument that `search` names is a list or an object.
-            ValueError: The arguments or headers cannot be stored or are too large.
+            ValueError: The arguments or headers cannot be stored or are too large, or the limit refuses the call.
             InvalidTask: No worker would find the task, or its database is unknown or not PostgreSQL.
             DuplicateJob: Another job has the unique key, and the task has `on_conflict="raise"`.
             QueueError: With another `on_conflict`: 20 times, another job had the unique key, and was gone when it was
@@ -171,7 +171,7 @@ class Task(TaskDefinition, Generic[P, R]):
         call = self.encoded_call(args, kwargs)
         arguments, keys = encode_arguments(*call), search_keys.search_keys_of(self, *call)
         connection = plain.connection_for(self, callers_level=callers_level)
-        row = plain.row_of(self, connection)
+        row = plain.row_of(self, connection) | call_limits.columns_of_call(self, args, kwargs)
         if (key := unique.key_of(self, args, kwargs)) is not None:
             insert = partial(unique.insert, self, connection, key, arguments, row)
         else:

@@ -17,6 +17,7 @@ from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
 from .conf import NAME as NAME
 from .exceptions import InvalidTask, seconds
 from .job_log import LEVELS
+from .limits import Limit
 from .search_text import MAX_NAME_LENGTH, MAX_NAMES
 from .signatures import signature_of
 
@@ -44,6 +45,13 @@ def due(run_after: RunAfter | None) -> tuple[datetime | None, float]:
     if isinstance(run_after, datetime):
         return run_after, 0.0
     return None, 0.0 if run_after is None else seconds(run_after)
+
+
+def expiry(expires: RunAfter | None) -> dict[str, Any]:
+    """Return `expires_at` and `expires_seconds` for an `expires` option. At most one of them is not None."""
+    expires_at, expires_seconds = due(expires)
+    is_relative = expires is not None and expires_at is None
+    return {"expires_at": expires_at, "expires_seconds": expires_seconds if is_relative else None}
 
 
 @lru_cache(maxsize=1000)
@@ -208,6 +216,12 @@ def on_missing_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of what an attempt does if a row that an argument names does not exist."""
     if value not in ON_MISSING:
         yield f"{option} must be one of {', '.join(ON_MISSING)}, not {value!r}"
+
+
+def limit_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of a limit. `Limit` checks its own values, and `definition` compares it with the signature."""
+    if not isinstance(value, Limit):
+        yield f'{option} must be a Limit, such as Limit("name", rate="100/m"), not {value!r}'
 
 
 def unique_while_problems(option: str, value: Any) -> Iterator[str]:

@@ -26,7 +26,7 @@ TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_worker", "pgqueue_rollup"),
     *("pgqueue_archived_job", "pgqueue_audit", "pgqueue_audit_job"),
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
-    *("pgqueue_execution_log", "pgqueue_search_key", "pgqueue_worker_request"),
+    *("pgqueue_execution_log", "pgqueue_search_key", "pgqueue_worker_request", "pgqueue_limit_state"),
 )
 AGES = 20e-6, 10e-6
 """Seconds since the made-up start and end of an execution. Every claim is longer ago than that."""
@@ -253,7 +253,7 @@ def users_trigger(
 CHECKS = (
     "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
     "WHERE contype = 'c' AND connamespace = current_schema()::regnamespace AND conname ~ "
-    "'^pgqueue_.*_(state|counters|unique_ready_only|limit_key|names|attempt|instants|outcome|kind|choices)$'"
+    "'^pgqueue_.*_(state|counters|unique_ready_only|limit|names|attempt|instants|outcome|kind|choices)$'"
 )
 
 

@@ -14,7 +14,7 @@ from django.dispatch import Signal
 
 import django_pgqueue
 from django_pgqueue import conf, signals, states
-from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, Rollup
+from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, LimitState, Rollup
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
@@ -159,12 +159,11 @@ def test_tasks_page_has_every_task_option():
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
 
 
-@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog, Installation, Rollup])
+@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog, Installation, LimitState, Rollup])
 def test_models_page_has_every_column(model):
     rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    reserved = {"limit_key"}
-    assert sorted(listed) == sorted({field.name for field in model._meta.concrete_fields} - reserved)
+    assert sorted(listed) == sorted(field.name for field in model._meta.concrete_fields)
 
 
 def test_signals_page_has_every_signal_with_its_description():

@@ -173,6 +173,7 @@ IN_TRANSACTION = [
 ELSEWHERE = {
     "docs/guides/codecs.md": "tests/privacy/test_guides.py",
     "docs/guides/django_tasks.md": "tests/backend",
+    "docs/guides/limits.md": "a test of its own below",
     "docs/guides/middleware.md": "a test of its own below",
     "docs/guides/progress.md": "a test of its own below",
     "docs/guides/results.md": "a test of its own below",
@@ -208,6 +209,14 @@ def test_examples_of_page_run_and_so_do_their_jobs(names, page, monkeypatch):
     run_jobs()
     left = Job.objects.exclude(state__in=["succeeded", "cancelled"]).values_list("task_name", "state", "run_after")
     assert all(state == "ready" and run_after > timezone.now() for _, state, run_after in left), list(left)
+
+
+def test_examples_on_limits_enqueue_jobs_with_their_limits(names):
+    run_page("docs/guides/limits.md", names)
+    names["summarise"].enqueue("acme", "x" * 400)
+    names["export_stock"].enqueue("2026-05-06")
+    stored = list(Job.objects.order_by("id").values_list("limit_key", "limit_weight"))
+    assert stored[-4:] == [(None, None), ("exports", None), ("model:acme", 101), ("exports", None)]
 
 
 def test_examples_on_coroutines_run(names):

@@ -15,9 +15,10 @@ from typing import get_overloads
 
 import pytest
 
-from django_pgqueue import InvalidTask, options, task
+from django_pgqueue import InvalidTask, Limit, options, registry, task
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
+from django_pgqueue.limits import CallLimit
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
 from django_pgqueue.task import Task
@@ -27,11 +28,19 @@ from tests.statements import STATEMENTS
 
 OPTIONS = {each.name for each in fields(TaskFields)}
 ONLY_USING = {"run_after", "headers"}
-SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_conflict"}
+SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_conflict", "limit"}
 """The options that are written into a job's row, or that decide whether a job is added."""
 PARAMETERS = {"headers", *(parameter for parameters in CARRIED.values() for parameter in parameters)}
-SCHEDULED = {"headers", "delay_seconds", *options.STORED}
+LIMIT_COLUMNS = set(CallLimit._fields)
+"""The columns of a limit, which depend on the arguments of each call."""
+SCHEDULED = {"headers", "delay_seconds", *options.STORED, *LIMIT_COLUMNS}
+LIMIT = Limit("options", concurrency=3, weight=2)
 JOB_COLUMNS = {field.name for field in Job._meta.concrete_fields}
+
+
+@pytest.fixture(autouse=True)
+def _declared_limit(monkeypatch):
+    monkeypatch.setattr(registry, "_limits", {LIMIT.name: LIMIT})
 
 
 def keywords(function) -> set[str]:
@@ -84,6 +93,7 @@ def test_using_unknown_option_raises_type_error(unknown):
 SET = {
     "max_attempts": 3,
     "unique_key": "k",
+    "limit": LIMIT,
     "expires": 60,
     "headers": {"a": 1},
     "on_conflict": "replace",
@@ -152,13 +162,13 @@ def test_insert_statement_writes_every_option(name):
     assert wanted <= given
     assert recordset is None or wanted <= set(re.findall(r"\bchosen\.(\w+)", STATEMENTS[name]))
     [columns] = re.findall(r"INSERT INTO pgqueue_job\s+\(([^)]+)\)", STATEMENTS[name])
-    assert not (PARAMETERS & JOB_COLUMNS) - set(re.split(r",\s+", columns))
+    assert not (PARAMETERS & JOB_COLUMNS | LIMIT_COLUMNS) - set(re.split(r",\s+", columns))
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if "_OR_REPLACE" in name or "REPLACE_" in name])
 def test_replaced_job_has_every_option_but_its_queue(name):
     assignments = STATEMENTS[name].rpartition("\nSET ")[2]
-    assert not (PARAMETERS & JOB_COLUMNS) - {"queue_name"} - set(re.findall(r"(\w+) =", assignments))
+    assert not (PARAMETERS & JOB_COLUMNS | LIMIT_COLUMNS) - {"queue_name"} - set(re.findall(r"(\w+) =", assignments))
 
 
 def test_parameters_are_columns_or_seconds_until_a_column():
@@ -196,6 +206,7 @@ def test_schedules_are_read_with_the_options_last_and_in_order():
 @pytest.mark.django_db
 def test_enqueued_job_equals_its_row():
     changed = tasks.noop.using(priority=3, queue_name="mail", max_attempts=2, expires=60, headers={"a": 1})
+    changed = changed.using(limit=LIMIT)
     job = changed.using(run_after=timedelta(seconds=5), unique_key="k").enqueue()
     row = Job.objects.get()
     for column in JOB_COLUMNS - {"finished_at", "progress_at"}:

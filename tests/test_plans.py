@@ -15,6 +15,7 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.db.statements import execute
+from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
@@ -44,6 +45,10 @@ FILL = (
     f"{JOB} 'running', 1, {NOW}, NULL, 'key' || {KEYED} + n, NULL FROM generate_series(1, {KEYED}) AS n",
     f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} - interval '1 s' FROM generate_series(1, {LATE}) AS n",
     f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} + interval '9 h' FROM generate_series(1, {KEYED}) AS n",
+    (
+        "INSERT INTO pgqueue_job (task_name, arguments, run_after, limit_key) "
+        f"SELECT 'noop', '{{}}', {NOW}, 'limit:' || n % 10 FROM generate_series(1, {KEYED}) AS n"
+    ),
     (
         "INSERT INTO pgqueue_schedule (name, task_name, arguments, expression, if_running, next_run_at) "
         f"SELECT 'schedule' || n, 'noop', '{{}}', 'every 1 second', 'skip', {NOW} "
@@ -111,22 +116,24 @@ CALL: dict[str, Any] = {
     "delay_seconds": 0.0,
     "unique_ready_only": None,
 }
+LIMITS = json.dumps([{"limit_key": f"limit:{n % 10}", "limit_weight": 2, "limit_order": None} for n in range(BATCH)])
 OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None, "seen_last_run": "any"}
 
 
 def one_call(connection):
-    return {**CALL, "arguments": "{}", "unique_key": "key7"}
+    return {**CALL, **NO_LIMIT, "arguments": "{}", "unique_key": "key7"}
 
 
 def many_calls(connection):
     calls = [{"key": f"key{KEYED - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
-    return {**CALL, "arguments": json.dumps(calls)}
+    return {**CALL, "arguments": json.dumps(calls), "limits": LIMITS}
 
 
 def each_call(connection):
     """Return calls of which half have the same options and half have options of their own."""
     return {
         "arguments": json.dumps([{}] * BATCH),
+        "limits": LIMITS,
         "keys": json.dumps([f"key{KEYED - BATCH // 2 + n}" for n in range(BATCH)]),
         "numbers": [max(0, n - BATCH // 2) for n in range(BATCH)],
         "options": json.dumps([{**CALL, "number": n, "priority": n} for n in range(BATCH // 2)]),
@@ -136,7 +143,7 @@ def each_call(connection):
 def calls_for_period(connection):
     """Return calls with keys of which half have an open uniqueness window and half an ended one."""
     calls = [{"key": f"key{LATE - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
-    return {**CALL, "calls": json.dumps(calls), "period_seconds": 60.0}
+    return {**CALL, "calls": json.dumps(calls), "limits": LIMITS, "period_seconds": 60.0}
 
 
 def keys(connection):
@@ -197,6 +204,7 @@ def logs(connection):
 
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "READY_CALLS": (after_start, BATCH, {"pgqueue_job_ready"}),
+    "READY_LIMITED_CALLS": (lambda c: {**after_start(c), "after_key": ""}, BATCH, {"pgqueue_job_limited"}),
     "RUNNING_CALLS": (after_start, BATCH, {"pgqueue_execution_open"}),
     "CALL_SHAPES": (some_ids, BATCH, {"pgqueue_job_pkey"}),
     "STORED_CALLS": (some_ids, BATCH, {"pgqueue_job_pkey"}),

@@ -15,6 +15,7 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import InvalidTask, enqueue_many, every, history, lifecycle, registry
+from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.models import Job, SearchKey
 from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
@@ -317,6 +318,8 @@ def test_search_reads_only_the_jobs_it_returns(engine):
 @pytest.mark.django_db(transaction=True, available_apps=[])
 def test_enqueue_plan_does_not_name_search_keys(engine):
     params = {"task_name": "noop", "queue_name": "default", "priority": 0, "max_attempts": 1, "arguments": "{}"}
-    params |= dict.fromkeys(("run_after", "headers", "expires_at", "expires_seconds")) | {"delay_seconds": 0.0}
+    params |= (
+        dict.fromkeys(("run_after", "headers", "expires_at", "expires_seconds")) | {"delay_seconds": 0.0} | NO_LIMIT
+    )
     found = list(nodes(explain(engine, "ENQUEUE", params, "generic")))
     assert {node.get("Relation Name") for node in found} == {"pgqueue_job", None}

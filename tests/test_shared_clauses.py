@@ -50,7 +50,8 @@ CLAUSES = {
     "replaced call": Clause(
         "DO UPDATE SET arguments = excluded.arguments, run_after = excluded.run_after, "
         "expires_at = excluded.expires_at, headers = excluded.headers, priority = excluded.priority, "
-        "max_attempts = excluded.max_attempts, attempt = 0, crashes = 0, unknown_since = NULL WHERE state = 'ready'",
+        "max_attempts = excluded.max_attempts, limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, "
+        "limit_order = excluded.limit_order, attempt = 0, crashes = 0, unknown_since = NULL WHERE state = 'ready'",
         "arguments = excluded.arguments",
         "ENQUEUE_OR_REPLACE ENQUEUE_MANY_OR_REPLACE",
     ),
@@ -75,6 +76,12 @@ CLAUSES = {
         "SET job_id = excluded.job_id",
         "ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
     ),
+    "limits of many calls": Clause(
+        "json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint) )",
+        "%(limits)s",
+        "ENQUEUE_MANY ENQUEUE_EACH ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE ENQUEUE_MANY_OR_REPLACE ENQUEUE_FOR_PERIOD "
+        "REPLACE_FOR_PERIOD",
+    ),
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
@@ -98,7 +105,8 @@ CLAUSES = {
     ),
     "job of a schedule": Clause(
         "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
-        "%(unique_ready_only)s::boolean FROM drawn WHERE %(period_seconds)s::float8 IS NULL "
+        "%(unique_ready_only)s::boolean, %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint "
+        "FROM drawn WHERE %(period_seconds)s::float8 IS NULL "
         "OR job_id IN (SELECT job_id FROM opened) "
         f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO NOTHING RETURNING id",
         "FROM drawn WHERE %(period_seconds)s::float8 IS NULL",
@@ -106,13 +114,23 @@ CLAUSES = {
     ),
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
-        "limit_key IS",
+        "limit_key IS NULL",
         "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
         "priority DESC, run_after, id LIMIT",
-        "priority DESC",
+        "priority DESC, run_after",
         "LANES LANES LANES BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+    ),
+    "ready predicate with a limit": Clause(
+        "state = 'ready' AND limit_key IS NOT NULL",
+        "limit_key IS NOT",
+        "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
+    ),
+    "order of the index of ready jobs with a limit": Clause(
+        "priority DESC, limit_key, run_after, id LIMIT",
+        "priority DESC, limit_key",
+        "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
         "queue_name = lane.queue_name AND priority = lane.priority "

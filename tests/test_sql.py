@@ -206,6 +206,7 @@ def call_statements_with_own_options(engine, one_call):
 
 def call_statements_of_deploys(engine):
     lifecycle.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
+    lifecycle.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.LimitedCursor(), 9)
     lifecycle.running_calls(engine, (0, 0), 9)
     lifecycle.dead_calls(engine, lifecycle.AFTER_ALL, 9)
     lifecycle.call_shapes(engine, [1])

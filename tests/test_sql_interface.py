@@ -110,7 +110,7 @@ WRONG = {
     "pgqueue_job_run_after": {"run_after": "1999-12-31"},
     "pgqueue_job_instants": {"expires_at": "infinity"},
     "pgqueue_job_names": {"queue_name": ""},
-    "pgqueue_job_limit_key": {"limit_key": "customer"},
+    "pgqueue_job_limit": {"limit_weight": 2},
     "pgqueue_job_unique_ready_only": {"unique_key": "k", "unique_ready_only": False},
     "pgqueue_job_unique": {"unique_key": "taken"},
 }

@@ -184,7 +184,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, c
         if unchanged.select_for_update(skip_locked=True).values_list("pk").first() is None:
             raise NotEnqueued(_("Nothing was changed: the job has changed since the page showed it, or it is locked."))
         like = task_like(task, job, decode_headers(vars(job)["headers_text"]), connection.alias)
-        new = insert_copy(like, *decoded(like, call, connection.alias))
+        new = insert_copy(like, job, *decoded(like, call, connection.alias))
         if new.is_duplicate:
             raise NotEnqueued(_("No job was added: job #%s has the unique key.") % new.pk)
         details = {

@@ -7,7 +7,7 @@ same. Each change is written into the history of the admin.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -134,7 +134,8 @@ def _clear(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse
     waiting = _waiting(alias, name)
     if "confirmed" not in request.POST:
         return _confirmation(jobs, request, name, waiting)
-    count = waiting.filter(enqueued_at__lte=shown.page_at(request)).cancel(running=False)
+    shown_at = shown.page_at(request)
+    count = sum(part.filter(enqueued_at__lte=shown_at).cancel(running=False) for part in waiting)
     pause = Pause.objects.using(alias).filter(kind=Pausable.QUEUE, name=name).first()
     _log(request, pause or Pause(kind=Pausable.QUEUE, name=name), f"Cleared: {count} jobs cancelled.")
     text = ngettext("Queue %(name)s: %(count)s job cancelled.", "Queue %(name)s: %(count)s jobs cancelled.", count)
@@ -142,19 +143,21 @@ def _clear(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse
     return _back(jobs, request)
 
 
-def _waiting(alias: str, name: str) -> JobQuerySet:
-    """Return the waiting jobs of a queue, with the condition of their partial index."""
-    return control.waiting_behind(Pausable.QUEUE, name, alias).filter(limit_key__isnull=True)
+def _waiting(alias: str, name: str) -> tuple[JobQuerySet, JobQuerySet]:
+    """Return the waiting jobs of a queue without and with a limit, each with the condition of its partial index."""
+    jobs = control.waiting_behind(Pausable.QUEUE, name, alias)
+    return jobs.filter(limit_key__isnull=True), jobs.filter(limit_key__isnull=False)
 
 
-def _confirmation(jobs: ReadOnlyAdmin, request: HttpRequest, name: str, waiting: JobQuerySet) -> HttpResponse:
+def _confirmation(jobs: ReadOnlyAdmin, request: HttpRequest, name: str, waiting: Sequence[JobQuerySet]) -> HttpResponse:
     # In no order: ordered by id, PostgreSQL may read all jobs to find the first one that waits.
-    found = waiting.order_by().annotate(seen_at=Now()).values_list("seen_at", flat=True)[:1]
+    times = (part.order_by().annotate(seen_at=Now()).values_list("seen_at", flat=True)[:1] for part in waiting)
+    found = [seen_at for part in times for seen_at in part]
     if not found:
         messages.info(request, _("No job of queue %(name)s is waiting.") % {"name": shortened(name)})
         return _back(jobs, request)
-    [seen_at] = found
-    count = waiting.filter(enqueued_at__lte=seen_at).order_by()[: COUNTED + 1].count()
+    seen_at = found[0]
+    count = sum(part.filter(enqueued_at__lte=seen_at).order_by()[: COUNTED + 1].count() for part in waiting)
     title = _("Cancel the waiting jobs?")
     request.current_app = jobs.admin_site.name
     context = {

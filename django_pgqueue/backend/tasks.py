@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 
 from django_pgqueue import exceptions, queues, registry
 from django_pgqueue.enqueue.advice import missing_attribute
+from django_pgqueue.limits import Limit
 from django_pgqueue.options import (
     BACKEND_DEFAULTS,
     SharedFields,
@@ -27,6 +28,7 @@ from django_pgqueue.redaction import hiding_class
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import Times
 from django_pgqueue.task import Task as EngineTask
+from django_pgqueue.validation import limit_problems
 
 from . import signals
 from .adapter import Adapter
@@ -96,8 +98,8 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
     ) -> PgQueueTask[P, R]:
         """Return a copy of the task with other options.
 
-        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `expires` and `headers`. For
-        Django's own options None changes nothing, as in Django's own `using()`.
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires` and
+        `headers`. For Django's own options None changes nothing, as in Django's own `using()`.
 
         Args:
             run_after: Earliest time to run the job: an aware datetime, or a timedelta from the enqueue.
@@ -116,6 +118,8 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
         elif run_after is not None:
             changes |= {"run_after": run_after, "run_after_delay": None}
         changed = replace(self, **changes)
+        if changed.limit is not None and changed.limit is not self.limit:
+            check_limit(changed.limit)
         if (queue_name := options.get("queue_name")) is not None and not changed.get_backend().queues:
             queues.warn_if_mistyped(queue_name)
         return changed
@@ -214,6 +218,16 @@ def adopt(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:
     for alias in engine_task.aliases:
         signals.connect(alias)
     return engine_task
+
+
+def check_limit(limit: Limit) -> None:
+    """Raise the framework's `InvalidTask` if no registered task declares this limit."""
+    for problem in limit_problems("limit", limit):
+        raise InvalidTask(problem)
+    try:
+        registry.check_limit(limit)
+    except exceptions.InvalidTask as error:
+        raise InvalidTask(str(error)) from error
 
 
 def for_engine(task: PgQueueTask[Any, Any]) -> EngineTask[Any, Any]:

@@ -17,6 +17,7 @@ from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.lifecycle import FAILURES, Cursor, StoredCall, StoredShape, may_divide, savepoint
 from django_pgqueue.schedules import declarations
 from django_pgqueue.serialization import decode_arguments
+from django_pgqueue.stats.limited_lanes import limited_lanes
 
 from .calls import HAVE, UNKNOWN_TASK, Problem, call_problems, value_problem
 from .findings import Findings
@@ -84,12 +85,23 @@ def _read_all(sources: Sequence[Batches], calls: _Calls, limit: int) -> tuple[in
 def _lanes(connection: Connection) -> Iterator[Batches]:
     for lane in lifecycle.scan_lanes(connection).due_in:
         yield _lane(connection, lane)
+    for queue_name, priority in limited_lanes(connection):
+        yield _limited_lane(connection, lifecycle.Lane(queue_name, priority))
 
 
 def _lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
     after = Cursor()
     while True:
         job_ids, after = lifecycle.ready_calls(connection, lane, after, BATCH)
+        if not job_ids:
+            return
+        yield job_ids
+
+
+def _limited_lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
+    after = lifecycle.LimitedCursor()
+    while True:
+        job_ids, after = lifecycle.ready_limited_calls(connection, lane, after, BATCH)
         if not job_ids:
             return
         yield job_ids

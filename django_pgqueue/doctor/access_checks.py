@@ -40,6 +40,7 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_schedulerun",
     "SELECT ON pgqueue_uniqueness_window",
     "SELECT ON pgqueue_search_key",
+    "SELECT ON pgqueue_limit_state",
     "SELECT ON pgqueue_installation",
     "SELECT ON pgqueue_execution_log",
     "SELECT ON pgqueue_archived_job",
@@ -52,7 +53,8 @@ VIEWING: Final = privileges(
 PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "enqueue jobs": privileges(
         "INSERT (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
-        "expires_at, unique_key, unique_ready_only), SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
+        "expires_at, unique_key, unique_ready_only, limit_key, limit_weight, limit_order), "
+        "SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
     ),
     "run jobs": privileges(
         "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
@@ -65,6 +67,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
+        "SELECT, INSERT, DELETE ON pgqueue_limit_state",
+        "USAGE ON pgqueue_limit_state_id_seq",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",
         "SELECT, INSERT, DELETE, UPDATE (span) ON pgqueue_rollup",

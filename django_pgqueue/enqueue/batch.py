@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue import lifecycle
+from django_pgqueue.limits import CallLimit
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.serialization import CHUNK, CHUNK_SIZE, encode_arguments
 
 from . import unique
+from .call_limits import limit_of_call
 from .job_ids import Placed
 from .search_keys import SearchKeys, search_keys_of, write_search_keys
 from .unique import Row
@@ -47,6 +49,8 @@ class Batch:
         self._places: list[int] = []
         self._searched: dict[int, tuple[TaskDefinition, SearchKeys]] = {}
         """The tasks and search keys of calls without a unique key, by their number in this batch."""
+        self._limits: dict[int, CallLimit] = {}
+        """The limits of calls without a unique key, by their number in this batch."""
         self._rows: dict[tuple[Any, ...], tuple[int, Row]] = {}
         self._keyed: dict[tuple[Any, ...], KeyedCalls] = {}
         # The same by the identity of the row, because hashing a row's values for each call is slow. The caller keeps
@@ -73,16 +77,19 @@ class Batch:
         key = unique.key_of(call.task, call.args, call.kwargs)
         encoded = call.task.encoded_call(call.args, call.kwargs)
         arguments, search_keys = encode_arguments(*encoded), search_keys_of(call.task, *encoded)
+        limit = limit_of_call(call.task, call.args, call.kwargs)
         if call.task.unique_key is None:
             if search_keys:
                 self._searched[len(self._places)] = call.task, search_keys
+            if limit is not None:
+                self._limits[len(self._places)] = limit
             self._add(arguments, [call.place], row)
             return
         keyed = self._keyed_by_row.get(id(row))
         if keyed is None:
             kind = () if unique.can_share_statement(call.task) else self._options_of(call.task, row)
             keyed = self._keyed_by_row[id(row)] = self._keyed.setdefault(kind, KeyedCalls())
-        keyed.calls.append(unique.KeyedCall(call.task, row, key, arguments, search_keys))
+        keyed.calls.append(unique.KeyedCall(call.task, row, key, arguments, search_keys, limit))
         keyed.places.append(call.place)
         self.count += 1
         self._size += len(arguments)
@@ -114,10 +121,13 @@ class Batch:
     def _insert_plain(self, connection: BaseDatabaseWrapper) -> list[Placed]:
         arguments = f"[{','.join(self._arguments)}]"
         rows = [row for _, row in self._rows.values()]
+        limits = list(map(self._limits.get, range(len(self._places)))) if self._limits else []
         if len(rows) == 1:
-            ids = lifecycle.enqueue_many(connection, arguments=arguments, **rows[0])
+            ids = lifecycle.enqueue_many(connection, arguments=arguments, limits=limits, **rows[0])
         else:
-            ids = lifecycle.enqueue_each(connection, arguments=arguments, numbers=self._numbers, rows=rows)
+            ids = lifecycle.enqueue_each(
+                connection, arguments=arguments, limits=limits, numbers=self._numbers, rows=rows
+            )
         write_search_keys(connection, [(task, ids[number], keys) for number, (task, keys) in self._searched.items()])
         by_lane: dict[tuple[str, str], list[int]] = {}
         for job_id, number in zip(ids, self._numbers, strict=True):

@@ -3,7 +3,8 @@
 `Task.enqueue_many()` and the function `enqueue_many()` use it. It protects two promises: such a call adds all its jobs
 or none, and its memory use does not grow with the number of calls, except for the ids that it returns.
 
-While all calls are of one task with one set of options and no unique key, each chunk is one ENQUEUE_MANY. From the
+While all calls are of one task with one set of options and neither a unique key nor a limit, each chunk is one
+ENQUEUE_MANY. From the
 chunk with the first call that differs, each chunk is a `Batch`.
 """
 
@@ -131,8 +132,9 @@ class Insertion:
         self._rows: dict[int, tuple[TaskDefinition, Row]] = {}
         self._calls = calls
         self._recorder = recorder
-        self._is_plain = task.unique_key is None and not task.search
-        """Whether all calls so far have the options of `task`, and these have no unique key and no search keys."""
+        self._is_plain = task.unique_key is None and task.limit is None and not task.search
+        """Whether all calls so far have the options of `task`, and these have no unique key, no limit and no
+        search keys."""
         self._first_other_place = 0
 
     def run(self, given: Iterable[Any]) -> None:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_pgqueue.headers import encode_headers
+from django_pgqueue.limits import CallLimit, name_of
 from django_pgqueue.serialization import encode_arguments
 
-from . import plain, unique
+from . import call_limits, plain, unique
 from .calls import check_fit
 
 if TYPE_CHECKING:
@@ -48,8 +49,17 @@ def _uniqueness(task: TaskDefinition, job: Job) -> dict[str, Any]:
     return {"unique_key": job.unique_key, "unique_while": unique_while, "on_conflict": "skip"}
 
 
-def insert_copy(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
-    """Insert a job of a `task_like()`, without announcing it. Return the existing job if it has the unique key.
+def _limit_columns(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of the copy's limit: the limit of the job, unless its task computes it from the arguments."""
+    if job.limit_key is not None and (task.limit is None or task.limit.name != name_of(job.limit_key)):
+        return {name: getattr(job, name) for name in CallLimit._fields}
+    return call_limits.columns_of_call(task, args, kwargs)
+
+
+def insert_copy(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
+    """Insert a copy of a job with its `task_like()`, without announcing it.
+
+    Return the existing job if another job has the unique key.
 
     Middleware can refuse the call and add headers, but cannot change those of the job that is copied: for example, the
     tenant is that of the job, and not that of the operator's request.
@@ -58,8 +68,9 @@ def insert_copy(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, 
     """
     check_fit(task, args, kwargs)
     arguments = encode_arguments(*task.encoded_call(args, kwargs))
+    limit = _limit_columns(task, job, args, kwargs)
     connection = plain.connection_for(task, callers_level=None)
-    row = plain.row_of(task, connection)
+    row = {**plain.row_of(task, connection), **limit}
     row["headers"] = encode_headers({**json.loads(row["headers"] or "{}"), **(task.headers or {})})
     key = unique.key_of(task, args, kwargs)
     if key is None:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.exceptions import DuplicateJob, QueueError, seconds
+from django_pgqueue.limits import CallLimit
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.validation import wrong_key
 
-from . import plain
+from . import call_limits, plain
 from .search_keys import SearchKeys, write_search_keys
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class KeyedCall(NamedTuple):
     key: str | None
     arguments: str
     search_keys: SearchKeys
+    limit: CallLimit | None
 
 
 def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -123,7 +125,7 @@ def insert_keyed(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) ->
             job_id, is_duplicate = existing[task_and_key], True
         else:  # the job that had the key has ended in the meantime
             latest = last[task_and_key] if task.on_conflict == "replace" else call
-            job = insert(task, connection, call.key, latest.arguments, call.row)
+            job = insert(task, connection, call.key, latest.arguments, call.row | call_limits.columns_of(latest.limit))
             job_id, is_duplicate = job.pk, job.is_duplicate
             (existing if is_duplicate else new)[task_and_key] = job_id
         if is_duplicate and task.on_conflict == "raise":
@@ -160,6 +162,7 @@ def _add_all(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) -> lis
         connection,
         arguments=f"[{','.join(call.arguments for call in calls)}]",
         unique_keys=[call.key for call in calls],
+        limits=[call.limit for call in calls],
         numbers=[numbers[id(call.row)] for call in calls],
         rows=rows,
     )
@@ -205,10 +208,11 @@ def _add_one_for_period(
     task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
 ) -> lifecycle.Enqueued | None:
     """Insert or replace a job whose key has a uniqueness window; return None if another job keeps the key."""
-    calls = _as_json([(key, arguments)])
-    added = lifecycle.enqueue_for_period(connection, calls=calls, period_seconds=_period_seconds(task) or 0.0, **row)
+    limit, row = call_limits.split(row)
+    given: dict[str, Any] = {"calls": _as_json([(key, arguments)]), "limits": [limit]}
+    added = lifecycle.enqueue_for_period(connection, **given, period_seconds=_period_seconds(task) or 0.0, **row)
     if not added and task.on_conflict == "replace":
-        added = [job for job, _ in lifecycle.replace_for_period(connection, calls=calls, **row)]
+        added = [job for job, _ in lifecycle.replace_for_period(connection, **given, **row)]
     return added[0] if added else None
 
 
@@ -217,13 +221,19 @@ def _as_json(calls: Iterable[tuple[str | None, str]]) -> str:
     return "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{arguments}}}' for key, arguments in calls) + "]"
 
 
+def _given(calls: Sequence[KeyedCall]) -> dict[str, Any]:
+    """Return calls with equal options as the functions of `lifecycle` take them."""
+    pairs = ((call.key, call.arguments) for call in calls)
+    return {"calls": _as_json(pairs), "limits": [call.limit for call in calls]}
+
+
 def _add_many(
     task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: Row
 ) -> list[tuple[int, str | None]]:
     """Insert the jobs of calls whose keys are free, or replace waiting ones; return ids and keys of these jobs."""
     return lifecycle.enqueue_many_unique(
         connection,
-        calls=_as_json((call.key, call.arguments) for call in calls),
+        **_given(calls),
         ready_only=task.unique_while == "ready",
         replace=task.on_conflict == "replace",
         **row,
@@ -239,16 +249,16 @@ def _add_many_for_period(
     """
     replaces = task.on_conflict == "replace"
     kept = {call.key: call for call in (calls if replaces else reversed(calls)) if call.key is not None}
-    once = [(call.key, call.arguments) for call in calls if call.key is None or kept[call.key] is call]
+    once = [call for call in calls if call.key is None or kept[call.key] is call]
     period_seconds = _period_seconds(task) or 0.0
-    jobs = lifecycle.enqueue_for_period(connection, calls=_as_json(once), period_seconds=period_seconds, **row)
+    jobs = lifecycle.enqueue_for_period(connection, **_given(once), period_seconds=period_seconds, **row)
     ids = [job.job_id for job in jobs]
     keys = {job_id: key for key, job_id in lifecycle.open_windows(connection, task.name, kept.keys(), ids).items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]
     new = {key for _, key in added}
-    taken = [(key, arguments) for key, arguments in once if key is not None and key not in new]
+    taken = [call for call in once if call.key is not None and call.key not in new]
     if replaces and taken:
-        replaced = lifecycle.replace_for_period(connection, calls=_as_json(taken), **row)
+        replaced = lifecycle.replace_for_period(connection, **_given(taken), **row)
         added += [(job.job_id, key) for job, key in replaced]
     return added
 

@@ -12,6 +12,7 @@ from django_pgqueue import lifecycle, stats
 from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import FINISHED, State
+from django_pgqueue.stats.limited_lanes import limited_lanes
 
 from .filters import Filters
 from .words import RUNNING_WORDS, STATE_OF, Pauses
@@ -122,26 +123,32 @@ def _running(filters: Filters, word: str) -> Range:
 
 
 def _ready(filters: Filters, word: str) -> Iterator[Range]:
-    """Yield the lanes of the ready jobs, in the order in which a worker claims them."""
-    scan = lifecycle.scan_lanes(connections[filters.alias])
+    """Yield the lanes of the ready jobs, highest priority first: of each lane the jobs without and with a limit.
+
+    Jobs without a limit come in the order in which a worker claims them. Those with a limit come in the order of their
+    keys, so their index does not have the condition on the time.
+    """
+    connection = connections[filters.alias]
+    scan = lifecycle.scan_lanes(connection)
     more = CONDITIONS.get(word, Q()) & _ids_between(filters)
     if filters.task_names:
         more &= Q(task_name__in=filters.task_names)
     pauses = Pauses(scan.paused_queues, scan.paused_tasks)
-    for lane in sorted(scan.due_in, key=lambda lane: (-lane.priority, lane.queue_name)):
-        if filters.queue_name not in (None, lane.queue_name):
+    lanes = [(-lane.priority, lane.queue_name, False) for lane in scan.due_in]
+    lanes += [(-priority, queue_name, True) for queue_name, priority in limited_lanes(connection)]
+    for negative_priority, queue_name, is_limited in sorted(lanes):
+        if filters.queue_name not in (None, queue_name):
             continue
-        held = _held(word, is_queue_paused=lane.queue_name in pauses.queues, paused_tasks=pauses.tasks)
+        held = _held(word, is_queue_paused=queue_name in pauses.queues, paused_tasks=pauses.tasks)
         if held is None:
             continue
-        jobs = Job.objects.using(filters.alias).filter(state=State.READY, limit_key__isnull=True)
-        jobs = jobs.filter(_is_due(word), queue_name=lane.queue_name, priority=lane.priority)
-        yield Range(
-            jobs.order_by("run_after", "pk"),
-            "pk",
-            "the first {count} jobs of each queue and priority",
-            more & held,
-        )
+        of_lane = Q(queue_name=queue_name, priority=-negative_priority, limit_key__isnull=not is_limited)
+        jobs = Job.objects.using(filters.alias).filter(of_lane, state=State.READY)
+        label = "the first {count} jobs of each queue and priority"
+        if is_limited:
+            yield Range(jobs.order_by("limit_key", "run_after", "pk"), "pk", label, more & held & _is_due(word))
+        else:
+            yield Range(jobs.filter(_is_due(word)).order_by("run_after", "pk"), "pk", label, more & held)
 
 
 def _held(word: str, *, is_queue_paused: bool, paused_tasks: frozenset[str]) -> Q | None:

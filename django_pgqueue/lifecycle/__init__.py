@@ -98,6 +98,7 @@ from .schedules import (
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
 from .stored_calls import (
     AFTER_ALL,
+    LimitedCursor,
     ScheduledCall,
     StoredCall,
     StoredShape,
@@ -105,6 +106,7 @@ from .stored_calls import (
     dead_calls,
     read_calls,
     ready_calls,
+    ready_limited_calls,
     running_calls,
     scheduled_calls,
 )
@@ -191,6 +193,7 @@ __all__ = [
     "KeyToClaim",
     "Lane",
     "LaneScan",
+    "LimitedCursor",
     "Noted",
     "OpenExecution",
     "Pruned",
@@ -280,6 +283,7 @@ __all__ = [
     "read_installations",
     "read_schedules",
     "ready_calls",
+    "ready_limited_calls",
     "record_audit",
     "record_heartbeats",
     "record_installation",

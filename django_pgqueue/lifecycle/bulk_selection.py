@@ -18,6 +18,12 @@ from django_pgqueue.states import FINISHED, State
 MOST_IDS: Final = 10_000
 """Ids in one filter."""
 HIGHEST_PRIORITY: Final = 32_767
+AFTER: Final = ("after_queue", "after_priority", "after_at", "after_id")
+"""Parameters of a position among the ready jobs without a limit."""
+AFTER_LIMITED: Final = ("after_queue", "after_priority", "after_key", "after_at", "after_id")
+"""The same among those with a limit."""
+FIRST_IN_QUEUE: Final = (HIGHEST_PRIORITY, FIRST_INSTANT, 0)
+FIRST_IN_LIMITED_QUEUE: Final = (HIGHEST_PRIORITY, "", FIRST_INSTANT, 0)
 LAST_NAME: Final = "\U0010ffff"
 """A name behind all names of queues."""
 NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue")
@@ -142,10 +148,32 @@ def read_page(
     elif selection.word == State.RUNNING:
         statement, params = sql.bulk_acts.BULK_PAGE_RUNNING, _running(selection, cursor, at)
     else:
-        statement, params = sql.bulk_acts.BULK_PAGE_READY, {**_ready(selection, cursor, at), "audit_id": audit_id}
-    found = execute(connection, statement, {**params, "limit": limit})
-    rows = [Row._make((*row[:7], [_plain(value) for value in row[7:]])) for row in found]
+        params = {**_ready(selection, at), "audit_id": audit_id}
+        rows = _ready_rows(connection, selection.queue_name or "", cursor, params, limit)
+        return Page(rows, is_last=len(rows) < limit)
+    rows = _rows(connection, statement, {**params, "limit": limit})
     return Page(rows, is_last=len(rows) < limit)
+
+
+def _ready_rows(
+    connection: Connection, first_queue: str, cursor: Sequence[Any] | None, params: dict[str, Any], limit: int
+) -> list[Row]:
+    """Return the next ready jobs: those without a limit, then those with one, whose positions also have the key."""
+    rows = []
+    if cursor is None or len(cursor) == len(AFTER):
+        after = dict(zip(AFTER, cursor or (first_queue, *FIRST_IN_QUEUE), strict=True))
+        rows = _rows(connection, sql.bulk_acts.BULK_PAGE_READY, {**params, **after, "limit": limit})
+        cursor = (first_queue, *FIRST_IN_LIMITED_QUEUE)
+    if len(rows) < limit:
+        after = dict(zip(AFTER_LIMITED, cursor, strict=True))
+        more = {**params, **after, "limit": limit - len(rows)}
+        rows += _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, more)
+    return rows
+
+
+def _rows(connection: Connection, statement: str, params: dict[str, Any]) -> list[Row]:
+    found = execute(connection, statement, params)
+    return [Row._make((*row[:7], [_plain(value) for value in row[7:]])) for row in found]
 
 
 def _plain(value: Any) -> Any:
@@ -165,14 +193,8 @@ def _finished(selection: Selection, cursor: Sequence[Any] | None, at: datetime) 
     }
 
 
-def _ready(selection: Selection, cursor: Sequence[Any] | None, at: datetime) -> dict[str, Any]:
-    start = (selection.queue_name or "", HIGHEST_PRIORITY, FIRST_INSTANT, 0)
-    after_queue, after_priority, after_at, after_id = cursor or start
+def _ready(selection: Selection, at: datetime) -> dict[str, Any]:
     return {
-        "after_queue": after_queue,
-        "after_priority": after_priority,
-        "after_at": after_at,
-        "after_id": after_id,
         "last_queue": selection.queue_name or LAST_NAME,
         "due_from": at if selection.word == "scheduled" else FIRST_INSTANT,
         "due_until": at if selection.word == "due" else LAST_INSTANT,

@@ -1,7 +1,8 @@
 """Add jobs without a unique key, on the caller's connection and in the caller's transaction.
 
 `Task.enqueue()` and `Task.enqueue_many()` call these functions. `unique` has the ones for jobs with a key. `row` is
-the name of the task, the headers, and what `options.columns_of()` returns.
+the name of the task, the headers, and what `options.columns_of()` returns. For one job, it includes the columns of the
+limit, if the job has one.
 """
 
 from __future__ import annotations
@@ -14,32 +15,50 @@ from typing import Any
 from django_pgqueue import sql
 from django_pgqueue.db import arrays
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.limits import NO_LIMIT, CallLimit
 from django_pgqueue.options import UNSET
 
 from .types import Enqueued
 
+Limits = Sequence[CallLimit | None]
+"""The limits of the calls of one statement, or nothing if no call has a limit."""
+
 
 def enqueue(connection: Connection, *, arguments: str, **row: Any) -> Enqueued:
     """Add one ready job; `arguments` is JSON text."""
-    [added] = execute(connection, sql.enqueueing.ENQUEUE, {"arguments": arguments, **UNSET, **row})
+    [added] = execute(connection, sql.enqueueing.ENQUEUE, {"arguments": arguments, **UNSET, **NO_LIMIT, **row})
     return Enqueued._make(added)
 
 
-def enqueue_many(connection: Connection, *, arguments: str, **row: Any) -> list[int]:
+def enqueue_many(connection: Connection, *, arguments: str, limits: Limits = (), **row: Any) -> list[int]:
     """Add a ready job for each element of the JSON array `arguments`, in one statement; return the ids in order."""
-    rows = execute(connection, sql.enqueueing.ENQUEUE_MANY, {"arguments": arguments, **UNSET, **row})
+    params = {"arguments": arguments, "limits": limits_as_json(limits), **UNSET, **row}
+    rows = execute(connection, sql.enqueueing.ENQUEUE_MANY, params)
     return [row[0] for row in rows]
 
 
 def enqueue_each(
-    connection: Connection, *, arguments: str, numbers: Sequence[int], rows: Sequence[dict[str, Any]]
+    connection: Connection,
+    *,
+    arguments: str,
+    numbers: Sequence[int],
+    rows: Sequence[dict[str, Any]],
+    limits: Limits = (),
 ) -> list[int]:
     """Add a ready job for each element of the JSON array `arguments`, in one statement; return the ids in order.
 
     The job of the element at a place has the row `rows[numbers[place]]`.
     """
-    params = {"arguments": arguments, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
+    given = {"arguments": arguments, "limits": limits_as_json(limits)}
+    params = {**given, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
     return [row[0] for row in execute(connection, sql.enqueueing.ENQUEUE_EACH, params)]
+
+
+def limits_as_json(limits: Limits) -> str | None:
+    """Return the limits of calls as JSON text, or None if no call has a limit."""
+    if not any(limits):
+        return None
+    return json.dumps([{} if limit is None else limit._asdict() for limit in limits])
 
 
 def numbered(rows: Sequence[dict[str, Any]]) -> str:

@@ -54,6 +54,7 @@ class Definition(NamedTuple):
     jitter_seconds: float
     options: JobOptions
     is_unique: bool = False
+    is_limited: bool = False
     has_own_queue: bool = False
     """These two are read only for schedules of the admin, so they do not change the digest."""
     has_own_priority: bool = False
@@ -62,7 +63,8 @@ class Definition(NamedTuple):
     def digest(self) -> str:
         """Return a hash that is equal for equal definitions; unset later fields do not change it."""
         options = list(self.options.stored().items())
-        later = {name: value for name, value in [*options[FIRST_OPTIONS:], ("is_unique", self.is_unique)] if value}
+        flags = [("is_unique", self.is_unique), ("is_limited", self.is_limited)]
+        later = {name: value for name, value in [*options[FIRST_OPTIONS:], *flags] if value}
         first = [*self[: self._fields.index("options")], *(value for _, value in options[:FIRST_OPTIONS])]
         return hashlib.sha256(json.dumps([*first, *([later] if later else [])]).encode()).hexdigest()[:32]
 
@@ -92,6 +94,7 @@ class Scheduled(NamedTuple):
     former_digests: str
     confirmed_at: datetime | None
     is_unique: bool
+    is_limited: bool
     has_own_queue: bool
     has_own_priority: bool
     options: JobOptions

@@ -13,10 +13,18 @@ from typing import Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 
-from .types import Cursor, Lane
+from .types import EPOCH, Cursor, Lane
 
 AFTER_ALL: Final = Cursor(datetime(9999, 12, 30, tzinfo=UTC), 2**63 - 1)
 """Where reading the dead letters begins: after the newest one."""
+
+
+class LimitedCursor(NamedTuple):
+    """The position in a lane of jobs with a limit where the last batch ended."""
+
+    after_key: str = ""
+    after_at: datetime = EPOCH
+    after_id: int = 0
 
 
 class StoredShape(NamedTuple):
@@ -67,6 +75,15 @@ def ready_calls(connection: Connection, lane: Lane, after: Cursor, limit: int) -
     params = {**lane._asdict(), "after_at": after.run_after, "after_id": after.job_id, "limit": limit}
     rows = execute(connection, sql.stored_calls.READY_CALLS, params)
     return [row[0] for row in rows], Cursor(rows[-1][1], rows[-1][0]) if rows else after
+
+
+def ready_limited_calls(
+    connection: Connection, lane: Lane, after: LimitedCursor, limit: int
+) -> tuple[list[int], LimitedCursor]:
+    """Return the ids of the next ready jobs with a limit of a lane, and where the next batch begins."""
+    params = {**lane._asdict(), **after._asdict(), "limit": limit}
+    rows = execute(connection, sql.stored_calls.READY_LIMITED_CALLS, params)
+    return [row[0] for row in rows], LimitedCursor(rows[-1][1], rows[-1][2], rows[-1][0]) if rows else after
 
 
 def running_calls(connection: Connection, after: tuple[int, int], limit: int) -> tuple[list[int], tuple[int, int]]:

@@ -14,9 +14,10 @@ from typing import Any, Final
 from django_pgqueue import sql
 from django_pgqueue.db import arrays
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
-from .enqueueing import numbered
+from .enqueueing import Limits, limits_as_json, numbered
 from .execute import execute_with_retry
 from .types import Enqueued
 
@@ -46,12 +47,12 @@ def _enqueue(
     connection: Connection, statement: str, arguments: str, unique_key: str, *, ready_only: bool, row: dict[str, Any]
 ) -> Enqueued | None:
     key = {"unique_key": unique_key, "unique_ready_only": ready_only or None}
-    rows = execute(connection, statement, {"arguments": arguments, **UNSET, **row, **key})
+    rows = execute(connection, statement, {"arguments": arguments, **UNSET, **NO_LIMIT, **row, **key})
     return Enqueued._make(rows[0]) if rows else None
 
 
 def enqueue_many_unique(
-    connection: Connection, *, calls: str, ready_only: bool, replace: bool, **row: Any
+    connection: Connection, *, calls: str, ready_only: bool, replace: bool, limits: Limits = (), **row: Any
 ) -> list[tuple[int, str | None]]:
     """Do as `enqueue_unique()` or `replace()` for each of `calls`, in one statement.
 
@@ -62,6 +63,7 @@ def enqueue_many_unique(
     """
     statement = sql.unique.ENQUEUE_MANY_OR_REPLACE if replace else sql.unique.ENQUEUE_MANY_UNIQUE
     params = {"arguments": calls, **UNSET, **row, "unique_ready_only": ready_only or None}
+    params["limits"] = limits_as_json(limits)
     rows = execute(connection, statement, params)
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
 
@@ -73,6 +75,7 @@ def enqueue_each_unique(
     unique_keys: Sequence[str | None],
     numbers: Sequence[int],
     rows: Sequence[dict[str, Any]],
+    limits: Limits = (),
 ) -> list[tuple[int, str, str | None]]:
     """Do as `enqueue_unique()` for each element of the JSON array `arguments`, in one statement.
 
@@ -81,8 +84,8 @@ def enqueue_each_unique(
 
     Return the ids, tasks and keys of the new jobs, sorted by id. The ids have the order of the elements.
     """
-    params = {"arguments": arguments, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
-    params["keys"] = json.dumps(unique_keys)
+    given = {"arguments": arguments, "keys": json.dumps(unique_keys), "limits": limits_as_json(limits)}
+    params = {**given, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
     return sorted(execute(connection, sql.unique.ENQUEUE_EACH_UNIQUE, params), key=lambda row: row[0])
 
 
@@ -92,7 +95,9 @@ def holders(connection: Connection, task_name: str, unique_keys: Collection[str]
     return dict(rows)
 
 
-def enqueue_for_period(connection: Connection, *, calls: str, period_seconds: float, **row: Any) -> list[Enqueued]:
+def enqueue_for_period(
+    connection: Connection, *, calls: str, period_seconds: float, limits: Limits = (), **row: Any
+) -> list[Enqueued]:
     """Add those of `calls` whose keys have no open uniqueness window, and open one of `period_seconds` for each.
 
     `calls` is a JSON array as for `enqueue_many_unique()`, with no key in it twice. A job with a null key is always
@@ -100,16 +105,19 @@ def enqueue_for_period(connection: Connection, *, calls: str, period_seconds: fl
 
     Return the new jobs in the order of `calls`.
     """
-    params = {**UNSET, **row, "calls": calls, "period_seconds": period_seconds}
+    given = {"calls": calls, "limits": limits_as_json(limits), "period_seconds": period_seconds}
+    params = {**UNSET, **row, **given}
     return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 
-def replace_for_period(connection: Connection, *, calls: str, **row: Any) -> list[tuple[Enqueued, str]]:
+def replace_for_period(
+    connection: Connection, *, calls: str, limits: Limits = (), **row: Any
+) -> list[tuple[Enqueued, str]]:
     """Replace the calls of the jobs whose uniqueness windows have these keys, if the jobs are ready.
 
     Return the replaced jobs and their keys.
     """
-    params: dict[str, Any] = {**UNSET, **row, "calls": calls}
+    params: dict[str, Any] = {**UNSET, **row, "calls": calls, "limits": limits_as_json(limits)}
     params.pop("queue_name")  # the job stays in its queue
     rows = execute(connection, sql.unique.REPLACE_FOR_PERIOD, params)
     return [(Enqueued._make(columns[:4]), columns[4]) for columns in rows]

@@ -600,6 +600,7 @@ class Migration(migrations.Migration):
                 ("confirmed_at", models.DateTimeField(null=True)),
                 ("expires_seconds", models.FloatField(null=True)),
                 ("is_unique", models.BooleanField(db_default=False)),
+                ("is_limited", models.BooleanField(db_default=False)),
                 ("has_own_queue", models.BooleanField(db_default=False)),
                 ("has_own_priority", models.BooleanField(db_default=False)),
                 ("problem", models.TextField(db_default="", verbose_name="problem")),

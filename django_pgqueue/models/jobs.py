@@ -8,21 +8,20 @@ foreign keys (see `models`), so Django's own cascade removes the executions when
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import connections, models, router
-from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
+from django_pgqueue.db.fields import InstantField, PlainJSONField
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
 from .fields import CodecJSONField
 from .job_filters import JobFilters
+from .job_indexes import CONSTRAINTS, INDEXES
 from .operations import batches, operations
 from .result_attributes import TaskResultAttributes
 
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
 
     from .operations import JobChange
-
-RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
-RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
-"""Bounds of `run_after`. No driver can read a timestamp after the year 9999; one such row would make a claim fail."""
-FINISHED_STATES = sorted(state.value for state in FINISHED)
-USED_STATES = [state.value for state in State if state is not State.WAITING]
-"""The states that a row can have. No code handles a job in the reserved state `waiting` yet."""
 
 
 class JobQuerySet(JobFilters["Job"]):
@@ -153,79 +145,8 @@ class Job(TaskResultAttributes):
             ("edit_and_retry_job", _("Can retry finished jobs with other arguments")),
             ("enqueue_job", _("Can enqueue jobs of any task")),
         ]
-        indexes = [
-            # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished
-            # jobs, and jobs with a limit, which plain claims must not see.
-            models.Index(
-                models.F("queue_name"),
-                models.F("priority").desc(),
-                models.F("run_after"),
-                models.F("id"),
-                name="pgqueue_job_ready",
-                condition=Q(state="ready", limit_key__isnull=True),
-            ),
-            # Contains only jobs that can expire.
-            models.Index(
-                "expires_at", name="pgqueue_job_expiring", condition=Q(state="ready", expires_at__isnull=False)
-            ),
-            # Contains only jobs with a limit. Each key of a lane is a range of it, so a claim finds the next key with one
-            # index search.
-            models.Index(
-                models.F("queue_name"),
-                models.F("priority").desc(),
-                models.F("limit_key"),
-                models.F("run_after"),
-                models.F("id"),
-                name="pgqueue_job_limited",
-                condition=Q(state="ready", limit_key__isnull=False),
-            ),
-            # Contains only jobs of ordered keys that have not ended, and dead ones that block their key. The first
-            # entry of a key is its next job.
-            models.Index(
-                "limit_key",
-                "id",
-                name="pgqueue_job_ordered",
-                condition=Q(limit_order__isnull=False)
-                & (Q(state__in=["ready", "running"]) | Q(state="dead", limit_order=2)),
-            ),
-            models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
-            models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
-        ]
-        constraints = [
-            # Contains the jobs that keep others with the same key away. Jobs without a key are not in it.
-            models.UniqueConstraint(
-                fields=["task_name", "unique_key"],
-                name="pgqueue_job_unique",
-                condition=Q(unique_key__isnull=False)
-                & (Q(state="ready") | Q(state="running", unique_ready_only__isnull=True)),
-            ),
-            models.CheckConstraint(
-                name="pgqueue_job_finished_at",
-                condition=Q(state__in=FINISHED_STATES, finished_at__isnull=False)
-                | (~Q(state__in=FINISHED_STATES) & Q(finished_at__isnull=True)),
-            ),
-            models.CheckConstraint(
-                name="pgqueue_job_run_after",
-                condition=Q(run_after__gte=RUN_AFTER_FIRST, run_after__lt=RUN_AFTER_LAST),
-            ),
-            # Statements on many rows rely on these checks: one row that violates them could block all others.
-            models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=USED_STATES)),
-            models.CheckConstraint(
-                name="pgqueue_job_counters", condition=Q(attempt__gte=0, crashes__gte=0, max_attempts__gte=1)
-            ),
-            models.CheckConstraint(name="pgqueue_job_unique_ready_only", condition=Q(unique_ready_only=True)),
-            models.CheckConstraint(
-                name="pgqueue_job_limit",
-                condition=Q(limit_key__isnull=True, limit_weight__isnull=True, limit_order__isnull=True)
-                | Q(~Q(limit_key=""), Q(limit_weight__isnull=True) | Q(limit_weight__gte=1), limit_key__isnull=False),
-            ),
-            # A check of the characters of `queue_name` cost 7 % of an INSERT of 500 jobs. This one is not measurable.
-            models.CheckConstraint(name="pgqueue_job_names", condition=~Q(task_name="") & ~Q(queue_name="")),
-            models.CheckConstraint(
-                name="pgqueue_job_instants",
-                condition=are_instants("enqueued_at", "finished_at", "unknown_since", "expires_at"),
-            ),
-        ]
+        indexes = INDEXES
+        constraints = CONSTRAINTS
 
     is_duplicate = False
     """Whether `enqueue()` returned this existing job instead of adding one, because it has the same unique key."""

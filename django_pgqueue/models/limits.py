@@ -9,7 +9,7 @@ from django_pgqueue.db.fields import InstantField
 
 
 class LimitState(models.Model):
-    """What the starts of jobs have used of the rate of a limit key. The row with the highest id counts.
+    """How much the starts of jobs have used of the rate of a limit key. The row with the highest id counts.
 
     A claim inserts a row and deletes the one before. An update would leave dead versions of one row, and while a
     transaction holds an old snapshot each claim would walk over all of them.

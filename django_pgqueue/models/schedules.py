@@ -56,6 +56,8 @@ class Schedule(models.Model):
     """Seconds after the enqueue by which a job has to start. None: no limit."""
     is_unique = models.BooleanField(db_default=False)
     """Whether the task has a unique key. A worker whose code has no key for the task leaves the ticks to others."""
+    is_limited = models.BooleanField(db_default=False)
+    """Whether the task has a limit. A worker whose code has no limit for the task leaves the ticks to others."""
     has_own_queue = models.BooleanField(db_default=False)
     """Whether a schedule of the admin sets its jobs' queue. If not, they get the current queue of the task."""
     has_own_priority = models.BooleanField(db_default=False)

@@ -21,9 +21,9 @@ from django_pgqueue.enqueue.search_keys import search_keys_of
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.log_events import event
-from django_pgqueue.options import expiry, scheduled_options
+from django_pgqueue.options import scheduled_options
 from django_pgqueue.serialization import normalise_call, plain_arguments
-from django_pgqueue.validation import check_call
+from django_pgqueue.validation import check_call, expiry
 
 from . import expressions
 from .times import Times
@@ -123,6 +123,7 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
         jitter_seconds=times.jitter_seconds,
         options=scheduled_options(as_scheduled(task, times.queue_name, times.priority)),
         is_unique=task.unique_key is not None,
+        is_limited=task.limit is not None,
         has_own_queue=times.queue_name is not None,
         has_own_priority=times.priority is not None,
     )

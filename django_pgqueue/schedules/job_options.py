@@ -1,8 +1,8 @@
 """Determine the options of a schedule's next job, so that it is enqueued like any other call of its task.
 
 The scheduler and the admin's "Run now" call `options_of()`. A schedule's row has the options that every worker must
-know. The unique key, the search keys and the headers come from the task and the middleware, so only a process whose
-code has the task can determine them. An error of the project's code in one schedule must not stop the others: it
+know. The unique key, the limit, the search keys and the headers come from the task and the middleware. Only a process
+whose code has the task can determine them. An error of the project's code in one schedule must not stop the others: it
 becomes `CannotFire`.
 """
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.enqueue import unique
+from django_pgqueue.enqueue.call_limits import columns_of_call
 from django_pgqueue.enqueue.search_keys import search_keys_of
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
@@ -73,23 +74,22 @@ class CannotFire(ValueError):
 
 
 class LeftToOthers(CannotFire):
-    """Only a process whose code has a unique key for the schedule's task can create its next job."""
+    """Only a process whose code has the unique key or the limit of the schedule's task can create its next job."""
 
 
 def options_of(connection: Connection, schedule: Scheduled, application: Application = IN_THIS_THREAD) -> JobOptions:
     """Return the options of a schedule's next job. Calls the middleware, like every enqueue.
 
     A schedule declared in code has the options in its row, because this process may have older or newer code. If the
-    row says that the jobs are unique, only code with a unique key may fire it. A schedule of the admin has its own
-    queue and priority if an operator has set them. The other options are the current ones of its task if this process
-    knows the task, otherwise those in the row.
+    row says that the jobs are unique or limited, only code with a unique key or a limit may fire it. A schedule of the
+    admin has its own queue and priority if an operator has set them. The other options are the current ones of its task
+    if this process knows the task, otherwise those in the row.
 
-    Raises `LeftToOthers` if this process's code lacks the unique key, or `CannotFire` if the unique key or a middleware
-    fails. It writes nothing.
+    Raises `LeftToOthers` if this process's code lacks the unique key or the limit, or `CannotFire` if one of them or a
+    middleware fails. It writes nothing.
     """
     task = registry.get(schedule.task_name)
-    if schedule.is_unique and (task is None or (schedule.is_of_code and task.unique_key is None)):
-        raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {schedule.task_name}")
+    _check_code(schedule, task)
     if task is None:
         return schedule.options
     own = {name: getattr(schedule.options, name) for name, flag in OWN.items() if getattr(schedule, flag)}
@@ -107,11 +107,23 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if task.search:
         keys = _search_keys_of(connection, schedule, task, application)
         options = options._replace(search_keys=json.dumps(keys) if keys else None)
-    if task.unique_key is None:
-        return options
-    key = _key_of(connection, schedule, task, application)
-    if key is None:
-        return options
+    if task.limit is not None:
+        options = options._replace(**_limit_columns(connection, schedule, task, application))
+    key = None if task.unique_key is None else _key_of(connection, schedule, task, application)
+    return options if key is None else _with_key(options, task, key)
+
+
+def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:
+    """Raise `LeftToOthers` if only code with a unique key or a limit may fire a schedule, and `task` has none."""
+    name = schedule.task_name
+    if schedule.is_unique and (task is None or (schedule.is_of_code and task.unique_key is None)):
+        raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {name}")
+    if schedule.is_limited and (task is None or (schedule.is_of_code and task.limit is None)):
+        raise LeftToOthers(f"its jobs have a limit, but this process's code has no limit for {name}")
+
+
+def _with_key(options: JobOptions, task: TaskDefinition, key: str) -> JobOptions:
+    """Return the options of a job with a unique key."""
     options = options._replace(unique_key=key, task_name=task.name)
     if not isinstance(task.unique_while, str):
         return options._replace(period_seconds=seconds(task.unique_while))
@@ -149,6 +161,18 @@ def _search_keys_of(
         return {}
     find = partial(search_keys_of, task)
     return _call_application(connection, "the search key", lambda: find(*decode_arguments(arguments)), application)
+
+
+def _limit_columns(
+    connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application
+) -> Mapping[str, Any]:
+    """Return the columns of the limit of a schedule's next job, or none if its definition has changed."""
+    arguments = lifecycle.arguments_of(connection, schedule)
+    if arguments is None:
+        return {}
+    stored = partial(decode_arguments, arguments)
+    find = partial(columns_of_call, task)
+    return _call_application(connection, "the limit", lambda: find(*task.decoded_call(*stored())), application)
 
 
 def _call_application(connection: Connection, source: str, function: Callable[[], T], application: Application) -> T:

@@ -193,6 +193,64 @@ ORDER BY queue_name, priority DESC, run_after, id
 LIMIT %(limit)s::bigint
 """
 
+# Return the next ready jobs with a limit, in the order of the limit keys of one lane after the other.
+#
+# Caller: as BULK_PAGE_FINISHED, behind the last job of BULK_PAGE_READY
+# Index:  pgqueue_job_limited, three ranges of it as in BULK_PAGE_READY
+BULK_PAGE_READY_LIMITED: Final = """/* pgqueue:bulk_page_ready_limited */
+SELECT
+    id, task_name, 'ready', NULL, run_after,
+    NOT EXISTS (
+        SELECT FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint
+    ),
+    run_after <= %(previewed_at)s::timestamptz
+        OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
+            SELECT FROM pgqueue_execution WHERE job_id = lanes.id AND finished_at > %(previewed_at)s::timestamptz
+        ),
+    queue_name, priority, limit_key, run_after, id
+FROM (
+    (
+        SELECT id, task_name, run_after, queue_name, priority, limit_key
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
+          AND (limit_key, run_after, id)
+              > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+        ORDER BY limit_key, run_after, id
+        LIMIT %(limit)s::bigint
+    )
+    UNION ALL
+    (
+        SELECT id, task_name, run_after, queue_name, priority, limit_key
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
+          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+        ORDER BY priority DESC, limit_key, run_after, id
+        LIMIT %(limit)s::bigint
+    )
+    UNION ALL
+    (
+        SELECT id, task_name, run_after, queue_name, priority, limit_key
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
+          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+        ORDER BY queue_name, priority DESC, limit_key, run_after, id
+        LIMIT %(limit)s::bigint
+    )
+) AS lanes
+ORDER BY queue_name, priority DESC, limit_key, run_after, id
+LIMIT %(limit)s::bigint
+"""
+
 # Return the next running jobs, worker by worker. A job whose attempt began after the preview was not seen running.
 #
 # Caller: as BULK_PAGE_FINISHED

@@ -9,7 +9,8 @@ from typing import Final
 # Cost:   one insert into three indexes (a ready job is in two of them)
 ENQUEUE: Final = """/* pgqueue:enqueue */
 INSERT INTO pgqueue_job
-    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     limit_key, limit_weight, limit_order)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -21,7 +22,8 @@ VALUES (
     coalesce(
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    )
+    ),
+    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
 )
 RETURNING id, run_after, enqueued_at, expires_at
 """
@@ -34,7 +36,8 @@ RETURNING id, run_after, enqueued_at, expires_at
 #         an array of texts cost the client 5 µs per job.
 ENQUEUE_MANY: Final = """/* pgqueue:enqueue_many */
 INSERT INTO pgqueue_job
-    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     limit_key, limit_weight, limit_order)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -46,8 +49,12 @@ SELECT
     coalesce(
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    )
-FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS given (arguments, place)
+    ),
+    given.limit_key, given.limit_weight, given.limit_order
+FROM ROWS FROM (
+    json_array_elements(%(arguments)s::json),
+    json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+) WITH ORDINALITY AS given (arguments, limit_key, limit_weight, limit_order, place)
 ORDER BY given.place
 RETURNING id
 """
@@ -62,7 +69,8 @@ RETURNING id
 # that number. Most calls share their options with others, so they are sent once.
 ENQUEUE_EACH: Final = """/* pgqueue:enqueue_each */
 INSERT INTO pgqueue_job
-    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     limit_key, limit_weight, limit_order)
 SELECT
     chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
     statement_timestamp() + %(time_shift)s::interval,
@@ -74,11 +82,13 @@ SELECT
     coalesce(
         chosen.expires_at,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-    )
+    ),
+    given.limit_key, given.limit_weight, given.limit_order
 FROM ROWS FROM (
     json_array_elements(%(arguments)s::json),
-    unnest(%(numbers)s::integer[])
-) WITH ORDINALITY AS given (arguments, number, place)
+    unnest(%(numbers)s::integer[]),
+    json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+) WITH ORDINALITY AS given (arguments, number, limit_key, limit_weight, limit_order, place)
 JOIN json_to_recordset(%(options)s::json) AS chosen (
     number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
     run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8

@@ -78,7 +78,8 @@ kept AS (
             'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
             'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
             'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
-            'unique_key', unique_key, 'unique_ready_only', unique_ready_only, 'limit_key', limit_key,
+            'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
+            'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
             'progress_done', progress_done, 'progress_total', progress_total,
             'progress_message', progress_message, 'progress_at', progress_at,
             'executions', (
@@ -86,7 +87,7 @@ kept AS (
                     'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
                     'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
                     'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
-                    'traceback', traceback,
+                    'traceback', traceback, 'limit_key', limit_key, 'limit_weight', limit_weight,
                     'log', (SELECT json_build_object(
                         'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
                     ) FROM pgqueue_execution_log WHERE execution_id = execution.id)
@@ -169,7 +170,8 @@ SELECT
             'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
             'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
             'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
-            'unique_key', unique_key, 'unique_ready_only', unique_ready_only, 'limit_key', limit_key,
+            'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
+            'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
             'progress_done', progress_done, 'progress_total', progress_total,
             'progress_message', progress_message, 'progress_at', progress_at,
             'executions', (
@@ -177,7 +179,7 @@ SELECT
                     'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
                     'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
                     'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
-                    'traceback', traceback,
+                    'traceback', traceback, 'limit_key', limit_key, 'limit_weight', limit_weight,
                     'log', (SELECT json_build_object(
                         'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
                     ) FROM pgqueue_execution_log WHERE execution_id = execution.id)

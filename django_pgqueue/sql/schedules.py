@@ -21,7 +21,7 @@ SELECT clock.seen_at, schedule.id, schedule.name, schedule.origin, schedule.task
        schedule.revision, schedule.digest, schedule.former_digests,
        CASE WHEN schedule.confirmed_at IS NOT NULL
             THEN least(greatest(schedule.confirmed_at, '0001-01-03 UTC'), '9999-12-28 UTC') END,
-       schedule.is_unique, schedule.has_own_queue, schedule.has_own_priority,
+       schedule.is_unique, schedule.is_limited, schedule.has_own_queue, schedule.has_own_priority,
        schedule.queue_name, schedule.priority, schedule.max_attempts, schedule.expires_seconds
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS seen_at) AS clock
 LEFT JOIN pgqueue_schedule AS schedule ON true
@@ -110,13 +110,14 @@ opened AS (
 made AS (
     INSERT INTO pgqueue_job
         (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-         unique_key, unique_ready_only)
+         unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
     SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
            statement_timestamp() + %(time_shift)s::interval,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8),
            %(headers)s::json,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8),
-           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
+           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END,
+           %(unique_ready_only)s::boolean, %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
     FROM drawn
     WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM opened)
     ON CONFLICT (task_name, unique_key)
@@ -186,13 +187,14 @@ opened AS (
 made AS (
     INSERT INTO pgqueue_job
         (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-         unique_key, unique_ready_only)
+         unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
     SELECT job_id, task_name, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
            statement_timestamp() + %(time_shift)s::interval,
            statement_timestamp() + %(time_shift)s::interval,
            %(headers)s::json,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8),
-           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, %(unique_ready_only)s::boolean
+           CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END,
+           %(unique_ready_only)s::boolean, %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
     FROM drawn
     WHERE %(period_seconds)s::float8 IS NULL OR job_id IN (SELECT job_id FROM opened)
     ON CONFLICT (task_name, unique_key)
@@ -278,12 +280,13 @@ RETURNING id
 ADD_SCHEDULE: Final = """/* pgqueue:add_schedule */
 INSERT INTO pgqueue_schedule
     (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
-     priority, max_attempts, expires_seconds, is_unique, has_own_queue, has_own_priority, digest, next_run_at, enabled,
-     confirmed_at)
+     priority, max_attempts, expires_seconds, is_unique, is_limited, has_own_queue, has_own_priority, digest,
+     next_run_at, enabled, confirmed_at)
 VALUES (
     %(name)s, %(origin)s::varchar, %(task_name)s, %(arguments)s::json, %(expression)s, %(time_zone)s, %(missed)s,
     %(if_running)s, %(jitter_seconds)s, %(queue_name)s, %(priority)s, %(max_attempts)s, %(expires_seconds)s,
-    %(is_unique)s, %(has_own_queue)s, %(has_own_priority)s, %(digest)s, %(next_run_at)s::timestamptz, %(enabled)s,
+    %(is_unique)s, %(is_limited)s, %(has_own_queue)s, %(has_own_priority)s, %(digest)s,
+    %(next_run_at)s::timestamptz, %(enabled)s,
     CASE WHEN %(origin)s::varchar = 'code'
          THEN statement_timestamp() + %(time_shift)s::interval END
 )
@@ -310,7 +313,7 @@ changed AS (
         time_zone = %(time_zone)s, missed = %(missed)s, if_running = %(if_running)s,
         jitter_seconds = %(jitter_seconds)s, queue_name = %(queue_name)s, priority = %(priority)s,
         max_attempts = %(max_attempts)s, expires_seconds = %(expires_seconds)s, is_unique = %(is_unique)s,
-        has_own_queue = %(has_own_queue)s, has_own_priority = %(has_own_priority)s,
+        is_limited = %(is_limited)s, has_own_queue = %(has_own_queue)s, has_own_priority = %(has_own_priority)s,
         digest = %(digest)s, former_digests = %(former_digests)s, problem = '',
         revision = schedule.revision + 1,
         next_run_at = CASE WHEN mine.is_due THEN schedule.next_run_at ELSE %(next_run_at)s::timestamptz END,

@@ -18,6 +18,22 @@ ORDER BY run_after, id
 LIMIT %(limit)s::bigint
 """
 
+# The ready jobs with a limit of one lane, in the order of their limit keys.
+#
+# Caller: lifecycle.ready_limited_calls()
+# Index:  pgqueue_job_limited
+READY_LIMITED_CALLS: Final = """/* pgqueue:ready_limited_calls */
+SELECT id, limit_key, run_after
+FROM pgqueue_job
+WHERE state = 'ready'
+  AND limit_key IS NOT NULL
+  AND queue_name = %(queue_name)s
+  AND priority = %(priority)s::smallint
+  AND (limit_key, run_after, id) > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+ORDER BY limit_key, run_after, id
+LIMIT %(limit)s::bigint
+"""
+
 # The jobs that run. A worker that is stopped releases them, and a worker of the new release then runs them.
 #
 # Caller: lifecycle.running_calls()

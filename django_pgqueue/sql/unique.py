@@ -13,7 +13,7 @@ from typing import Final
 ENQUEUE_UNIQUE: Final = """/* pgqueue:enqueue_unique */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -26,7 +26,8 @@ VALUES (
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    %(unique_key)s, %(unique_ready_only)s
+    %(unique_key)s, %(unique_ready_only)s,
+    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
 )
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
@@ -46,7 +47,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
 SELECT
     %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -59,7 +60,8 @@ SELECT
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    %(unique_key)s::varchar, %(unique_ready_only)s::boolean
+    %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
+    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
 WHERE (
     SELECT state
     FROM pgqueue_job
@@ -71,6 +73,7 @@ ON CONFLICT (task_name, unique_key)
 DO UPDATE
 SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
     headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
     attempt = 0, crashes = 0, unknown_since = NULL
 WHERE pgqueue_job.state = 'ready'
 RETURNING id, run_after, enqueued_at, expires_at
@@ -87,12 +90,15 @@ RETURNING id, run_after, enqueued_at, expires_at
 # claim in the order of ids.
 ENQUEUE_MANY_UNIQUE: Final = """/* pgqueue:enqueue_many_unique */
 WITH given AS MATERIALIZED (
-    SELECT call, place, nextval('pgqueue_job_id_seq') AS id
-    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+    SELECT call, limit_key, limit_weight, limit_order, place, nextval('pgqueue_job_id_seq') AS id
+    FROM ROWS FROM (
+        json_array_elements(%(arguments)s::json),
+        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
 SELECT
     given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -105,7 +111,8 @@ SELECT
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
+    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
+    given.limit_key, given.limit_weight, given.limit_order
 FROM given
 ORDER BY given.call ->> 'key' COLLATE "C", given.place
 ON CONFLICT (task_name, unique_key)
@@ -124,16 +131,18 @@ RETURNING id, unique_key
 # assigned in the order of the calls, before the options are joined.
 ENQUEUE_EACH_UNIQUE: Final = """/* pgqueue:enqueue_each_unique */
 WITH given AS MATERIALIZED (
-    SELECT arguments, key, number, place, nextval('pgqueue_job_id_seq') AS id
+    SELECT arguments, key, number, limit_key, limit_weight, limit_order, place,
+           nextval('pgqueue_job_id_seq') AS id
     FROM ROWS FROM (
         json_array_elements(%(arguments)s::json),
         json_array_elements_text(%(keys)s::json),
-        unnest(%(numbers)s::integer[])
-    ) WITH ORDINALITY AS each (arguments, key, number, place)
+        unnest(%(numbers)s::integer[]),
+        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+    ) WITH ORDINALITY AS each (arguments, key, number, limit_key, limit_weight, limit_order, place)
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
 SELECT
     given.id, chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
     statement_timestamp() + %(time_shift)s::interval,
@@ -146,7 +155,8 @@ SELECT
         chosen.expires_at,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
     ),
-    given.key, CASE WHEN given.key IS NOT NULL THEN chosen.unique_ready_only END
+    given.key, CASE WHEN given.key IS NOT NULL THEN chosen.unique_ready_only END,
+    given.limit_key, given.limit_weight, given.limit_order
 FROM given
 JOIN json_to_recordset(%(options)s::json) AS chosen (
     number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
@@ -168,16 +178,20 @@ RETURNING id, task_name, unique_key
 # Locks:  keys are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
 ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
 WITH drawn AS MATERIALIZED (
-    SELECT call, place, nextval('pgqueue_job_id_seq') AS id
-    FROM json_array_elements(%(arguments)s::json) WITH ORDINALITY AS each (call, place)
+    SELECT call, limit_key, limit_weight, limit_order, place, nextval('pgqueue_job_id_seq') AS id
+    FROM ROWS FROM (
+        json_array_elements(%(arguments)s::json),
+        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)
 ),
 given AS MATERIALIZED (
-    SELECT call, place, id, row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
+    SELECT call, limit_key, limit_weight, limit_order, place, id,
+           row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
     FROM drawn
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
 SELECT
     given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -190,7 +204,8 @@ SELECT
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END
+    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
+    given.limit_key, given.limit_weight, given.limit_order
 FROM given
 WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
   AND (
@@ -205,6 +220,7 @@ ON CONFLICT (task_name, unique_key)
 DO UPDATE
 SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
     headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
     attempt = 0, crashes = 0, unknown_since = NULL
 WHERE pgqueue_job.state = 'ready'
 RETURNING id, unique_key
@@ -241,8 +257,12 @@ CROSS JOIN LATERAL (
 # even without a change, and a caller whose job is a duplicate would block all others until its transaction ends.
 ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
 WITH given AS MATERIALIZED (
-    SELECT call -> 'call' AS arguments, call ->> 'key' AS key, place, nextval('pgqueue_job_id_seq') AS id
-    FROM json_array_elements(%(calls)s::json) WITH ORDINALITY AS each (call, place)
+    SELECT call -> 'call' AS arguments, call ->> 'key' AS key, limit_key, limit_weight, limit_order, place,
+           nextval('pgqueue_job_id_seq') AS id
+    FROM ROWS FROM (
+        json_array_elements(%(calls)s::json),
+        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)
 ),
 opened AS (
     INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)
@@ -263,7 +283,8 @@ opened AS (
     RETURNING job_id
 )
 INSERT INTO pgqueue_job
-    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at)
+    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+     limit_key, limit_weight, limit_order)
 SELECT
     id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -275,7 +296,8 @@ SELECT
     coalesce(
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    )
+    ),
+    limit_key, limit_weight, limit_order
 FROM given
 WHERE key IS NULL OR id IN (SELECT job_id FROM opened)
 ORDER BY place
@@ -291,8 +313,11 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Index:  pgqueue_uniqueness_window_key, then by id
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 WITH given AS MATERIALIZED (
-    SELECT each.call, open_window.job_id
-    FROM json_array_elements(%(calls)s::json) AS each (call)
+    SELECT each.call, each.limit_key, each.limit_weight, each.limit_order, open_window.job_id
+    FROM ROWS FROM (
+        json_array_elements(%(calls)s::json),
+        json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+    ) AS each (call, limit_key, limit_weight, limit_order)
     CROSS JOIN LATERAL (
         SELECT job_id
         FROM pgqueue_uniqueness_window
@@ -304,6 +329,7 @@ WITH given AS MATERIALIZED (
 UPDATE pgqueue_job AS job
 SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
     attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
+    limit_key = given.limit_key, limit_weight = given.limit_weight, limit_order = given.limit_order,
     run_after = coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)

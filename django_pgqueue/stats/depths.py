@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -11,6 +12,7 @@ from django_pgqueue.db.statements import Connection, execute
 from . import queries, rollup_queries
 from .answers import NONE, Count, Depth
 from .fleet import OPEN_LIMIT, Pauses, read_open_groups
+from .limited_lanes import read_ready_limited
 from .used_names import first_id_since
 
 COUNT_LIMIT: Final = 10_000
@@ -38,6 +40,18 @@ class Ready(NamedTuple):
     scheduled: int
     retrying: int
     later_is_cut: bool
+
+    def and_also(self, other: Ready) -> Ready:
+        """Return these jobs together with others of the lane."""
+        ages = [each.oldest_due_seconds for each in (self, other) if each.oldest_due_seconds is not None]
+        return self._replace(
+            due=self.due + other.due,
+            due_is_cut=self.due_is_cut or other.due_is_cut,
+            oldest_due_seconds=max(ages, default=None),
+            scheduled=self.scheduled + other.scheduled,
+            retrying=self.retrying + other.retrying,
+            later_is_cut=self.later_is_cut or other.later_is_cut,
+        )
 
 
 @dataclass(slots=True)
@@ -128,7 +142,25 @@ class Reading:
 
 
 def read_ready(connection: Connection, *, by_task: bool) -> list[Ready]:
-    """Return the ready jobs of each lane, or of each task in each lane."""
+    """Return the ready jobs of each lane, or of each task in each lane, with and without a limit."""
+    plain = _read_ready_without_limit(connection, by_task=by_task)
+    limited = [Ready(*row) for row in read_ready_limited(connection)]
+    if not by_task:
+        limited = [row._replace(task_name=None) for row in limited]
+    return _merged([*plain, *limited]) if limited else plain
+
+
+def _merged(rows: Sequence[Ready]) -> list[Ready]:
+    """Return one row for each lane, or for each task in each lane."""
+    sums: dict[tuple[Any, ...], Ready] = {}
+    for row in rows:
+        key = (row.queue_name, row.priority, row.task_name)
+        known = sums.get(key)
+        sums[key] = row if known is None else known.and_also(row)
+    return list(sums.values())
+
+
+def _read_ready_without_limit(connection: Connection, *, by_task: bool) -> list[Ready]:
     params = {
         "limit": COUNT_LIMIT,
         "lanes_limit": LANES_LIMIT,

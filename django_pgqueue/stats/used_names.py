@@ -19,7 +19,8 @@ RECENT_JOBS: Final = 1000
 
 # Queue names of ready jobs, task names of finished jobs, and both names of the newest jobs in any state.
 #
-# Index: pgqueue_job_ready for queues and pgqueue_job_task for tasks (loose scans), the primary key for the newest jobs
+# Index: pgqueue_job_ready and pgqueue_job_limited for queues and pgqueue_job_task for tasks (loose scans), the primary
+#        key for the newest jobs
 # Cost:  one probe per name, and `recent_jobs` rows
 NAMES: Final = """/* pgqueue:names */
 WITH RECURSIVE queue AS (
@@ -41,6 +42,26 @@ WITH RECURSIVE queue AS (
         LIMIT 1
     ) AS following
     WHERE queue.place < %(names_limit)s
+),
+limited_queue AS (
+    (
+        SELECT queue_name AS name, 1 AS place
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+        ORDER BY queue_name
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.queue_name, limited_queue.place + 1
+    FROM limited_queue
+    CROSS JOIN LATERAL (
+        SELECT job.queue_name
+        FROM pgqueue_job AS job
+        WHERE job.state = 'ready' AND job.limit_key IS NOT NULL AND job.queue_name > limited_queue.name
+        ORDER BY job.queue_name
+        LIMIT 1
+    ) AS following
+    WHERE limited_queue.place < %(names_limit)s
 ),
 task AS (
     (
@@ -69,6 +90,8 @@ recent AS MATERIALIZED (
     LIMIT %(recent_jobs)s
 )
 SELECT 'queue', name FROM queue
+UNION
+SELECT 'queue', name FROM limited_queue
 UNION
 SELECT 'queue', queue_name FROM recent
 UNION

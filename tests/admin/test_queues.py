@@ -147,17 +147,18 @@ def test_resume_works_for_a_name_written_by_hand(operator: Client) -> None:
 
 def test_cancel_waiting_asks_and_cancels_only_counted_jobs(operator: Client, make_job: JobMaker) -> None:
     counted = [make_job(queue_name="mail"), make_job(queue_name="mail", run_after=timezone.now() + timedelta(days=1))]
+    counted.append(make_job(queue_name="mail", limit_key="customers:7"))
     running, other = make_job("running", queue_name="mail"), make_job()
     page = posted(operator, "clear", "mail")
-    assert "<strong>2</strong> jobs of queue <strong>mail</strong>" in page
+    assert "<strong>3</strong> jobs of queue <strong>mail</strong>" in page
     assert not Job.objects.filter(state="cancelled").exists()
     fields = dict(re.findall(r'<input type="hidden" name="(queue|confirmed|shown_at|back)" value="([^"]*)"', page))
     later = make_job(queue_name="mail", enqueued_at=timezone.now() + timedelta(seconds=5))
     text = operator.post(CLEAR, fields, follow=True).content.decode()
-    assert "Queue mail: 2 jobs cancelled." in text
+    assert "Queue mail: 3 jobs cancelled." in text
     assert set(Job.objects.filter(state="cancelled").values_list("pk", flat=True)) == {job.pk for job in counted}
     assert Job.objects.filter(pk__in=[running.pk, other.pk, later.pk], state="cancelled").count() == 0
-    assert LogEntry.objects.get().get_change_message() == "Cleared: 2 jobs cancelled."
+    assert LogEntry.objects.get().get_change_message() == "Cleared: 3 jobs cancelled."
     assert "No job of queue none is waiting." in operator.post(CLEAR, {"queue": "none"}, follow=True).content.decode()
 
 

@@ -40,8 +40,10 @@ READING = {
     "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
     "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
-    "SCHEDULE_ARGUMENTS", "READY_CALLS", "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
+    "SCHEDULE_ARGUMENTS", "READY_CALLS", "READY_LIMITED_CALLS",
+    "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
+    "BULK_PAGE_READY_LIMITED",
     "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST", *statements.READING,
 }  # fmt: skip
 UNIQUE = {
@@ -196,7 +198,13 @@ def test_enqueuer_role_inserts_by_sql_and_notifies(superuser, as_role):
     superuser.execute(f"LISTEN {CHANNEL}")
     columns = [plain(row[0]) for row in table("docs/guides/sql.md", "column to write")]
     values = {"arguments": "'{}'", "headers": "'{}'", "expires_at": "now()", "run_after": "now()"}
-    values |= {"unique_ready_only": "true", "priority": "1", "max_attempts": "1"}
+    values |= {
+        "unique_ready_only": "true",
+        "priority": "1",
+        "max_attempts": "1",
+        "limit_weight": "1",
+        "limit_order": "1",
+    }
     row = ", ".join(values.get(name, "'x'") for name in columns)
     with as_role("enqueuer"), closing(helpers.connect()) as session:
         [[job_id]] = session.execute(

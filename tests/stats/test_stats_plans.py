@@ -34,6 +34,9 @@ FILL = {
     "later jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} + n * interval '1 min', NULL FROM generate_series(1, 5000) AS n",
     "running jobs": f"WITH job AS ({JOB} 'running', 1, {NOW}, {NOW}, NULL FROM generate_series(1, 1000) AS n "
     f"RETURNING id) {EXECUTION}) SELECT id, 1, 1, {NOW}, {NOW} + interval '1 h' FROM job",
+    "limited jobs": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after, limit_key) "
+    f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', {NOW} + (n % 3 - 1) * interval '1 h', 'limit:' || n % 500 "
+    "FROM generate_series(1, 5000) AS n",
     "rollup": "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, wait_buckets, wait_counts, "
     f"run_buckets, run_counts) SELECT 'hour', {NOW} - n * interval '1 min', 'default', 'task', '{{1}}', '{{1}}', "
     "'{1}', '{1}' FROM generate_series(1, 20000) AS n",
@@ -51,6 +54,11 @@ SINCE_2000 = {"since": "2000-01-01", "until": "tomorrow"}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "READY_BY_LANE": (READY, {"pgqueue_job_ready"}),
     "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
+    "LIMITED_LANES": ({"lanes_limit": 10}, {"pgqueue_job_limited"}),
+    "READY_LIMITED": (
+        {"queue_names": ["queue0", "queue1"], "priorities": [0, 0], "limit": LIMIT},
+        {"pgqueue_job_limited"},
+    ),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),

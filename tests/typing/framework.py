@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from django_pgqueue import cron, every
+from django_pgqueue import Limit, cron, every
 from django_pgqueue.backend import JobContext, JobResult, task
 from django_pgqueue.testing import assert_enqueued, capture_jobs, run_jobs, time_travel
 
@@ -28,6 +28,7 @@ def of_order(number: int) -> str:
 
 @task(
     expires=600,
+    limit=Limit("orders", key="{number}", concurrency=2),
     unique_key=of_order,
     unique_while=timedelta(days=1),
     on_conflict="replace",
@@ -54,7 +55,7 @@ def accepted() -> None:
     plain.enqueue(1, name="x")
     copy = with_options.using(run_after=timedelta(hours=1), max_attempts=3)
     copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
-    copy.using(expires=None, unique_key=None, headers=None, max_attempts=None).enqueue(1)
+    copy.using(expires=None, unique_key=None, limit=None, headers=None, max_attempts=None).enqueue(1)
     with_context.enqueue(1)
     found = unique.using(unique_key="order", unique_while="ready", on_conflict="raise", headers={"a": 1}, expires=5)
     found.using(expires=datetime.now(UTC)).enqueue(number=1)

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Group
 
 from django_pgqueue import (
     JobIds,
+    Limit,
     Retry,
     TaskCall,
     TaskContext,
@@ -91,6 +92,28 @@ def by_the_clock(context: TaskContext, number: int) -> int:
     return number
 
 
+def of_customer(customer_id: int, prompt: str) -> int | None:
+    """The key of a limit."""
+    return customer_id or None
+
+
+def tokens_of(customer_id: int, prompt: str) -> int:
+    """The weight of a job."""
+    return len(prompt) + customer_id
+
+
+@task(limit=Limit("model", key=of_customer, rate="90000/m", burst=5000, weight=tokens_of))
+def limited(customer_id: int, prompt: str) -> str:
+    """A task with a limit."""
+    return prompt
+
+
+@task(limit=Limit("import", key="{number}", concurrency=1, ordered=True, on_dead="block", share=2))
+def in_order(number: int) -> int:
+    """A task whose jobs run one after the other."""
+    return number
+
+
 @task
 async def coroutine(number: int) -> int:
     """An async task."""
@@ -118,6 +141,11 @@ def accepted() -> None:
     copy.using(run_after=datetime.now(UTC)).enqueue(number=1)
     copy.using(expires=None, unique_key=None, headers=None, max_attempts=None, database=None).enqueue(1)
     with_context.enqueue(1)
+    limited.using(limit=None).enqueue(1, "x")
+    in_order.using(limit=Limit("model", concurrency=3)).enqueue(1)
+    limit: Limit | None = limited.limit
+    interval: float | None = None if limit is None else limit.interval_seconds
+    print(interval)  # noqa: T201 -- uses what was bound
     coroutine.enqueue(1)
     text: str = plain(1, name="x")
     number: int = with_context(1)
@@ -186,6 +214,10 @@ def refused() -> None:
     typed.enqueue("x", [], Group())  # type: ignore[arg-type]  # not a UUID
     typed.enqueue(UUID(int=1), [Decimal(1)], Group())  # type: ignore[list-item]  # not a Line
     typed.enqueue(UUID(int=1), [], 7)  # type: ignore[arg-type]  # a key: cast() says that it is meant
+    Limit("x", "{number}")  # type: ignore[call-arg]  # all but the name are keywords
+    Limit("x", rate=5)  # type: ignore[arg-type]  # it is to be "5/s"
+    Limit("x", ordered=True, on_dead="stop")  # type: ignore[arg-type]  # no such way
+    plain.using(limit="5/s")  # type: ignore[arg-type]  # not a Limit
     task(on_missing="ignore")  # type: ignore[call-overload]  # no such way
     task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
     every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way

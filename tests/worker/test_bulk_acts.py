@@ -347,6 +347,11 @@ FILL = (
         "FROM generate_series(1, 4000) AS n"
     ),
     (
+        "INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, enqueued_at, run_after, limit_key) "
+        "SELECT 'shop.task' || n % 3, 'queue' || n % 2, n % 2, '{}', '2026-01-01Z', "
+        "'2026-01-01Z'::timestamptz + n * interval '1 s', 'limit:' || n % 100 FROM generate_series(1, 2000) AS n"
+    ),
+    (
         "INSERT INTO pgqueue_execution "
         "(job_id, attempt, worker_id, claimed_at, finished_at, lease_expires_at, outcome) "
         "SELECT n, 1, n % 9, '2026-01-01Z', CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz END, '2026-01-01Z', "
@@ -360,6 +365,7 @@ ASKED = 50
 PLANS = {
     "BULK_PAGE_FINISHED": (("retry", Selection("dead", exception_class="x")), {"pgqueue_job_finished"}),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
+    "BULK_PAGE_READY_LIMITED": (("cancel", Selection("ready")), {"pgqueue_job_limited", "pgqueue_audit_job_once"}),
     "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "BULK_PAGE_LISTED": (("retry", Selection(job_ids=tuple(range(1, 99)))), {"pgqueue_job_pkey"}),
     "FIRST_REPEAT": (None, {"pgqueue_audit_job_entry", "pgqueue_execution_job"}),

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connections
+from django.db import connection, connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, every, lifecycle, middleware, registry, task
+from django_pgqueue import InvalidTask, Limit, every, lifecycle, middleware, registry, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
 from django_pgqueue.exceptions import LeaseLost
 from django_pgqueue.models import Job, Schedule, ScheduleRun, SearchKey, UniquenessWindow
 from django_pgqueue.schedules import declarations
+from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.task import Task
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.maintenance.schedule_service import Schedules
@@ -77,6 +78,52 @@ def test_tick_of_searchable_task_stores_search_keys(engine, worker, monkeypatch)
     helpers.make_schedule(engine, "odd", arguments='{"args":[[4711]],"kwargs":{}}')
     worker.turn()
     assert "argument 'a' is a list in JSON" in Schedule.objects.get(name="odd").problem
+
+
+# ------------------------------------------------------------------ limits
+
+LIMIT = Limit("customers", key="{a}", concurrency=3, weight=lambda a, b=1: b)
+
+
+def test_tick_of_limited_task_stores_the_limit_of_its_job(engine, worker, monkeypatch):
+    made = Task(func=tasks.add.func, name=helpers.NOOP, limit=LIMIT)
+    monkeypatch.setitem(registry._tasks, helpers.NOOP, made)
+    helpers.make_schedule(engine, arguments='{"args":[4711],"kwargs":{"b":2}}')
+    worker.turn()
+    job = Job.objects.get()
+    assert (job.limit_key, job.limit_weight, job.limit_order) == ("customers:4711", 2, None)
+    helpers.make_schedule(engine, "odd", arguments='{"args":[1],"kwargs":{"b":4}}')
+    worker.turn()
+    assert "weight 4 is more than concurrency 3" in Schedule.objects.get(name="odd").problem
+
+
+@pytest.mark.parametrize("knows", [False, True], ids=["unknown", "without a limit"])
+def test_tick_limit_unknown_is_left_to_other_workers(engine, worker, knows, monkeypatch):
+    monkeypatch.delitem(registry._tasks, helpers.NOOP)
+    if knows:
+        worker.define_task()
+    seen_at, _ = lifecycle.read_schedules(engine)
+    lifecycle.add_schedule(engine, helpers.definition(is_limited=True), origin="code", next_run_at=seen_at)
+    worker.turn()
+    assert jobs_made() == []
+    assert "this process's code has no limit for" in Schedule.objects.get().problem
+    worker.define_task(limit=Limit("one", ordered=True))
+    Scheduler().turn(engine)
+    assert list(Job.objects.values_list("limit_key", "limit_order")) == [("one", 1)]
+
+
+def test_definition_of_limited_task_has_another_digest():
+    made = Task(func=tasks.noop.func, limit=Limit("one", concurrency=1))
+    plain, limited = (declarations.define("a", defined, every(hours=1)) for defined in (tasks.noop, made))
+    assert limited.is_limited
+    assert plain.digest == limited._replace(is_limited=False).digest != limited.digest
+
+
+def test_schedule_run_now_of_limited_task_stores_the_limit(engine, worker):
+    worker.define_task(limit=Limit("one", concurrency=3, weight=2))
+    schedule_id = helpers.make_schedule(engine, due_in=3600.0)
+    run_now(connection, helpers.schedule_of(engine, schedule_id))
+    assert list(Job.objects.values_list("limit_key", "limit_weight")) == [("one", 2)]
 
 
 # ------------------------------------------------------------------ expiry

@@ -184,8 +184,8 @@ ELSEWHERE = [
         ),
         Mutant(
             "jobs that nobody counted are cancelled too",
-            "waiting.filter(enqueued_at__lte=shown.page_at(request)).cancel",
-            "waiting.cancel",
+            "part.filter(enqueued_at__lte=shown_at).cancel",
+            "part.cancel",
             path=QUEUE_ACTIONS,
         ),
         Mutant(
