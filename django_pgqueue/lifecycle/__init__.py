@@ -67,6 +67,7 @@ from .limits import (
     claim_keys,
     find_keys,
     lock_keys,
+    next_of_key,
     scan_limited_lanes,
 )
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
@@ -258,6 +259,7 @@ __all__ = [
     "merge_rollups",
     "move",
     "next_in_line",
+    "next_of_key",
     "note_problem",
     "note_progress",
     "open_executions",

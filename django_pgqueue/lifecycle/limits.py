@@ -15,7 +15,6 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
-
 from .claims import AHEAD_BYTES, received
 from .types import Claimed, Cursor, Lane
 
@@ -98,6 +97,28 @@ def find_keys(
 def lock_keys(connection: Connection, limit_keys: Sequence[str]) -> list[str]:
     """Lock these keys, and return those that no other session has locked, in the same order."""
     return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, {"limit_keys": texts(limit_keys)})]
+
+
+def next_of_key(
+    connection: Connection,
+    lane: Lane,
+    key: str,
+    *,
+    is_ordered: bool,
+    skipped_ids: Iterable[int] = (),
+    paused_tasks: Iterable[str] = (),
+) -> int | None:
+    """Return the id of the job of a key that a claim would take first, or None if there is no such job."""
+    params = {
+        "queue_name": lane.queue_name,
+        "priority": lane.priority,
+        "limit_key": key,
+        "is_ordered": is_ordered,
+        "skipped_ids": numbers(skipped_ids),
+        "paused_task_names": texts(paused_tasks),
+    }
+    rows = execute(connection, sql.limits.NEXT_OF_KEY, params)
+    return rows[0][0] if rows else None
 
 
 def claim_keys(

@@ -72,7 +72,13 @@ class ScheduledCall(NamedTuple):
 
 def ready_calls(connection: Connection, lane: Lane, after: Cursor, limit: int) -> tuple[list[int], Cursor]:
     """Return the ids of the next ready jobs of a lane, and where the next batch begins."""
-    params = {**lane._asdict(), "after_at": after.run_after, "after_id": after.job_id, "limit": limit}
+    params = {
+        "queue_name": lane.queue_name,
+        "priority": lane.priority,
+        "after_at": after.run_after,
+        "after_id": after.job_id,
+        "limit": limit,
+    }
     rows = execute(connection, sql.stored_calls.READY_CALLS, params)
     return [row[0] for row in rows], Cursor(rows[-1][1], rows[-1][0]) if rows else after
 
@@ -81,7 +87,7 @@ def ready_limited_calls(
     connection: Connection, lane: Lane, after: LimitedCursor, limit: int
 ) -> tuple[list[int], LimitedCursor]:
     """Return the ids of the next ready jobs with a limit of a lane, and where the next batch begins."""
-    params = {**lane._asdict(), **after._asdict(), "limit": limit}
+    params = {"queue_name": lane.queue_name, "priority": lane.priority, **after._asdict(), "limit": limit}
     rows = execute(connection, sql.stored_calls.READY_LIMITED_CALLS, params)
     return [row[0] for row in rows], LimitedCursor(rows[-1][1], rows[-1][2], rows[-1][0]) if rows else after
 

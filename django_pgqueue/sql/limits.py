@@ -18,13 +18,14 @@ from typing import Final
 # The rows are in the order of the keys. `due_seconds` is the time until the first ready job of the key is due, 0 or
 # less if it is due now. The statement ends after `wanted` keys with a due job, or `visits` keys.
 #
-# `known_keys` are keys with a cursor, sorted. Without cursors, each search would walk over the dead index entries of all
-# jobs that were claimed while a transaction elsewhere has an old snapshot. Each step of the recursion searches the gap
-# before the next known key, and visits that key if the gap is empty. All keys are less than '~', because names of
+# `known_keys` are keys with a cursor, sorted. Without cursors, each search would walk over the dead index entries of
+# all jobs that were claimed while a transaction elsewhere has an old snapshot. Each step of the recursion searches the
+# gap before the next known key, and visits that key if the gap is empty. All keys are less than '~', because names of
 # limits are ASCII.
 FIND_KEYS: Final = """/* pgqueue:find_keys */
 WITH RECURSIVE visited AS (
-    SELECT %(after_key)s::varchar COLLATE "C" AS limit_key, NULL::float8 AS due_seconds, 1 AS place, 0 AS found, 0 AS visits
+    SELECT %(after_key)s::varchar COLLATE "C" AS limit_key, NULL::float8 AS due_seconds,
+           1 AS place, 0 AS found, 0 AS visits
     UNION ALL
     SELECT next.limit_key,
            date_part('epoch', next.run_after - statement_timestamp() - %(time_shift)s::interval),
@@ -96,9 +97,9 @@ ORDER BY given.place
 #
 # A key admits jobs up to `free`: the slots that its open executions leave, and the tokens of its rate. The rate is a
 # token bucket of `burst` tokens: `interval_us` is the time in which a token comes back, and `full_at` the time at which
-# all have. All of it is in whole microseconds, because rounding would add up. A job that is heavier than the limit (an
-# operator can lower limits) takes all of it. A concurrency, an interval or a burst of 0 means that there is none. A clock that goes back leaves `full_at` too late, so it is never later
-# than an empty bucket needs.
+# all have. All of it is in whole microseconds, because rounding would add up. A concurrency, an interval or a burst of
+# 0 means that there is none. A job that is heavier than the limit (an operator can lower limits) takes all of it. A
+# clock that goes back leaves `full_at` too late, so it is never later than an empty bucket needs.
 #
 # Keys take turns: `round` is the number of the turn in which a job is claimed, with `share` jobs of its key. Of an
 # ordered key, only the job with the lowest id is claimed.
@@ -109,8 +110,8 @@ ORDER BY given.place
 # The first rows are the claimed jobs. Then comes a row for each key: whether it got a job, whether its limit admits
 # more, and the seconds until the limit admits the next job, or until the next job of an ordered key is due. They are
 # NULL if nothing but the end of a job can help, or nothing waits. The last column is the execution after which open
-# executions of the key are to be counted: those up to it have ended. It is ignored if the sequence is behind it, because
-# the tables were emptied.
+# executions of the key are to be counted: those up to it have ended. It is ignored if the sequence is behind it,
+# because the tables were emptied.
 CLAIM_KEYS: Final = """/* pgqueue:claim_keys */
 WITH given AS (
     SELECT each.limit_key, nullif(each.concurrency, 0) AS concurrency, nullif(each.interval_us, 0) AS interval_us,
@@ -177,9 +178,9 @@ picked AS MATERIALIZED (
            key.state_id, key.first_id, key.head_state, key.head_run_after
     FROM key
     CROSS JOIN LATERAL (
-        SELECT any.id, any.task_name, any.queue_name, any.priority, any.run_after, any.arguments, any.attempt,
-               any.max_attempts, any.crashes, any.isolated, any.unknown_since, any.headers, any.expires_at,
-               any.limit_weight
+        SELECT first.id, first.task_name, first.queue_name, first.priority, first.run_after, first.arguments,
+               first.attempt, first.max_attempts, first.crashes, first.isolated, first.unknown_since, first.headers,
+               first.expires_at, first.limit_weight
         FROM (
             SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
                    max_attempts, crashes, isolated, unknown_since, headers, expires_at, limit_weight
@@ -197,7 +198,7 @@ picked AS MATERIALIZED (
             LIMIT CASE WHEN key.is_ordered THEN 0
                        ELSE least(key.free, greatest(key.share, %(limit_of_key)s)) END
             FOR NO KEY UPDATE SKIP LOCKED
-        ) AS any
+        ) AS first
         UNION ALL
         SELECT next.id, next.task_name, next.queue_name, next.priority, next.run_after, next.arguments, next.attempt,
                next.max_attempts, next.crashes, next.isolated, next.unknown_since, next.headers, next.expires_at,
@@ -317,6 +318,41 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
        END,
        coalesce(first_id, execution_id, pg_sequence_last_value('pgqueue_execution_id_seq') + 1) - 1
 FROM result
+"""
+
+# Return the job that a claim of one key would take first. The claimer uses this to find the row that makes a claim
+# fail.
+#
+# Caller: lifecycle.next_of_key(), from the fetcher's claimer
+# Index:  pgqueue_job_limited; pgqueue_job_ordered for an ordered key
+NEXT_OF_KEY: Final = """/* pgqueue:next_of_key */
+SELECT any_order.id
+FROM (
+    SELECT id
+    FROM pgqueue_job
+    WHERE state = 'ready'
+      AND limit_key IS NOT NULL
+      AND queue_name = %(queue_name)s
+      AND priority = %(priority)s
+      AND limit_key = %(limit_key)s
+      AND run_after <= statement_timestamp() + %(time_shift)s::interval
+      AND id <> ALL (%(skipped_ids)s::bigint[])
+      AND task_name <> ALL (%(paused_task_names)s::varchar[])
+    ORDER BY run_after, id
+    LIMIT CASE WHEN %(is_ordered)s::boolean THEN 0 ELSE 1 END
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS any_order
+UNION ALL
+SELECT head.id
+FROM (
+    SELECT id
+    FROM pgqueue_job
+    WHERE limit_key = %(limit_key)s
+      AND limit_order IS NOT NULL
+      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+    ORDER BY id
+    LIMIT CASE WHEN %(is_ordered)s::boolean THEN 1 ELSE 0 END
+) AS head
 """
 
 # Return the lanes that have ready jobs with a limit.

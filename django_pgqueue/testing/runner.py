@@ -121,7 +121,7 @@ def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:
     """
     from django_pgqueue.models import Job  # as above
 
-    jobs = Job.objects.using(alias).filter(state=State.READY.value, **lane._asdict())
+    jobs = Job.objects.using(alias).filter(state=State.READY.value, queue_name=lane.queue_name, priority=lane.priority)
     unpaused = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=Now()).order_by("run_after")
     first = unpaused.values_list("run_after", "seen_at").first()
     return math.inf if first is None else (first[0] - first[1]).total_seconds() - clock.shift_seconds

@@ -15,6 +15,7 @@ from django_pgqueue.reactions import Reactions
 from .claiming.allowance import Allowance
 from .claiming.claim_counter import ClaimCounter
 from .claiming.claimer import Claimer
+from .claiming.ended_limits import EndedLimits
 from .claiming.fetcher import Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
@@ -61,8 +62,16 @@ class Services:
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
         self.callbacks = CallbackRunner()
         reactions = _reactions(Events(self.callbacks.submit), waiters, polls, counter)
+        # The processes of one supervisor scan for each other. One that runs until the queues are empty scans itself.
+        lanes = Lanes(
+            options.queue_names, shared_scans if shared_scans.places > 1 and not options.until_empty else None
+        )
         self.completer = completer = Completer(
-            link("completer"), reactions, on_unwritten=process_state.set_unwritten, on_recovery=polls.poll_soon
+            link("completer"),
+            reactions,
+            on_unwritten=process_state.set_unwritten,
+            on_recovery=polls.poll_soon,
+            on_written=EndedLimits(lanes.limited, polls).note,
         )
         self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id, counter)
         self.fork_server = ForkServer(options.database, process_state)
@@ -73,10 +82,6 @@ class Services:
         guard = LeaseGuard(process_state, in_flight, pool.interrupt)
         self.lease_monitor = LeaseMonitor(
             link("lease-monitor"), in_flight, completer, pool, process_state, worker_id, claims, reactions
-        )
-        # The processes of one supervisor scan for each other. One that runs until the queues are empty scans itself.
-        lanes = Lanes(
-            options.queue_names, shared_scans if shared_scans.places > 1 and not options.until_empty else None
         )
         self.fetcher = Fetcher(
             link("fetcher"),

@@ -6,11 +6,11 @@ Called by the fetcher, in its thread. A row that no claim can process must not s
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
@@ -23,6 +23,7 @@ from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
 from .lanes import Lanes
+from .limited_lanes import by_kind
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -41,37 +42,95 @@ class Claimer:
 
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
-        guaranteed = min(room, self.in_flight.free_slots)
-        """A claim returns this many jobs if so many are due. Beyond the free slots it may return only some of them."""
-        try:
-            claimed = self._claim_rows(connection, cursors, room)
-            self.lanes.move_cursors(claimed)
-            self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < guaranteed)
-        except lifecycle.FAILURES as error:
-            if not lifecycle.may_divide(connection, error):
-                raise
-            logger.warning(
-                "a claim failed because of the data of a row (%s): claiming jobs one by one",
-                message_without_detail(error),
-                extra=event("claim_divided"),
-            )
-            claimed = self._claim_one_by_one(connection, cursors, room)
-            self.lanes.move_cursors(claimed)
+        claimed: list[Claimed] = []
+        for lanes in by_kind(cursors):
+            left, free_slots = room - len(claimed), max(0, self.in_flight.free_slots - len(claimed))
+            if left <= 0:
+                break
+            try:
+                [first, *_] = lanes
+                if first.is_limited:
+                    claimed += self._claim_limited(connection, first, left, free_slots)
+                else:
+                    claimed += self._claim_plain(connection, lanes, left, free_slots)
+            except lifecycle.FAILURES:
+                if not claimed:
+                    raise
+                break  # the claimed jobs must run. If the error lasts, the next claim raises it
+        self.lanes.move_cursors(claimed)
         return claimed
 
-    def _claim_rows(self, connection: EngineConnection, cursors: dict[Lane, Cursor], limit: int) -> list[Claimed]:
-        return lifecycle.claim(
+    def _claim_plain(
+        self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int
+    ) -> list[Claimed]:
+        guaranteed = min(room, free_slots)
+        """A claim returns this many jobs if so many are due. Beyond the free slots it may return only some of them."""
+        try:
+            claimed = self._claim_rows(connection, cursors, room, free_slots)
+        except lifecycle.FAILURES as error:
+            self._raise_unless_of_row(connection, error)
+            return self._claim_one_by_one(connection, cursors, room, free_slots)
+        self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < guaranteed)
+        return claimed
+
+    def _claim_limited(self, connection: EngineConnection, lane: Lane, room: int, free_slots: int) -> list[Claimed]:
+        limited = self.lanes.limited
+        try:
+            return limited.claim(connection, lane, limit=room, free_slots=free_slots, **self._options())
+        except lifecycle.FAILURES as error:
+            self._raise_unless_of_row(connection, error)
+        claimed: list[Claimed] = []
+        for key in limited.due_keys(connection, lane)[:room]:
+            slots = max(0, free_slots - len(claimed))
+            try:
+                claimed += limited.claim_from_key(connection, lane, key, free_slots=slots, **self._options())
+            except lifecycle.FAILURES as error:
+                self._raise_unless_of_row(connection, error)
+                self._set_aside_next_of(connection, lane, key, error)
+                break
+        return claimed
+
+    def _set_aside_next_of(self, connection: EngineConnection, lane: Lane, key: str, error: Exception) -> None:
+        limit = registry.limits().get(limits.name_of(key))
+        options = self._options()
+        job_id = lifecycle.next_of_key(
             connection,
-            cursors,
-            limit=limit,
-            free_slots=self.in_flight.free_slots,
-            worker_id=self.worker_id,
-            lease_seconds=get_settings().LEASE,
-            skipped_ids=self._refusals.skipped_ids(),
-            paused_tasks=self.lanes.paused_tasks,
+            lane,
+            key,
+            is_ordered=limit is not None and limit.ordered,
+            skipped_ids=options["skipped_ids"],
+            paused_tasks=options["paused_tasks"],
+        )
+        if job_id is not None:
+            self._set_aside(connection, job_id, error)
+
+    def _raise_unless_of_row(self, connection: EngineConnection, error: Exception) -> None:
+        """Raise an error that no row can be the cause of, and log one of a row."""
+        if not lifecycle.may_divide(connection, error) or _is_sequence_behind(error):
+            raise error
+        logger.warning(
+            "a claim failed because of the data of a row (%s): claiming jobs one by one",
+            message_without_detail(error),
+            extra=event("claim_divided"),
         )
 
-    def _claim_one_by_one(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
+    def _options(self) -> dict[str, Any]:
+        """Return the arguments that the claims of plain and of limited jobs share."""
+        return {
+            "worker_id": self.worker_id,
+            "lease_seconds": get_settings().LEASE,
+            "skipped_ids": self._refusals.skipped_ids(),
+            "paused_tasks": self.lanes.paused_tasks,
+        }
+
+    def _claim_rows(
+        self, connection: EngineConnection, cursors: dict[Lane, Cursor], limit: int, free_slots: int
+    ) -> list[Claimed]:
+        return lifecycle.claim(connection, cursors, limit=limit, free_slots=free_slots, **self._options())
+
+    def _claim_one_by_one(
+        self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int
+    ) -> list[Claimed]:
         """Claim single jobs up to the first one whose row makes the claim fail. Set that job aside with the reason."""
         claimed: list[Claimed] = []
         for _ in range(room):
@@ -84,7 +143,7 @@ class Claimer:
             if job_id is None:
                 break
             try:
-                claimed += self._claim_rows(connection, cursors, 1)
+                claimed += self._claim_rows(connection, cursors, 1, max(0, free_slots - len(claimed)))
             except lifecycle.FAILURES as error:
                 if not lifecycle.may_divide(connection, error) or _is_sequence_behind(error):
                     raise

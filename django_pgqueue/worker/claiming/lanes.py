@@ -18,6 +18,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 from django_pgqueue.log_events import event
 
+from .limited_lanes import LimitedLanes
 from .pacing import Pacing
 from .shared_scans import SharedScans
 
@@ -50,6 +51,8 @@ class Lanes:
         """Claimed strictly in this order. Empty: all queues, by priority, with turns among lanes of one priority."""
         self.last_was_empty = True
         """Whether the last claim found nothing, or there was nothing to claim."""
+        self.limited = LimitedLanes()
+        """The lanes of jobs with a limit."""
         self.paused_tasks: list[str] = []
         """Names of paused tasks, including their aliases. Their jobs must not be claimed."""
         self._due_at: dict[Lane, float] = {}
@@ -69,11 +72,13 @@ class Lanes:
     def forget(self) -> None:
         """Start afresh after a reconnect: another server may lack what the last one had committed."""
         self._cursors.clear()
+        self.limited.forget()
         self._scanned_at = float("-inf")
 
     def scan_again(self) -> None:
         """Scan before the next claim, because the set of claimable jobs has changed."""
         self._recent.clear()
+        self.limited.wake()
         self._scanned_at = float("-inf")
 
     def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
@@ -97,7 +102,8 @@ class Lanes:
         For a lane whose first job was due at the last attempt but could not be claimed, use `if_overdue` instead.
         """
         tried_at = self._ordered_at
-        own = min((at if at > tried_at else if_overdue for at in self._due_at.values()), default=float("inf"))
+        due_at = (self.limited.rests_until(lane) if lane.is_limited else at for lane, at in self._due_at.items())
+        own = min((at if at > tried_at else if_overdue for at in due_at), default=float("inf"))
         return min(own, self._sibling_due_at)
 
     def are_empty_for_sibling(self, moment: float | None) -> bool:
@@ -115,14 +121,14 @@ class Lanes:
 
     def move_cursors(self, claimed: Iterable[Claimed]) -> None:
         """Set each lane's cursor to where its claim ended, even if that is further back."""
-        last = {(job.queue_name, job.priority): job for job in claimed}
-        for queue_and_priority, job in last.items():
-            lane = Lane(*queue_and_priority)
-            self._set_cursor(lane, Cursor(job.run_after, job.job_id))
+        last = {Lane(job.queue_name, job.priority, job.limit_key is not None): job for job in claimed}
+        for lane, job in last.items():
             self._served.pop(lane, None)
             self._served[lane] = self._turn
-            self._recent.pop(lane, None)
-            self._recent[lane] = None
+            if not lane.is_limited:
+                self._set_cursor(lane, Cursor(job.run_after, job.job_id))
+                self._recent.pop(lane, None)
+                self._recent[lane] = None
         for oldest in list(self._recent)[:-RECENT_LANES]:
             del self._recent[oldest]
         self.last_was_empty = not last
@@ -161,9 +167,10 @@ class Lanes:
             self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
         self._seen_at = seen_at
         wanted = set(self.queue_names)
+        limited = [lane for lane in self.limited.scan(connection) if lane.queue_name not in paused_queues]
         self._due_at = {
             lane: self._scanned_at + seconds
-            for lane, seconds in due_in.items()
+            for lane, seconds in {**due_in, **dict.fromkeys(limited, 0.0)}.items()
             if not wanted or lane.queue_name in wanted
         }
         if self.shared is not None:
@@ -192,7 +199,12 @@ class Lanes:
 
     def _in_order(self) -> list[Lane]:
         self._ordered_at = time.monotonic()
-        due = [lane for lane, due_at in self._due_at.items() if due_at <= self._ordered_at]
+        due = [
+            lane
+            for lane, due_at in self._due_at.items()
+            if due_at <= self._ordered_at
+            and not (lane.is_limited and self.limited.rests_until(lane) > self._ordered_at)
+        ]
         if self.queue_names:
             position = {name: number for number, name in enumerate(self.queue_names)}
             return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))

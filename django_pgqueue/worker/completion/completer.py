@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -54,6 +54,7 @@ class Completer(Service):
         *,
         on_unwritten: Callable[[Iterable[int]], None] = lambda execution_ids: None,
         on_recovery: Callable[[], None] = lambda: None,
+        on_written: Callable[[Sequence[Report]], None] = lambda reports: None,
     ) -> None:
         """Create the service.
 
@@ -62,10 +63,12 @@ class Completer(Service):
             reactions: What follows from the transitions.
             on_unwritten: Called with the executions whose reports the database refuses, when these change.
             on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
+            on_written: Called with the reports of each batch that was written.
         """
         super().__init__("completer")
         self.link = link
         self._on_recovery = on_recovery
+        self._on_written = on_written
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
@@ -153,6 +156,7 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
+        self._on_written(ready)
         self._writing = []
         self.finished += len(reports) - len(locked)
         health_memory.finished = self.finished

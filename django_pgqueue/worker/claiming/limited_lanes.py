@@ -1,0 +1,250 @@
+"""Claim jobs with a limit: visit the keys of a lane in a circle, and claim from each what its limit admits.
+
+Called by the claimer and by `Lanes`, in the fetcher's thread. Only `note_ended()` may be called by other threads. A
+lane of limited jobs is visited in steps of up to `KEYS` keys with due jobs. The next step continues behind the last key
+that was served, so keys take turns. When a circle has found nothing to claim, the lane rests until something can
+change: a token of a rate comes back, a job is due, or a running job ends.
+
+A key without a free slot is *busy*. When this process ends a job of a busy key, it visits that key at once, without
+waiting for the circle. Jobs that other workers end are found by the next circle, within `BUSY_SECONDS`.
+
+The cursors have the purpose that those of `Lanes` have: no claim walks again over dead index entries while a
+transaction elsewhere has an old snapshot. Jobs behind a cursor are found by circles without cursors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from django_pgqueue import lifecycle, limits, registry
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.lifecycle import Claimed, Cursor, FoundKey, KeyClaim, KeyResult, KeyToClaim, Lane
+
+from .pacing import Pacing
+
+KEYS: Final = 100
+"""Number of keys with due jobs in one claim."""
+VISITS: Final = 1000
+"""Number of keys that one search visits."""
+BUSY_SECONDS: Final = 0.9
+"""The longest rest of a lane with a key whose slots are all in use, or whose next job cannot be claimed."""
+LOCKED_SECONDS: Final = 0.02
+"""The rest of a lane in which another worker was just claiming."""
+CURSORS: Final = 200
+"""How many keys of a lane have a cursor."""
+MARGIN: Final = timedelta(seconds=2)
+"""How far behind the last claimed job the cursor of a key stays, for jobs that commit late."""
+COUNT_SECONDS: Final = 2.0
+"""How long a process remembers which executions of a key have ended. Ids of executions can restart."""
+
+
+class Circle:
+    """One visit to all keys of a lane."""
+
+    def __init__(self, *, from_start: bool) -> None:
+        self.began_at = time.monotonic()
+        self.from_start = from_start
+        """Whether the searches of this circle use no cursors."""
+        self.is_fruitful = False
+        self.wait_until = float("inf")
+
+    def wait(self, until: float) -> None:
+        """Note that something can change at this time."""
+        self.wait_until = min(self.wait_until, until)
+
+
+class LimitedLane:
+    """The keys of one lane of limited jobs."""
+
+    def __init__(self) -> None:
+        self.after_key = ""
+        """Where the next step of the circle begins."""
+        self.circle = Circle(from_start=True)
+        self.cursors: dict[str, Cursor] = {}
+        """Keys and their cursors. The key that was claimed from last comes last."""
+        self.freed: dict[str, None] = {}
+        """Busy keys of which a job has ended in this process."""
+        self.rest_until = 0.0
+        self._pacing = Pacing()
+        self._full_at = 0.0
+        """When the next circle without cursors is due."""
+        self._served_freed = False
+
+    def take_freed(self) -> list[str]:
+        """Return freed keys to visit, or nothing if it is the circle's turn. They take turns, so neither starves."""
+        self._served_freed = bool(self.freed) and not self._served_freed
+        keys = list(self.freed)[:KEYS] if self._served_freed else []
+        for key in keys:
+            del self.freed[key]
+        return keys
+
+    def known(self) -> dict[str, Cursor]:
+        """Return the cursors for the next search."""
+        return {} if self.circle.from_start else self.cursors
+
+    def keep_cursors(self, claimed: Iterable[Claimed]) -> None:
+        """Move the cursor of each key to its last claimed job, or somewhat before it."""
+        last = {job.limit_key: job for job in claimed if job.limit_key is not None}
+        for key, job in last.items():
+            self.cursors.pop(key, None)
+            self.cursors[key] = Cursor(job.run_after - MARGIN, 0)
+        for key in list(self.cursors)[:-CURSORS]:
+            del self.cursors[key]
+
+    def pass_on(self, found: Sequence[FoundKey], served: Sequence[str], *, is_cut: bool) -> None:
+        """Continue the circle behind the visited keys. If the claim was full, continue behind the last served one.
+
+        After the last key, a new circle begins.
+        """
+        due = [key.limit_key for key in found if key.due_seconds is not None and key.due_seconds <= 0]
+        is_cut = is_cut and max(served) != due[-1]
+        if is_cut:
+            self.after_key = max(served)
+        elif found:
+            self.after_key = found[-1].limit_key
+        if not is_cut and len(found) < VISITS and len(due) < KEYS:
+            self._end_circle()
+
+    def _end_circle(self) -> None:
+        now, circle = time.monotonic(), self.circle
+        if circle.from_start:
+            self._full_at = now + self._pacing.after(now - circle.began_at)
+        if circle.is_fruitful or (not circle.from_start and now >= self._full_at):
+            self.rest_until = 0.0  # the next circle begins at once
+        else:
+            self.rest_until = circle.wait_until
+        self.after_key = ""
+        self.circle = Circle(from_start=now >= self._full_at)
+
+
+class LimitedLanes:
+    """The lanes of limited jobs of one fetcher."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, LimitedLane] = {}
+        self._busy: dict[str, set[Lane]] = {}
+        """The lanes in which claims found each busy key."""
+        self._ended: deque[str] = deque()
+        self._open_after: dict[str, tuple[int, float]] = {}
+        """For each key an execution, up to which all have ended, and when that was seen."""
+
+    def note_ended(self, limit_keys: Iterable[str]) -> None:
+        """Note keys of which jobs have ended in the database. Safe from any thread."""
+        self._ended.extend(limit_keys)
+
+    def scan(self, connection: EngineConnection) -> list[Lane]:
+        """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
+        if not registry.limits():
+            return []
+        lanes = lifecycle.scan_limited_lanes(connection)
+        self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
+        return lanes
+
+    def rests_until(self, lane: Lane) -> float:
+        """Return when it is worth visiting the lane again, by the monotonic clock."""
+        while self._ended:
+            key = self._ended.popleft()
+            for busy_lane in self._busy.pop(key, ()):
+                if busy_lane in self._lanes:
+                    self._lanes[busy_lane].freed[key] = None
+        state = self._lanes.get(lane)
+        return 0.0 if state is None or state.freed else state.rest_until
+
+    def wake(self) -> None:
+        """Let no lane rest, because jobs may have been enqueued."""
+        for state in self._lanes.values():
+            state.rest_until = 0.0
+
+    def forget(self) -> None:
+        """Start afresh after a reconnect: another server may lack what the last one had committed."""
+        self._lanes.clear()
+        self._open_after.clear()
+
+    def claim(self, connection: EngineConnection, lane: Lane, *, limit: int, **options: Any) -> list[Claimed]:
+        """Claim up to `limit` jobs of a lane. `options` are further arguments of `lifecycle.claim_keys()`."""
+        state = self._lanes.setdefault(lane, LimitedLane())
+        freed = state.take_freed()
+        found: list[FoundKey] = []
+        with connection.transaction():
+            if freed:
+                locked = lifecycle.lock_keys(connection, freed)
+            else:
+                found = lifecycle.find_keys(
+                    connection, lane, after_key=state.after_key, known=state.known(), wanted=KEYS, visits=VISITS
+                )
+                locked = [key.limit_key for key in found if key.is_locked]
+            keys = self._to_claim(state, locked)
+            claim = lifecycle.claim_keys(connection, lane, keys, limit=limit, **options) if keys else KeyClaim([], [])
+        self._learn(lane, state, claim.results)
+        state.keep_cursors(claim.claimed)
+        if freed:
+            state.freed |= dict.fromkeys(set(freed) - set(locked))  # another worker was claiming from them
+        else:
+            self._learn_from_search(state, found)
+            served = [result.limit_key for result in claim.results if result.is_claimed]
+            state.circle.is_fruitful |= bool(served)
+            state.pass_on(found, served, is_cut=len(claim.claimed) >= limit)
+        return claim.claimed
+
+    def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
+        """Claim one job of one key. `options` are further arguments of `lifecycle.claim_keys()`."""
+        with connection.transaction():
+            keys = self._to_claim(LimitedLane(), lifecycle.lock_keys(connection, [key]))
+            return lifecycle.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
+
+    def due_keys(self, connection: EngineConnection, lane: Lane) -> list[str]:
+        """Return keys of a lane with due jobs, those of the next step of the circle first."""
+        after_key = self._lanes.setdefault(lane, LimitedLane()).after_key
+        found = lifecycle.find_keys(connection, lane, after_key=after_key, known={}, wanted=KEYS, visits=VISITS)
+        return [key.limit_key for key in found if key.is_locked]
+
+    def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str]) -> list[KeyToClaim]:
+        known, now = registry.limits(), time.monotonic()
+        keys = []
+        for key in limit_keys:
+            limit = known.get(limits.name_of(key))
+            if limit is not None:  # else it is a limit of newer or older code: other workers claim its jobs
+                open_after_id, seen_at = self._open_after.get(key, (0, now))
+                is_recent = now - seen_at <= COUNT_SECONDS
+                cursor = state.known().get(key, Cursor())
+                keys.append(KeyToClaim(key, limit, cursor, open_after_id if is_recent else 0))
+        return keys
+
+    def _learn(self, lane: Lane, state: LimitedLane, results: Iterable[KeyResult]) -> None:
+        now = time.monotonic()
+        for result in results:
+            self._open_after.pop(result.limit_key, None)
+            if result.open_after_id is not None:
+                self._open_after[result.limit_key] = result.open_after_id, now
+            if result.due_seconds is not None:
+                state.circle.wait(now + max(result.due_seconds, 0.0))
+            elif not result.admits_more or not result.is_claimed:
+                self._busy.setdefault(result.limit_key, set()).add(lane)
+                state.circle.wait(now + BUSY_SECONDS)
+        for key in list(self._open_after)[: -CURSORS * KEYS]:
+            del self._open_after[key]
+
+    def _learn_from_search(self, state: LimitedLane, found: Iterable[FoundKey]) -> None:
+        now = time.monotonic()
+        for key in found:
+            if key.due_seconds is None:
+                state.cursors.pop(key.limit_key, None)
+            elif key.due_seconds > 0:
+                state.circle.wait(now + key.due_seconds)
+            elif not key.is_locked:
+                state.circle.wait(now + LOCKED_SECONDS)
+
+
+def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
+    groups: list[dict[Lane, Cursor]] = []
+    for lane, cursor in cursors.items():
+        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
+            groups[-1][lane] = cursor
+        else:
+            groups.append({lane: cursor})
+    return groups

@@ -1,0 +1,322 @@
+"""Tests of claims of limited jobs: what a limit admits, which jobs are claimed, and races of two sessions.
+
+The invariant of a concurrency limit is checked from the executions themselves: at no instant are more of them open
+than the limit of their key admits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.limits import Limit
+from tests import helpers
+from tests.concurrency import limits
+from tests.concurrency.limits import LANE, add, claim, finish, found, ids
+
+TWO = Limit("two", key="{key}", concurrency=2)
+ONE_BY_ONE = Limit("one", key="{key}", ordered=True)
+BLOCKED = Limit("one", key="{key}", ordered=True, on_dead="block")
+FAIR = Limit("fair", key="{key}")
+PAIRS = Limit("fair", key="{key}", share=2)
+RATE = Limit("rate", rate="20/s", burst=2)
+FAR = Cursor(lifecycle.EPOCH + timedelta(days=36500), 1)
+
+OVERLAPS = """
+SELECT first.limit_key, first.id, count(*)
+FROM pgqueue_execution AS first
+JOIN pgqueue_execution AS other ON other.limit_key = first.limit_key
+    AND other.claimed_at <= first.claimed_at
+    AND coalesce(other.finished_at, 'infinity') > first.claimed_at
+GROUP BY first.limit_key, first.id
+HAVING count(*) > %s
+"""
+
+
+# ------------------------------------------------------------------ concurrency
+
+
+def test_claim_of_key_takes_only_free_slots(engine):
+    first, second, third = add(engine, "two:a", 3)
+    [other] = add(engine, "two:b")
+    begun = claim(engine, TWO)
+    assert sorted(ids(begun)) == [first, second, other]
+    assert ids(claim(engine, TWO)) == []
+    lifecycle.succeed(engine, helpers.succeeded(begun.claimed[0].key))
+    assert ids(claim(engine, TWO)) == [third]
+
+
+@pytest.mark.parametrize("ending", ["released", "failed", "rescued", "removed"])
+def test_slot_is_free_whatever_ended_the_execution(engine, ending):
+    _, _, third = add(engine, "two:a", 3)
+    [job, _] = claim(engine, TWO).claimed
+    if ending == "released":
+        lifecycle.release(engine, [lifecycle.Released(job.key, 3600.0)])
+    elif ending == "failed":
+        lifecycle.fail(engine, helpers.failed(job.key, 3600.0))
+    elif ending == "rescued":
+        helpers.end_lease(engine, job.execution_id)
+        lifecycle.rescue(engine, lambda execution: 3600.0, error="lost")
+    else:
+        engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job.job_id])
+        lifecycle.remove_orphans(engine, [job.key])
+    assert ids(claim(engine, TWO)) == [third]
+
+
+def test_weight_takes_several_slots(engine):
+    heavy = add(engine, "two:a", 2, weight=2)
+    [light] = add(engine, "two:a")
+    assert ids(claim(engine, TWO)) == heavy[:1]
+    assert ids(claim(engine, TWO)) == []
+    limit = Limit("two", key="{key}", concurrency=5)
+    assert ids(claim(engine, limit)) == [heavy[1], light]
+
+
+def test_job_heavier_than_lowered_limit_takes_all_of_it(engine):
+    [heavy, _] = add(engine, "two:a", 2, weight=9)
+    assert ids(claim(engine, TWO)) == [heavy]
+    assert ids(claim(engine, TWO)) == []
+
+
+def test_count_skips_only_executions_that_have_ended(engine):
+    """A count that begins behind an ended execution finds the open ones, also after the ids restart."""
+    add(engine, "two:a", 6)
+    begun = claim(engine, TWO)
+    [result] = begun.results
+    assert result.open_after_id == min(job.execution_id for job in begun.claimed) - 1
+    finish(engine, begun)
+    [result] = claim(engine, TWO, count=1).results
+    assert ids(claim(engine, TWO, open_after=result.open_after_id)) != []
+    assert ids(claim(engine, TWO, open_after=result.open_after_id)) == []
+    engine.execute("SELECT setval('pgqueue_execution_id_seq', 50)")
+    assert ids(claim(engine, TWO, open_after=60)) == []
+
+
+def test_second_session_waits_for_no_key_and_claims_nothing_of_it(engine, second, gates):
+    add(engine, "two:a", 4)
+    with gates("CLAIM_KEYS", engine, lambda: claim(engine, TWO, count=1)) as claiming:
+        assert [(key.limit_key, key.is_locked) for key in found(second)] == [("two:a", False)]
+        assert ids(claim(second, TWO)) == []
+    assert len(ids(claiming.result())) == 1
+    assert len(ids(claim(second, TWO))) == 1
+
+
+def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
+    """The first session has locked the key, but has not counted. It must see what was committed before its lock."""
+    add(engine, "two:a", 4)
+    with engine.transaction():
+        assert lifecycle.lock_keys(engine, ["two:a"]) == ["two:a"]
+        engine.execute("SELECT 1")  # a statement with an older snapshot changes nothing
+    assert len(ids(claim(second, TWO))) == 2
+    assert ids(claim(engine, TWO)) == []
+
+
+@pytest.mark.slow
+def test_sessions_at_once_never_exceed_limit(engine, new_connection):
+    """Four sessions claim and complete for a while. Of each key, at most two executions are open at each instant."""
+    for key in range(5):
+        add(engine, f"two:{key}", 120)
+    connections = [new_connection() for _ in range(4)]
+    done = threading.Barrier(5, timeout=60)
+
+    def work(connection):
+        try:
+            idle_since = None
+            while idle_since is None or time.monotonic() - idle_since < 0.5:
+                begun = claim(connection, TWO, count=3)
+                finish(connection, begun)
+                idle_since = None if begun.claimed else idle_since or time.monotonic()
+        finally:
+            done.wait()
+
+    threads = [threading.Thread(target=work, args=[connection]) for connection in connections]
+    for thread in threads:
+        thread.start()
+    done.wait()
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_job WHERE state = 'succeeded'") == 600
+    assert engine.execute(OVERLAPS, [2]).fetchall() == []
+
+
+# ------------------------------------------------------------------ rates
+
+
+def test_rate_admits_burst_and_then_a_token_at_a_time(engine):
+    first, second, third = add(engine, "rate", 3)
+    begun = claim(engine, RATE)
+    assert ids(begun) == [first, second]
+    [result] = begun.results
+    assert result.admits_more is False and 0.0 < result.due_seconds <= 0.05
+    assert ids(claim(engine, RATE)) == []
+    helpers.wait_until(lambda: ids(claim(engine, RATE)) == [third])
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state") == 1
+
+
+def test_rate_in_every_window_is_at_most_rate_and_burst(engine):
+    add(engine, "rate", 40)
+    helpers.wait_until(
+        lambda: (claim(engine, RATE), helpers.scalar(engine, "SELECT count(*) FROM pgqueue_execution"))[1] == 40
+    )
+    starts = [at for (at,) in engine.execute("SELECT started_at FROM pgqueue_execution ORDER BY started_at").fetchall()]
+    for seconds, most in ((0.05, 2), (0.2, 5), (1.0, 21)):  # (seconds × 20) + burst - 1
+        for begin in starts:
+            window = [at for at in starts if begin <= at < begin + timedelta(seconds=seconds)]
+            assert len(window) <= most, (seconds, len(window))
+    assert (starts[-1] - starts[0]).total_seconds() >= 38 / 20
+
+
+def test_weight_spends_several_tokens(engine):
+    limit = Limit("rate", rate="1000/s", burst=5)
+    add(engine, "rate", 2, weight=3)
+    begun = claim(engine, limit)
+    assert len(begun.claimed) == 1
+    [result] = begun.results
+    assert 0.0 < result.due_seconds <= 0.001
+
+
+def test_clock_that_goes_back_delays_by_an_empty_bucket_at_most(engine):
+    engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '1 h')")
+    [job_id] = add(engine, "rate")
+    [result] = claim(engine, RATE).results
+    assert 0.04 < result.due_seconds <= 0.05
+    engine.execute("UPDATE pgqueue_limit_state SET full_at = now() - interval '1 h'")
+    assert ids(claim(engine, RATE)) == [job_id]
+
+
+def test_rated_jobs_are_not_prefetched(engine):
+    add(engine, "rate", 9)
+    limit = Limit("rate", rate="9/s", burst=9)
+    assert len(ids(claim(engine, limit, count=9, free_slots=2))) == 2
+    add(engine, "fair:a", 9)
+    begun = claim(engine, FAIR, "fair:a", count=9, free_slots=2)
+    assert len(begun.claimed) == 9
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_execution WHERE started_at IS NULL") == 7
+
+
+def test_held_key_admits_nothing_until_the_hold_ends(engine):
+    engine.execute(
+        "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
+        "VALUES ('two:a', now(), now() + interval '9 s')"
+    )
+    add(engine, "two:a")
+    [result] = claim(engine, TWO).results
+    assert not result.is_claimed and 8.0 < result.due_seconds <= 9.0
+
+
+# ------------------------------------------------------------------ order
+
+
+def test_ordered_key_runs_in_order_of_ids_with_retries(engine):
+    first, second, third = add(engine, "one:a", 3, order=1)
+    assert ids(claim(engine, ONE_BY_ONE)) == [first]
+    begun = claim(engine, ONE_BY_ONE)
+    assert ids(begun) == []
+    assert not begun.results[0].admits_more
+    lifecycle.fail(engine, helpers.failed(_key_of(engine, first), 3600.0))
+    begun = claim(engine, ONE_BY_ONE)
+    assert ids(begun) == [] and 3590 < begun.results[0].due_seconds <= 3600
+    lifecycle.run_now(engine, [first])
+    for job_id in (first, second, third):
+        begun = claim(engine, ONE_BY_ONE)
+        assert ids(begun) == [job_id]
+        finish(engine, begun)
+
+
+@pytest.mark.parametrize(("order", "limit", "goes_on"), [(1, ONE_BY_ONE, True), (2, BLOCKED, False)])
+def test_dead_job_blocks_its_key_or_not(engine, order, limit, goes_on):
+    first, second = add(engine, "one:a", 2, order=order)
+    claim(engine, limit)
+    lifecycle.fail(engine, helpers.failed(_key_of(engine, first), None))
+    assert ids(claim(engine, limit)) == ([second] if goes_on else [])
+    if not goes_on:
+        lifecycle.retry(engine, [first])
+        begun = claim(engine, limit)
+        assert ids(begun) == [first]
+        finish(engine, begun)
+        assert ids(claim(engine, limit)) == [second]
+
+
+def test_ordered_key_waits_for_a_job_in_another_queue(engine):
+    [first] = add(engine, "one:a", order=1, queue_name="other")
+    [second] = add(engine, "one:a", order=1)
+    assert ids(claim(engine, ONE_BY_ONE)) == []
+    engine.execute("UPDATE pgqueue_job SET state = 'cancelled', finished_at = now() WHERE id = %s", [first])
+    assert ids(claim(engine, ONE_BY_ONE)) == [second]
+
+
+# ------------------------------------------------------------------ turns
+
+
+@pytest.mark.parametrize(("limit", "counts"), [(FAIR, [4, 3, 3]), (PAIRS, [4, 3, 3])])
+def test_keys_take_turns_within_a_claim(engine, limit, counts):
+    for key, count in (("fair:a", 50), ("fair:b", 3), ("fair:c", 30)):
+        add(engine, key, count)
+    claimed = claim(engine, limit, count=10).claimed
+    assert [sum(job.limit_key == key for job in claimed) for key in ("fair:a", "fair:b", "fair:c")] == counts
+    share = limit.share
+    assert [job.limit_key for job in claimed[: 3 * share]] == [
+        key for key in ("fair:a", "fair:b", "fair:c") for _ in range(share)
+    ]
+
+
+# ------------------------------------------------------------------ the search for keys
+
+
+def test_search_visits_keys_in_order_and_locks_due_ones(engine, second):
+    add(engine, "two:b", 2)
+    add(engine, "two:a", 2, delay=60.0)
+    add(engine, "two:c", queue_name="other")
+    with engine.transaction():
+        late, due = found(engine)
+        assert (late.limit_key, late.is_locked) == ("two:a", None) and 59 < late.due_seconds <= 60
+        assert (due.limit_key, due.is_locked) == ("two:b", True) and due.due_seconds <= 0
+        assert lifecycle.lock_keys(second, ["two:a", "two:b"]) == ["two:a"]
+    assert lifecycle.lock_keys(second, ["two:b"]) == ["two:b"]
+    assert [key.limit_key for key in found(engine, after_key="two:a")] == ["two:b"]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"two:b": Cursor()}, ["two:a", "two:b", "two:c"]),
+        ({"two:0": Cursor(), "two:b": FAR, "two:z": Cursor()}, ["two:a", "two:c"]),
+        ({"two:a": FAR, "two:b": FAR, "two:c": FAR}, []),
+    ],
+)
+def test_search_uses_the_cursors_of_known_keys(engine, known, expected):
+    for key in ("two:a", "two:b", "two:c"):
+        add(engine, key, 3)
+    keys = found(engine, known=known)
+    assert [key.limit_key for key in keys if key.is_locked] == expected
+    assert sorted(key.limit_key for key in keys) == sorted({"two:a", "two:b", "two:c", *known})
+
+
+def test_search_ends_after_the_wanted_keys(engine):
+    for number in range(9):
+        add(engine, f"two:{number}")
+    assert [key.limit_key for key in found(engine, wanted=3)] == ["two:0", "two:1", "two:2"]
+    assert len(found(engine, visits=5)) == 5
+
+
+def test_scan_returns_each_lane_of_limited_jobs(engine):
+    add(engine, "two:a", 3)
+    add(engine, "two:b", queue_name="mail")
+    helpers.make_job(engine, queue_name="plain")
+    engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE id = 1")
+    lanes = [Lane("default", 7, True), LANE, Lane("mail", 0, True)]
+    assert lifecycle.scan_limited_lanes(engine) == lanes
+    assert list(lifecycle.scan_lanes(engine).due_in) == [Lane("plain", 0)]
+
+
+def test_plain_claims_do_not_see_limited_jobs(engine):
+    add(engine, "two:a", 3)
+    assert helpers.claim_all(engine) == []
+    assert limits.ids(claim(engine, TWO)) != []
+
+
+def _key_of(engine, job_id):
+    return next(each.key for each in lifecycle.open_executions(engine, 1) if each.job_id == job_id)
