@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from django.db import connections, router
+from django.db import connections, router, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -14,7 +15,8 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import clock
 from django_pgqueue.exceptions import Duration, seconds
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
+from django_pgqueue.lifecycle import Claimed, Cursor, KeyToClaim, Lane, LaneScan
+from django_pgqueue.limits import name_of
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -62,23 +64,28 @@ def run_jobs(
     queue_names = [queue_name] if isinstance(queue_name, str) else queue_name
     left_seconds, shift_seconds = _seconds_until(until), clock.shift_seconds
     count = 0
+    rests: dict[Lane, float] = {}
+    """Seconds until the limits of a lane may admit a job."""
     try:
         while max_jobs is None or count < max_jobs:
             tick_in = _fire_schedules(alias) if schedules else math.inf
             due_in, _, paused, _ = _scan_lanes(alias, queue_names)
+            due_in |= {lane: rest for lane, rest in rests.items() if lane in due_in}
             change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
             wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
                 break
             left_seconds -= wait_seconds
             clock.shift_seconds += wait_seconds
+            rests = {lane: max(0.0, rest - wait_seconds) for lane, rest in rests.items()}
             if change_in <= wait_seconds:  # scan again: a schedule or a resumed task may have a job of higher priority
                 continue
             lanes = [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds]
-            claimed = _claim_one(alias, lanes, paused)
-            if claimed is None and not wait_seconds:  # all due jobs are locked by other transactions
-                break
+            claimed = _claim_one(alias, lanes, paused, rests)
+            if claimed is None and not wait_seconds and not any(lane.is_limited for lane in lanes):
+                break  # all due jobs are locked by other transactions
             if claimed is not None:
+                rests.clear()  # the end of a job can free a slot
                 count += 1
                 report = run_here(alias, claimed)
                 if raising and report.is_failure and report.exception is not None:
@@ -107,10 +114,15 @@ def _fire_schedules(alias: str) -> float:
 def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
     """Return the lanes, highest priority first, and what is paused, with all names of paused tasks."""
     found, paused_queues, paused, seen_at = lifecycle.scan_lanes(connections[alias])
+    limited = lifecycle.scan_limited_lanes(connections[alias]) if registry.limits() else []
+    found |= {lane: 0.0 for lane in limited if lane.queue_name not in paused_queues}
     lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
     in_order = sorted(lanes, key=lambda lane: -lane.priority)
-    due_in = {lane: max(found[lane], _due_in(alias, lane, names) if names else 0.0) for lane in in_order}
+    due_in = {
+        lane: max(found[lane], _due_in(alias, lane, names) if names and not lane.is_limited else 0.0)
+        for lane in in_order
+    }
     return LaneScan(due_in, paused_queues, names, seen_at)
 
 
@@ -137,14 +149,40 @@ def _resumes_in(alias: str) -> float:
     return min((seconds_left for seconds_left in left if seconds_left > 0), default=math.inf)
 
 
-def _claim_one(alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str]) -> Claimed | None:
-    claimed = lifecycle.claim(
-        connections[alias],
-        dict.fromkeys(lanes, Cursor()),
-        limit=1,
-        free_slots=1,
-        worker_id=CALLERS_ID,
-        lease_seconds=get_settings().LEASE,
-        paused_tasks=paused_tasks,
-    )
-    return claimed[0] if claimed else None
+def _claim_one(
+    alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str], rests: dict[Lane, float]
+) -> Claimed | None:
+    """Claim one job from the first lane that has one. Note how long lanes rest whose limits admit none."""
+    options: dict[str, Any] = {
+        "worker_id": CALLERS_ID,
+        "lease_seconds": get_settings().LEASE,
+        "paused_tasks": paused_tasks,
+    }
+    for lane in lanes:
+        if lane.is_limited:
+            claimed, rests[lane] = _claim_limited(alias, lane, options)
+        else:
+            claimed = lifecycle.claim(connections[alias], {lane: Cursor()}, limit=1, free_slots=1, **options)
+        if claimed:
+            return claimed[0]
+    return None
+
+
+def _claim_limited(alias: str, lane: Lane, options: dict[str, Any]) -> tuple[list[Claimed], float]:
+    """Claim one limited job of a lane. Return it and the seconds until a limit may admit another."""
+    connection, limits, wait_seconds = connections[alias], registry.limits(), math.inf
+    after_key = ""
+    while True:
+        with transaction.atomic(using=alias):
+            found = lifecycle.find_keys(connection, lane, after_key=after_key, known={}, wanted=100, visits=1000)
+            keys = [
+                KeyToClaim(key.limit_key, limit, Cursor())
+                for key in found
+                if key.is_locked and (limit := limits.get(name_of(key.limit_key))) is not None
+            ]
+            claim = lifecycle.claim_keys(connection, lane, keys, limit=1, free_slots=1, **options) if keys else None
+        waits = [key.due_seconds for key in found] + [result.due_seconds for result in (claim.results if claim else [])]
+        wait_seconds = min([wait_seconds, *(seconds_left for seconds_left in waits if (seconds_left or 0) > 0)])
+        if not found or claim is not None and claim.claimed:
+            return claim.claimed if claim is not None else [], wait_seconds
+        after_key = found[-1].limit_key

@@ -245,7 +245,8 @@ class Fetcher(Service):
             if room > 0:
                 claimed = [*claimed, *self._claim_from(room, from_start=True)]
                 from_start = True
-        self.empty_scans = 0 if claimed else self.empty_scans + from_start
+        is_empty = not claimed and not self.lanes.limited.have_waiting
+        self.empty_scans = self.empty_scans + from_start if is_empty else 0
         self._scanned_from_start = from_start
         return claimed
 

@@ -50,6 +50,9 @@ class Circle:
         self.from_start = from_start
         """Whether the searches of this circle use no cursors."""
         self.is_fruitful = False
+        """Whether a job was claimed."""
+        self.has_waiting = False
+        """Whether a due job waits for a slot or a token."""
         self.wait_until = float("inf")
 
     def wait(self, until: float) -> None:
@@ -69,9 +72,11 @@ class LimitedLane:
         self.freed: dict[str, None] = {}
         """Busy keys of which a job has ended in this process."""
         self.rest_until = 0.0
+        self.has_waiting = False
+        """Whether the last circle found a due job that waits for a slot or a token."""
         self._pacing = Pacing()
         self._full_at = 0.0
-        """When the next circle without cursors is due."""
+        """When the next circle without cursors may begin."""
         self._served_freed = False
 
     def take_freed(self) -> list[str]:
@@ -113,12 +118,13 @@ class LimitedLane:
         now, circle = time.monotonic(), self.circle
         if circle.from_start:
             self._full_at = now + self._pacing.after(now - circle.began_at)
-        if circle.is_fruitful or (not circle.from_start and now >= self._full_at):
-            self.rest_until = 0.0  # the next circle begins at once
-        else:
-            self.rest_until = circle.wait_until
+        self.has_waiting = circle.has_waiting
+        if circle.is_fruitful:
+            self.rest_until = 0.0
+        else:  # jobs may lie behind a cursor: no long rest before a circle without cursors
+            self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self._full_at)
         self.after_key = ""
-        self.circle = Circle(from_start=now >= self._full_at)
+        self.circle = Circle(from_start=not circle.is_fruitful or now >= self._full_at)
 
 
 class LimitedLanes:
@@ -153,6 +159,11 @@ class LimitedLanes:
                     self._lanes[busy_lane].freed[key] = None
         state = self._lanes.get(lane)
         return 0.0 if state is None or state.freed else state.rest_until
+
+    @property
+    def have_waiting(self) -> bool:
+        """Whether due jobs wait for a slot or a token, as far as this process has seen."""
+        return any(state.has_waiting for state in self._lanes.values())
 
     def wake(self) -> None:
         """Let no lane rest, because jobs may have been enqueued."""
@@ -220,6 +231,7 @@ class LimitedLanes:
             self._open_after.pop(result.limit_key, None)
             if result.open_after_id is not None:
                 self._open_after[result.limit_key] = result.open_after_id, now
+            state.circle.has_waiting |= not result.admits_more
             if result.due_seconds is not None:
                 state.circle.wait(now + max(result.due_seconds, 0.0))
             elif not result.admits_more or not result.is_claimed:

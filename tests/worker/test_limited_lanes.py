@@ -1,0 +1,141 @@
+"""Test how a fetcher claims limited jobs: in turns with plain jobs and among keys, and when it tries again."""
+
+from __future__ import annotations
+
+import time
+from types import MappingProxyType
+
+import pytest
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.limits import Limit
+from tests import helpers
+from tests.concurrency.limits import add
+from tests.worker.test_fetcher import drain, make_fetcher, take
+
+__all__ = ["make_fetcher"]
+
+LIMITS = {
+    limit.name: limit
+    for limit in (
+        Limit("two", key="{key}", concurrency=2),
+        Limit("fair", key="{key}"),
+        Limit("rate", key="{key}", rate="50/s"),
+        Limit("one", key="{key}", ordered=True, on_dead="block"),
+    )
+}
+
+
+@pytest.fixture(autouse=True)
+def known_limits(monkeypatch):
+    monkeypatch.setattr(registry, "_limits", MappingProxyType(LIMITS))
+
+
+def finish(connection, jobs):
+    lifecycle.succeed(connection, helpers.succeeded(*(job.key for job in jobs)))
+
+
+def test_fetcher_drains_limited_and_plain_jobs(engine, make_fetcher):
+    expected = add(engine, "fair:a", 30) + add(engine, "two:a", 9) + helpers.make_jobs(engine, 30)
+    fetcher, claimed = make_fetcher(capacity=4), []
+
+    def turn():
+        fetcher.tick()
+        jobs = take(fetcher)
+        finish(engine, jobs)
+        fetcher.lanes.limited.note_ended({job.limit_key for job in jobs if job.limit_key})
+        claimed.extend(job.job_id for job in jobs)
+        return len(claimed) >= len(expected)
+
+    helpers.wait_until(turn)
+    assert sorted(claimed) == sorted(expected)
+
+
+def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, make_fetcher):
+    add(engine, "fair:a", 40)
+    helpers.make_jobs(engine, 40)
+    helpers.make_job(engine, priority=9)
+    fetcher = make_fetcher(capacity=1)
+    kinds = []
+    for _ in range(9):
+        fetcher.tick()
+        kinds += [job.priority or bool(job.limit_key) for job in take(fetcher, 1)]
+    assert kinds[0] == 9
+    assert 3 <= sum(kind is True for kind in kinds[1:]) <= 5
+
+
+def test_small_key_waits_for_one_round_behind_a_large_one(engine, make_fetcher):
+    add(engine, "fair:large", 500)
+    small = add(engine, "fair:small", 3)
+    fetcher = make_fetcher(capacity=1)
+    claimed = []
+    while not set(small) <= set(claimed):
+        fetcher.tick()
+        claimed += [job.job_id for job in take(fetcher)]
+    assert len(claimed) <= 2 * len(small) + 1
+
+
+def test_ended_job_lets_its_key_be_claimed_at_once(engine, make_fetcher):
+    add(engine, "two:a", 5)
+    fetcher = make_fetcher(capacity=4)
+    fetcher.tick()
+    [first, _] = take(fetcher)
+    fetcher.tick()
+    assert not fetcher.pool.submitted
+    lane = next(iter(fetcher.lanes._due_at))
+    assert fetcher.lanes.limited.rests_until(lane) > time.monotonic() + 0.5
+    finish(engine, [first])
+    fetcher.lanes.limited.note_ended(["two:a"])
+    fetcher.tick()
+    assert len(take(fetcher)) == 1
+
+
+def test_slot_freed_by_another_worker_is_used_within_a_second(engine, make_fetcher):
+    add(engine, "two:a", 3)
+    other, fetcher = make_fetcher(), make_fetcher()
+    other.tick()
+    jobs = take(other)
+    assert fetcher.tick() <= 1.0
+    assert not fetcher.pool.submitted
+    finish(engine, jobs)
+    began = time.monotonic()
+    helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1], 3)
+    assert time.monotonic() - began < 1.5
+
+
+def test_idle_fetcher_sleeps_until_the_next_token(engine, make_fetcher):
+    add(engine, "rate:a", 2)
+    fetcher = make_fetcher()
+    fetcher._idle_steps = 99
+    fetcher.tick()
+    assert len(take(fetcher)) == 1
+    sleeps = [fetcher.tick() for _ in range(3)]
+    assert all(0.0 <= seconds <= 0.021 for seconds in sleeps)
+    helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1])
+
+
+def test_unknown_limit_is_left_to_other_workers(engine, make_fetcher):
+    add(engine, "newer:a", 2)
+    [known] = add(engine, "fair:a")
+    assert [job.job_id for job in drain(make_fetcher(), engine)] == [known]
+
+
+def test_worker_until_empty_waits_for_tokens_but_not_for_blocked_keys(engine, make_fetcher):
+    first, _ = add(engine, "one:a", 2, order=2)
+    rated = add(engine, "rate:a", 5)
+    fetcher = make_fetcher()
+    fetcher.tick()
+    jobs = {job.job_id: job for job in take(fetcher)}
+    lifecycle.fail(engine, helpers.failed(jobs.pop(first).key, None))
+    finish(engine, jobs.values())
+    claimed = [*jobs, *(job.job_id for job in drain(fetcher, engine))]
+    assert sorted(claimed) == rated
+
+
+def test_row_that_cannot_be_claimed_does_not_stop_its_key(engine, make_fetcher):
+    first, second = add(engine, "two:a", 2)
+    [other] = add(engine, "two:b")
+    with helpers.users_trigger(engine, f"OLD.id = {first} AND NEW.state = 'running'"):
+        claimed = [job.job_id for job in drain(make_fetcher(), engine)]
+    assert sorted(claimed) == [second, other]
+    assert helpers.state_of(engine, first) == "dead"
