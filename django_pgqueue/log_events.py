@@ -70,6 +70,12 @@ EVENTS: Final[dict[str, Event]] = {
     "task_unknown": Event(
         "WARNING", "A job is released because this worker cannot run its task. Once a minute per task.", JOB_FIELDS
     ),
+    "throttled_without_limit": Event(
+        "WARNING", "A job without a limit has raised `Throttled`. Once per task and process.", JOB_FIELDS
+    ),
+    "job_not_admitted": Event(
+        "INFO", "The limit of a job does not admit it in immediate mode: a worker runs it.", ("job_id", "reason")
+    ),
     "no_isolated_process": Event("WARNING", "A job is released because no process could be started.", JOB_FIELDS),
     "event_loop_blocked": Event("WARNING", "A job is released because its event loop is blocked.", JOB_FIELDS),
     "result_discarded": Event("WARNING", "Another process has closed the execution of a result.", JOB_FIELDS),

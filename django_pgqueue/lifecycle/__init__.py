@@ -59,6 +59,7 @@ from .history import (
 )
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
+from .limited_job import KeyOfJob, LimitedClaim, LimitWait, claim_limited_job, lock_key_of
 from .limits import (
     FoundKey,
     KeyClaim,
@@ -190,10 +191,13 @@ __all__ = [
     "JobOptions",
     "KeptLog",
     "KeyClaim",
+    "KeyOfJob",
     "KeyResult",
     "KeyToClaim",
     "Lane",
     "LaneScan",
+    "LimitWait",
+    "LimitedClaim",
     "LimitedCursor",
     "Noted",
     "OpenExecution",
@@ -229,6 +233,7 @@ __all__ = [
     "change_schedule",
     "claim",
     "claim_keys",
+    "claim_limited_job",
     "claim_one",
     "confirm_schedules",
     "dead_calls",
@@ -254,6 +259,7 @@ __all__ = [
     "fire",
     "holders",
     "keep_logs",
+    "lock_key_of",
     "lock_keys",
     "may_divide",
     "merge_rollups",

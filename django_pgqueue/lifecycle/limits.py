@@ -149,7 +149,7 @@ def claim_keys(
             "priority": lane.priority,
             "limit_keys": texts(key.limit_key for key in keys),
             "concurrencies": numbers(1 if each.ordered else each.concurrency or 0 for each in limits),
-            "intervals_us": numbers(_microseconds(each.interval_seconds) for each in limits),
+            "intervals_us": numbers(microseconds(each.interval_seconds) for each in limits),
             "bursts": numbers(each.burst if each.interval_seconds else 0 for each in limits),
             "shares": numbers(each.share for each in limits),
             "are_ordered": texts(str(each.ordered) for each in limits),
@@ -174,6 +174,6 @@ def claim_keys(
     return KeyClaim(claimed, [KeyResult(*row[COLUMNS_OF_JOB:]) for row in rows if row[0] is None])
 
 
-def _microseconds(seconds: float | None) -> int:
+def microseconds(seconds: float | None) -> int:
     """Return the interval of a token, rounded up: rounded down, the starts of a period would exceed the rate."""
     return math.ceil(round((seconds or 0.0) * 1e6, 3))

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import registry
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.log_events import job_event
+from django_pgqueue.log_events import event, job_event
 
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
 from .execution.error_text import is_a, log_exception
 from .execution.log_recorder import recorder
+from .foreground_claim import claim_at_enqueue
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -116,11 +116,20 @@ def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
 
 
 def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
-    """Run a job at once if it is due, write its result, and log a failure. A receiver of `job_enqueued`."""
-    claimed = lifecycle.claim_one(
-        connections[database], job_id, worker_id=CALLERS_ID, lease_seconds=get_settings().LEASE, only_due=True
-    )
-    if claimed is None:  # due later
+    """Run a job at once if it is due and its limit admits it, write its result, and log a failure.
+
+    A receiver of `job_enqueued`.
+    """
+    claimed, reason = claim_at_enqueue(connections[database], job_id, worker_id=CALLERS_ID)
+    if reason:
+        logger.info(
+            "job %s (%s) is left to a worker: %s",
+            job_id,
+            registry.in_words(sender),
+            reason,
+            extra=event("job_not_admitted", job_id=job_id, reason=reason),
+        )
+    if claimed is None:  # due later, or not admitted by its limit
         return
     report = run_here(database, claimed)
     if report.is_failure:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 
 from .completion.progress_writer import Notes
 from .foreground import attempt, write
+from .foreground_claim import claim
 from .options import Options
 from .runtime.connection import Link
 from .runtime.service import Service
@@ -56,8 +57,15 @@ class ForegroundHeartbeat(Service):
         return min(CANCEL_POLL_SECONDS, self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))
 
 
-def run_one(alias: str, job_id: int) -> Report | None:
-    """Run a ready job in this thread, due or not, and write its result; return None if it could not be claimed.
+class ForegroundRun(NamedTuple):
+    """The report of a job that ran. If its limit does not admit it, `reason` says why."""
+
+    report: Report | None
+    reason: str = ""
+
+
+def run_one(alias: str, job_id: int) -> ForegroundRun:
+    """Run a ready job in this thread, due or not, and write its result. There is no report if it was not claimed.
 
     The task's timeout and isolation do not apply.
     """
@@ -78,18 +86,18 @@ def run_one(alias: str, job_id: int) -> Report | None:
         heartbeat_link.close()
 
 
-def _run(link: Link, worker_id: int, job_id: int, heartbeat: ForegroundHeartbeat) -> Report | None:
+def _run(link: Link, worker_id: int, job_id: int, heartbeat: ForegroundHeartbeat) -> ForegroundRun:
     """Claim the job, run it, and write its result.
 
     The writes use a connection of their own, because the task may leave its connection in an open transaction.
     """
     with link.use() as connection:
-        claimed = lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=get_settings().LEASE)
+        claimed, reason = claim(connection, job_id, worker_id=worker_id)
     if claimed is None:
-        return None
+        return ForegroundRun(None, reason)
     report = attempt(link.alias, claimed, heartbeat.notes, lambda: heartbeat.is_asked)
     heartbeat.stop()  # the lease lasts for the write; progress that the thread wrote after the result would be lost
     heartbeat.join()
     with link.use() as connection:
         write(connection, report, heartbeat.notes)
-    return report
+    return ForegroundRun(report)

@@ -7,6 +7,7 @@ import sys
 
 from django.core.management.base import CommandError, OutputWrapper
 
+from django_pgqueue.registry import in_words
 from django_pgqueue.worker.foreground_run import run_one
 
 from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias
@@ -29,7 +30,9 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         )
     if options["retry"] and job.finished_at is not None:
         job.retry(using=alias)
-    report = run_one(alias, job_id)
+    report, wait = run_one(alias, job_id)
+    if wait:
+        raise CommandError(f"Job {job_id} cannot start now because of its limit {in_words(job.limit_key)}: {wait}.")
     if report is None:
         reason = "pass --retry to make it ready first" if job.finished_at is not None else "a worker has claimed it"
         raise CommandError(f"Job {job_id} is {job.state}, but only a ready job can be run: {reason}.")

@@ -1,0 +1,154 @@
+"""Statements that claim one job with a limit by its id, in the foreground.
+
+As with `limits`, the lock of the key and the claim are two statements of one transaction.
+"""
+
+from typing import Final
+
+# Read the limit key of a ready job, and lock the key.
+#
+# Caller: lifecycle.lock_key_of(), in the transaction of CLAIM_LIMITED_JOB
+# Locks:  an advisory lock for the key, until the transaction ends; SKIP LOCKED: `is_locked` is false if another session
+#         claims jobs of the key
+# Index:  primary key
+LOCK_KEY_OF_JOB: Final = """/* pgqueue:lock_key_of_job */
+SELECT limit_key, pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))
+FROM pgqueue_job
+WHERE id = %(job_id)s AND state = 'ready' AND limit_key IS NOT NULL
+"""
+
+# Claim one job if it is ready and its limit admits it, and open an execution for it. With `only_due`, claim it only if
+# it is also due.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim_limited_job(). The caller's transaction holds the advisory lock of the key
+# Locks:  the job's row, SKIP LOCKED
+# Index:  primary key of jobs, and those of the limit in CLAIM_KEYS
+#
+# What the limit admits is computed as in CLAIM_KEYS. The job may come before other jobs of its key, except for an
+# ordered key. If the limit does not admit a ready job, the only row says why: the job that comes first and its state,
+# the slots in use, and the seconds until the hold ends and until the tokens have come back.
+CLAIM_LIMITED_JOB: Final = """/* pgqueue:claim_limited_job */
+WITH given AS (
+    SELECT %(limit_key)s::varchar AS limit_key, nullif(%(concurrency)s::bigint, 0) AS concurrency,
+           nullif(%(interval_us)s::bigint, 0) AS interval_us, nullif(%(burst)s::bigint, 0) AS burst
+),
+used AS MATERIALIZED (
+    SELECT given.*, open.weight AS used_slots, state.id AS state_id, head.id AS head_id, head.state AS head_state,
+           least(given.concurrency, given.burst, 1000000000) AS heaviest,
+           coalesce(
+               ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
+           )::bigint AS held_us,
+           least(
+               greatest(
+                   ceil(1e6 * date_part('epoch', state.full_at - statement_timestamp() - %(time_shift)s::interval)), 0
+               ),
+               given.burst * given.interval_us
+           )::bigint AS used_us
+    FROM given
+    LEFT JOIN LATERAL (
+        SELECT coalesce(sum(least(limit_weight, given.concurrency)), 0) AS weight
+        FROM pgqueue_execution
+        WHERE limit_key = given.limit_key AND finished_at IS NULL
+    ) AS open ON given.concurrency IS NOT NULL
+    LEFT JOIN LATERAL (
+        SELECT id, full_at
+        FROM pgqueue_limit_state
+        WHERE limit_key = given.limit_key AND held_until IS NULL
+        ORDER BY id DESC
+        LIMIT 1
+    ) AS state ON true
+    LEFT JOIN LATERAL (
+        SELECT held_until
+        FROM pgqueue_limit_state
+        WHERE limit_key = given.limit_key AND held_until IS NOT NULL
+        ORDER BY held_until DESC
+        LIMIT 1
+    ) AS hold ON true
+    LEFT JOIN LATERAL (
+        SELECT id, state
+        FROM pgqueue_job
+        WHERE limit_key = given.limit_key
+          AND limit_order IS NOT NULL
+          AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+        ORDER BY id
+        LIMIT 1
+    ) AS head ON %(is_ordered)s::boolean
+),
+picked AS MATERIALIZED (
+    SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
+           job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
+           job.limit_weight, least(coalesce(job.limit_weight, 1), used.heaviest) AS weight,
+           used.limit_key, used.concurrency, used.interval_us, used.burst, used.used_slots, used.used_us, used.held_us,
+           used.state_id, used.head_id, used.head_state
+    FROM used
+    CROSS JOIN LATERAL (
+        SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
+               max_attempts, crashes, isolated, unknown_since, headers, expires_at, limit_weight
+        FROM pgqueue_job
+        WHERE id = %(job_id)s
+          AND state = 'ready'
+          AND limit_key = used.limit_key
+          AND (NOT %(only_due)s
+               OR run_after <= statement_timestamp() + %(time_shift)s::interval)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+),
+checked AS MATERIALIZED (
+    SELECT picked.*,
+           held_us <= 0
+           AND (NOT %(is_ordered)s::boolean OR head_id = id)
+           AND (concurrency IS NULL OR used_slots + weight <= concurrency)
+           AND (interval_us IS NULL OR used_us + weight * interval_us <= burst * interval_us) AS is_admitted
+    FROM picked
+),
+due AS MATERIALIZED (
+    SELECT checked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM checked
+    WHERE is_admitted
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),
+opened AS (
+    INSERT INTO pgqueue_execution
+        (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at, limit_key, limit_weight)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
+           limit_key, coalesce(limit_weight, 1)
+    FROM due
+),
+spent AS (
+    INSERT INTO pgqueue_limit_state (limit_key, full_at)
+    SELECT limit_key,
+           statement_timestamp() + %(time_shift)s::interval
+           + (used_us + weight * interval_us) * interval '1 microsecond'
+    FROM due
+    WHERE interval_us IS NOT NULL
+),
+replaced AS (
+    DELETE FROM pgqueue_limit_state
+    WHERE id = ANY (ARRAY (SELECT state_id FROM due WHERE interval_us IS NOT NULL))
+)
+SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
+       headers::text,
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       NULL::bigint, NULL::varchar, NULL::bigint, NULL::float8, NULL::float8, NULL::bigint
+FROM due
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       CASE WHEN head_id <> id THEN head_id END, head_state, used_slots::bigint, greatest(held_us, 0) / 1e6,
+       greatest(used_us + (weight - burst) * interval_us, 0) / 1e6, weight
+FROM checked
+WHERE NOT is_admitted
+"""
