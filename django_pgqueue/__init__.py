@@ -27,6 +27,7 @@ from .exceptions import (
     StatementTimeout,
     TaskCancelled,
     TaskTimeout,
+    Throttled,
 )
 from .limits import Limit
 from .progress import Progress
@@ -66,6 +67,7 @@ __all__ = [
     "TaskCancelled",
     "TaskContext",
     "TaskTimeout",
+    "Throttled",
     "Times",
     "aenqueue_many",
     "cron",

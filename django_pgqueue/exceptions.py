@@ -28,6 +28,7 @@ Directives: a task raises one to choose how its attempt ends. They are not error
     Directive
     ├── Retry(after=…)           failed attempt; the next one starts at the given time
     ├── Snooze(after)            requeued for a later time, attempt not counted
+    │   └── Throttled(after)     the same, and no other job with its limit key starts before that time
     ├── Cancel(reason)           the job ends cancelled
     └── Dead(reason)             the job ends dead, even if attempts are left
 
@@ -265,6 +266,14 @@ class Snooze(Directive):
     def __init__(self, after: Duration, reason: str = "") -> None:
         super().__init__(reason)
         self.after_seconds = seconds(after)
+
+
+class Throttled(Snooze):
+    """Raise in a task to snooze the job, and to hold its limit key, for example after an HTTP status 429.
+
+    No worker starts a job with this key before the time `after` has passed. The longest hold of a key counts. If the
+    job has no limit, this is a `Snooze`, and the worker logs a warning. The arguments are those of `Snooze`.
+    """
 
 
 class Cancel(Directive):

@@ -176,11 +176,11 @@ job_released = TaskSignal(
 """A worker released a job. `error` is the reason, or an empty string. `delay_seconds` is None if the job is due as
 before."""
 job_snoozed = TaskSignal(
-    "The task raised `Snooze`, and the job is ready again for a later time.",
+    "The task raised `Snooze` or `Throttled`, and the job is ready again for a later time.",
     where=_CALLBACKS,
     arguments=(*_ATTEMPT, "error", "delay_seconds", "duration_seconds"),
 )
-"""A task raised `Snooze`. `error` is its reason, or an empty string."""
+"""A task raised `Snooze` or `Throttled`. `error` is its reason, or an empty string."""
 job_rescued = TaskSignal(
     "A worker closed an execution whose lease had ended. After it, `job_failed`, `job_dead` or `job_cancelled` is "
     "sent.",

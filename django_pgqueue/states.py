@@ -40,7 +40,7 @@ class Outcome(StrEnum):
     RELEASED = "released"
     """The worker released the job without counting the attempt: it was stopping, or it does not know the task."""
     SNOOZED = "snoozed"
-    """The task raised `Snooze`: the job is ready again at a later time, and the attempt was not counted."""
+    """The task raised `Snooze` or `Throttled`: the job is ready again for later, and the attempt was not counted."""
 
 
 class ActOutcome(StrEnum):

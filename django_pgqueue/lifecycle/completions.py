@@ -90,7 +90,10 @@ def release(
 
 
 def snooze(connection: Connection, snoozed: Sequence[Released]) -> dict[int, TransitionResult]:
-    """Release executions until later without counting the attempt, at the request of their tasks."""
+    """Release executions until later without counting the attempt, at the request of their tasks.
+
+    The limit keys of rows with `holds_key` are held as long as the job waits.
+    """
     return _release(connection, snoozed, Outcome.SNOOZED, unknown=False)
 
 
@@ -105,6 +108,7 @@ def _release(
             **key_params(row.key for row in rows),
             "delays_seconds": sparse([row.delay_seconds for row in rows]),
             "errors": [row.error for row in rows],
+            "holds": [row.holds_key for row in rows],
             "outcome": outcome.value,
             "unknown": unknown,
         },

@@ -166,11 +166,15 @@ class Failed(NamedTuple):
 
 
 class Released(NamedTuple):
-    """An execution to release. `delay_seconds`: when its job is due, from now, or None to keep its `run_after`."""
+    """An execution to release. `delay_seconds`: when its job is due, from now, or None to keep its `run_after`.
+
+    `holds_key`: no job with the limit key of the job starts before that time either.
+    """
 
     key: ExecutionKey
     delay_seconds: float | None = None
     error: str = ""
+    holds_key: bool = False
 
 
 class Cancelled(NamedTuple):

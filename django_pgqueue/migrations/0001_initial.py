@@ -181,7 +181,20 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "states of limits",
                 "db_table": "pgqueue_limit_state",
                 "default_permissions": (),
-                "indexes": [models.Index(models.F("limit_key"), models.F("id"), name="pgqueue_limit_state_key")],
+                "indexes": [
+                    models.Index(
+                        models.F("limit_key"),
+                        models.F("id"),
+                        name="pgqueue_limit_state_key",
+                        condition=models.Q(held_until__isnull=True),
+                    ),
+                    models.Index(
+                        models.F("limit_key"),
+                        models.F("held_until"),
+                        name="pgqueue_limit_state_held",
+                        condition=models.Q(held_until__isnull=False),
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(

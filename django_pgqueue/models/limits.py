@@ -9,16 +9,20 @@ from django_pgqueue.db.fields import InstantField
 
 
 class LimitState(models.Model):
-    """How much the starts of jobs have used of the rate of a limit key. The row with the highest id counts.
+    """How much the starts of jobs have used of the rate of a limit key, or how long the key is held.
 
-    A claim inserts a row and deletes the one before. An update would leave dead versions of one row, and while a
-    transaction holds an old snapshot each claim would walk over all of them.
+    Of the rows without `held_until`, the one with the highest id counts. A claim inserts a row and deletes the one
+    before. An update would leave dead versions of one row, and while a transaction holds an old snapshot each claim
+    would walk over all of them.
+
+    Each row with `held_until` is a hold, and the longest one counts. Holds are rows of their own, because completions
+    insert them without the lock of the key. Claims, which hold this lock, never replace them.
     """
 
     id = models.BigAutoField(primary_key=True)
     limit_key = models.CharField(_("limit key"), max_length=200, db_collation="C")
     full_at = InstantField(_("full at"))
-    """When all tokens of the key will have come back."""
+    """When all tokens of the key will have come back. In a hold: when it ends."""
     held_until = InstantField(_("held until"), null=True)
     """No job with the key starts before this time, because a task raised `Throttled`."""
 
@@ -27,7 +31,14 @@ class LimitState(models.Model):
         verbose_name = _("state of a limit")
         verbose_name_plural = _("states of limits")
         default_permissions = ()
-        indexes = [models.Index("limit_key", "id", name="pgqueue_limit_state_key")]
+        indexes = [
+            models.Index(
+                "limit_key", "id", name="pgqueue_limit_state_key", condition=models.Q(held_until__isnull=True)
+            ),
+            models.Index(
+                "limit_key", "held_until", name="pgqueue_limit_state_held", condition=models.Q(held_until__isnull=False)
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.limit_key

@@ -157,14 +157,19 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 #
 # `unknown`: the worker does not know the task, or its arguments do not fit. The job keeps the time of the first such
 # release until an attempt has started. For jobs that go into free slots, the claim records the start.
+#
+# `holds`: the task raised `Throttled`. The limit key of its job is held until the job is due. The hold is a row of its
+# own, which no claim replaces, so the statement needs no lock of the key.
 RELEASE: Final = """/* pgqueue:release */
 WITH mine AS MATERIALIZED (
-    SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds, given.error
+    SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds, given.error,
+           CASE WHEN given.holds AND given.delay_seconds > 0 THEN locked.limit_key END AS held_key
     FROM unnest(
-        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[]
-    ) AS given (id, claimed_ms, delay_seconds, error)
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(errors)s::text[],
+        %(holds)s::boolean[]
+    ) AS given (id, claimed_ms, delay_seconds, error, holds)
     CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
+        SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started, execution.limit_key,
                job.cancel_requested_at IS NOT NULL AS cancelled
         FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
@@ -181,6 +186,17 @@ closed AS (
         finished_at = statement_timestamp() + %(time_shift)s::interval
     FROM mine
     WHERE execution.id = mine.id
+),
+held AS (
+    INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until)
+    SELECT held_key, until, until
+    FROM (
+        SELECT held_key,
+               statement_timestamp() + %(time_shift)s::interval + make_interval(secs => max(delay_seconds)) AS until
+        FROM mine
+        WHERE held_key IS NOT NULL
+        GROUP BY held_key
+    ) AS longest
 ),
 moved AS (
     UPDATE pgqueue_job AS job

@@ -91,8 +91,8 @@ ORDER BY given.place
 # Moves:  ready → running
 # Caller: lifecycle.claim_keys(), from the fetcher. The caller's transaction holds the advisory locks of all keys
 # Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
-# Index:  pgqueue_execution_limited for the count, pgqueue_limit_state_key for the rate, pgqueue_job_limited for the
-#         jobs; pgqueue_job_ordered for the next job of an ordered key
+# Index:  pgqueue_execution_limited for the count, pgqueue_limit_state_key for the rate, pgqueue_limit_state_held for
+#         holds, pgqueue_job_limited for the jobs; pgqueue_job_ordered for the next job of an ordered key
 # Cost:   0.7 ms for one key; 3 ms for 100 keys
 #
 # A key admits jobs up to `free`: the slots that its open executions leave, and the tokens of its rate. The rate is a
@@ -132,7 +132,7 @@ used AS MATERIALIZED (
            head.id AS head_id, head.state AS head_state, head.run_after AS head_run_after,
            least(given.concurrency, given.burst, 1000000000) AS heaviest,
            coalesce(
-               ceil(1e6 * date_part('epoch', state.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
+               ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
            )::bigint AS held_us,
            least(
                greatest(
@@ -147,12 +147,19 @@ used AS MATERIALIZED (
         WHERE limit_key = given.limit_key AND finished_at IS NULL AND id > given.open_after
     ) AS open ON given.concurrency IS NOT NULL
     LEFT JOIN LATERAL (
-        SELECT id, full_at, held_until
+        SELECT id, full_at
         FROM pgqueue_limit_state
-        WHERE limit_key = given.limit_key
+        WHERE limit_key = given.limit_key AND held_until IS NULL
         ORDER BY id DESC
         LIMIT 1
     ) AS state ON true
+    LEFT JOIN LATERAL (
+        SELECT held_until
+        FROM pgqueue_limit_state
+        WHERE limit_key = given.limit_key AND held_until IS NOT NULL
+        ORDER BY held_until DESC
+        LIMIT 1
+    ) AS hold ON true
     LEFT JOIN LATERAL (
         SELECT id, state, run_after
         FROM pgqueue_job

@@ -19,7 +19,19 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
-from django_pgqueue import Cancel, Dead, Retry, Snooze, TaskCancelled, TaskContext, TaskTimeout, fixed, task
+from django_pgqueue import (
+    Cancel,
+    Dead,
+    Retry,
+    Snooze,
+    TaskCancelled,
+    TaskContext,
+    TaskTimeout,
+    Throttled,
+    fixed,
+    registry,
+    task,
+)
 from django_pgqueue.models import Job
 
 
@@ -222,7 +234,29 @@ def raise_directive(kind: str, after: float | None = None) -> None:
     """End as told."""
     if kind == "snooze":
         raise Snooze(after or 0)
+    if kind == "throttled":
+        raise Throttled(after or 0)
     raise {"retry": Retry("again", after=after), "cancel": Cancel("not wanted"), "dead": Dead("hopeless")}[kind]
+
+
+@task
+async def throttle_async(after: float) -> None:
+    """Hold the limit key, from a coroutine."""
+    raise Throttled(after)
+
+
+@task(atomic=True)
+def throttle_atomically(after: float) -> None:
+    """Write a row and hold the limit key. The row is rolled back, the hold is not."""
+    Group.objects.create(name="rolled back")
+    raise Throttled(after)
+
+
+@task
+def enqueue_more(limit_name: str, count: int) -> None:
+    """Enqueue jobs of this task, with a limit that a task of the test declares."""
+    if count:
+        enqueue_more.using(limit=registry.limits()[limit_name]).enqueue(limit_name, count - 1)
 
 
 @task(max_attempts=1)

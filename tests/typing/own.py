@@ -16,6 +16,7 @@ from django_pgqueue import (
     Retry,
     TaskCall,
     TaskContext,
+    Throttled,
     aenqueue_many,
     cron,
     enqueue_many,
@@ -105,6 +106,8 @@ def tokens_of(customer_id: int, prompt: str) -> int:
 @task(limit=Limit("model", key=of_customer, rate="90000/m", burst=5000, weight=tokens_of))
 def limited(customer_id: int, prompt: str) -> str:
     """A task with a limit."""
+    if not prompt:
+        raise Throttled(after=timedelta(minutes=1), reason="429")
     return prompt
 
 
@@ -214,6 +217,7 @@ def refused() -> None:
     typed.enqueue("x", [], Group())  # type: ignore[arg-type]  # not a UUID
     typed.enqueue(UUID(int=1), [Decimal(1)], Group())  # type: ignore[list-item]  # not a Line
     typed.enqueue(UUID(int=1), [], 7)  # type: ignore[arg-type]  # a key: cast() says that it is meant
+    Throttled()  # type: ignore[call-arg]  # after is missing
     Limit("x", "{number}")  # type: ignore[call-arg]  # all but the name are keywords
     Limit("x", rate=5)  # type: ignore[arg-type]  # it is to be "5/s"
     Limit("x", ordered=True, on_dead="stop")  # type: ignore[arg-type]  # no such way

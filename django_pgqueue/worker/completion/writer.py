@@ -14,7 +14,7 @@ from functools import partial
 from operator import countOf
 from typing import Final, NamedTuple
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
@@ -127,6 +127,25 @@ def _log(report: Report, result: TransitionResult) -> None:
         )
     elif result.status is TransitionStatus.DONE and report.ending is Ending.UNKNOWN:
         _warn_unknown(report)
+    elif report.holds_key and report.claimed.limit_key is None:
+        _warn_throttled(report)
+
+
+_throttled: set[str] = set()
+"""Tasks without a limit that raised `Throttled`."""
+
+
+def _warn_throttled(report: Report) -> None:
+    """Log that `Throttled` held no limit key, once for each task."""
+    claimed = report.claimed
+    if claimed.task_name not in _throttled:
+        _throttled.add(claimed.task_name)
+        logger.warning(
+            "job %s raised Throttled, but has no limit, so it is only snoozed: pass limit= to the task %s",
+            claimed.job_id,
+            registry.in_words(claimed.task_name),
+            extra=job_event("throttled_without_limit", claimed),
+        )
 
 
 _warned_at: dict[str, float] = {}
@@ -186,7 +205,7 @@ def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int
 
 
 def _released_rows(reports: Sequence[Report]) -> list[lifecycle.Released]:
-    return [lifecycle.Released(r.claimed.key, r.delay_seconds, r.error) for r in reports]
+    return [lifecycle.Released(r.claimed.key, r.delay_seconds, r.error, r.holds_key) for r in reports]
 
 
 def _write_released(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:

@@ -11,7 +11,16 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from django_pgqueue.endings import Ending
-from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored, Retry, Snooze, TaskCancelled, TaskTimeout
+from django_pgqueue.exceptions import (
+    Cancel,
+    Dead,
+    ResultNotStored,
+    Retry,
+    Snooze,
+    TaskCancelled,
+    TaskTimeout,
+    Throttled,
+)
 
 from . import error_text, retry_policy, return_value
 from .error_text import is_a
@@ -73,6 +82,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
     )
     if is_a(exception, Snooze):
         report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
+        report.holds_key = is_a(exception, Throttled)
     elif is_a(exception, Cancel, TaskCancelled):
         report.ending = Ending.CANCELLED
         report.error = report.error or CANCELLED

@@ -36,6 +36,8 @@ class Report:
     result: str | None = field(default=None, repr=False)
     """JSON text, or None if the result is not stored."""
     delay_seconds: float | None = None
+    holds_key: bool = False
+    """Whether the task raised `Throttled`: the limit key is held for `delay_seconds`."""
     may_be_committed: bool = False
     """Whether an atomic task's COMMIT was sent and no answer came. Only the database knows whether it committed."""
     exception: BaseException | None = None

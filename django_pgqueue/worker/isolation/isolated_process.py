@@ -68,7 +68,7 @@ STARTED: Final = {"started": True}
 STARTED_SECONDS: Final = START_SECONDS + 5.0
 """How long to wait for this message. The process itself limits the time of the receivers."""
 KEPT: Final = (
-    *("started_at", "finished_at", "result", "delay_seconds", "may_be_committed"),
+    *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed"),
     *("exception_class", "error", "traceback"),
 )
 """Fields of a report that go through the socket unchanged."""
