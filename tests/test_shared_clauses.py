@@ -125,11 +125,13 @@ CLAUSES = {
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
+        "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "order of the index of ready jobs with a limit": Clause(
         "priority DESC, limit_key, run_after, id LIMIT",
         "priority DESC, limit_key",
+        "LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
@@ -145,9 +147,18 @@ CLAUSES = {
         "attempt + 1, max_attempts, crashes, isolated, "
         f"CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
         f"floor(1000 * date_part('epoch', {NOW})), headers::text, CASE WHEN isfinite(expires_at) "
-        "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END FROM due",
+        "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
         "arguments::text, attempt",
-        "CLAIM CLAIM_ONE",
+        "CLAIM CLAIM_ONE CLAIM_KEYS",
+    ),
+    "lock of a limit key": Clause(
+        "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))", "advisory", "FIND_KEYS LOCK_KEYS"
+    ),
+    "next job of an ordered key": Clause(
+        "AND limit_order IS NOT NULL AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2) "
+        "ORDER BY id LIMIT",
+        "limit_order IS NOT NULL",
+        "CLAIM_KEYS NEXT_OF_KEY",
     ),
     "key of an execution": Clause(
         "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",

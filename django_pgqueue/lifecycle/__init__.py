@@ -64,10 +64,12 @@ from .limits import (
     KeyClaim,
     KeyResult,
     KeyToClaim,
+    PrunedLimitStates,
     claim_keys,
     find_keys,
     lock_keys,
     next_of_key,
+    prune_limit_states,
     scan_limited_lanes,
 )
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
@@ -199,6 +201,7 @@ __all__ = [
     "OpenExecution",
     "Pruned",
     "PrunedAuditedJobs",
+    "PrunedLimitStates",
     "PrunedLogs",
     "PrunedSearchKeys",
     "Refused",
@@ -272,6 +275,7 @@ __all__ = [
     "prune",
     "prune_audit",
     "prune_audited_jobs",
+    "prune_limit_states",
     "prune_logs",
     "prune_pauses",
     "prune_rollups",

@@ -390,3 +390,38 @@ WITH RECURSIVE lane AS (
 )
 SELECT queue_name, priority FROM lane
 """
+
+# Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page
+# had, how many of them were removed, and the last id of the page.
+#
+# Caller: lifecycle.prune_limit_states(), page by page. Otherwise each key that ever had a rate would keep a row.
+# Locks:  SKIP LOCKED: a claim may be replacing the row. The statement needs no advisory lock: rows never change, and to
+#         a claim such a row means the same as none
+# Index:  primary key
+#
+# A claim can read the time, and then wait before it reads the rows. The hour keeps it from missing a row that had not
+# yet passed at its own time.
+PRUNE_LIMIT_STATES: Final = """/* pgqueue:prune_limit_states */
+WITH page AS MATERIALIZED (
+    SELECT id, greatest(full_at, held_until) AS passes_at
+    FROM pgqueue_limit_state
+    WHERE id > %(after_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s
+),
+passed AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_limit_state
+    WHERE id = ANY (ARRAY (
+        SELECT id
+        FROM page
+        WHERE passes_at < statement_timestamp() + %(time_shift)s::interval - interval '1 hour'
+    ))
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgqueue_limit_state WHERE id = ANY (ARRAY (SELECT id FROM passed))
+)
+SELECT count(*), (SELECT count(*) FROM passed), max(id) FROM page
+"""

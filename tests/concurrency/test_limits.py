@@ -147,12 +147,13 @@ def test_sessions_at_once_never_exceed_limit(engine, new_connection):
 
 def test_rate_admits_burst_and_then_a_token_at_a_time(engine):
     first, second, third = add(engine, "rate", 3)
-    begun = claim(engine, RATE)
+    limit = Limit("rate", rate="2/s", burst=2)
+    begun = claim(engine, limit)
     assert ids(begun) == [first, second]
     [result] = begun.results
-    assert result.admits_more is False and 0.0 < result.due_seconds <= 0.05
-    assert ids(claim(engine, RATE)) == []
-    helpers.wait_until(lambda: ids(claim(engine, RATE)) == [third])
+    assert result.admits_more is False and 0.0 < result.due_seconds <= 0.5
+    assert ids(claim(engine, limit)) == []
+    helpers.wait_until(lambda: ids(claim(engine, limit)) == [third])
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state") == 1
 
 
@@ -205,6 +206,33 @@ def test_held_key_admits_nothing_until_the_hold_ends(engine):
     add(engine, "two:a")
     [result] = claim(engine, TWO).results
     assert not result.is_claimed and 8.0 < result.due_seconds <= 9.0
+
+
+STATES = (
+    "INSERT INTO pgqueue_limit_state (id, limit_key, full_at, held_until) "
+    "SELECT n, 'rate:' || n, now() + full_hours * interval '1 h', now() + held_hours * interval '1 h' "
+    "FROM unnest(%s::int[], %s::int[]) WITH ORDINALITY AS given (full_hours, held_hours, n)"
+)
+
+
+def test_prune_removes_only_states_of_full_keys(engine, second):
+    """States with tokens to come back, of held keys, and those that another session has locked stay."""
+    engine.execute(STATES, [[-2, -2, 1, -2, -2, 0, -2], [None, -2, None, 1, None, None, -2]])
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_limit_state WHERE id = 5 FOR UPDATE")
+        assert lifecycle.prune_limit_states(engine, 0, 4) == (2, 4)
+        assert lifecycle.prune_limit_states(engine, 4, 4) == (1, None)
+    assert [row[0] for row in engine.execute("SELECT id FROM pgqueue_limit_state ORDER BY id")] == [3, 4, 5, 6]
+
+
+def test_claim_whose_state_is_pruned_meanwhile_spends_its_token(engine, second, gates):
+    """The claim has read the state of its key, which has passed. Then that row is gone, and the claim adds its own."""
+    engine.execute(STATES, [[-2], [None]])
+    [job_id] = add(engine, "rate:1")
+    with gates("CLAIM_KEYS", engine, lambda: claim(engine, RATE)) as claiming:
+        assert lifecycle.prune_limit_states(second).removed == 1
+    assert ids(claiming.result()) == [job_id]
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state WHERE full_at > now()") == 1
 
 
 # ------------------------------------------------------------------ order
