@@ -207,13 +207,13 @@ def call_statements_with_own_options(engine, one_call):
 
 
 def call_statements_of_deploys(engine):
-    lifecycle.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
-    lifecycle.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.LimitedCursor(), 9)
-    lifecycle.running_calls(engine, (0, 0), 9)
-    lifecycle.dead_calls(engine, lifecycle.AFTER_ALL, 9)
-    lifecycle.call_shapes(engine, [1])
-    lifecycle.read_calls(engine, [1])
-    lifecycle.scheduled_calls(engine, 0, 9)
+    lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
+    lifecycle.stored_calls.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.stored_calls.LimitedCursor(), 9)
+    lifecycle.stored_calls.running_calls(engine, (0, 0), 9)
+    lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 9)
+    lifecycle.stored_calls.call_shapes(engine, [1])
+    lifecycle.stored_calls.read_calls(engine, [1])
+    lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
 
 
 def call_statements_of_limits(engine):

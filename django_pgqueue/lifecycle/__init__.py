@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import bulk_acts
+from . import bulk_acts, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -99,20 +99,6 @@ from .schedules import (
     run_schedule,
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
-from .stored_calls import (
-    AFTER_ALL,
-    LimitedCursor,
-    ScheduledCall,
-    StoredCall,
-    StoredShape,
-    call_shapes,
-    dead_calls,
-    read_calls,
-    ready_calls,
-    ready_limited_calls,
-    running_calls,
-    scheduled_calls,
-)
 from .types import (
     EPOCH,
     Cancelled,
@@ -160,7 +146,6 @@ from .workers import (
 )
 
 __all__ = [
-    "AFTER_ALL",
     "AHEAD_BYTES",
     "CONFIRMED_SECONDS",
     "EPOCH",
@@ -196,7 +181,6 @@ __all__ = [
     "KeyToClaim",
     "Lane",
     "LaneScan",
-    "LimitedCursor",
     "Noted",
     "OpenExecution",
     "Pruned",
@@ -208,9 +192,6 @@ __all__ = [
     "Released",
     "Requeued",
     "Scheduled",
-    "ScheduledCall",
-    "StoredCall",
-    "StoredShape",
     "Succeeded",
     "TransitionResult",
     "TransitionStatus",
@@ -226,7 +207,6 @@ __all__ = [
     "begin_audit",
     "begin_audit_once",
     "bulk_acts",
-    "call_shapes",
     "cancel",
     "cancel_requests",
     "change_schedule",
@@ -234,7 +214,6 @@ __all__ = [
     "claim_keys",
     "claim_one",
     "confirm_schedules",
-    "dead_calls",
     "delete",
     "divided",
     "end_audit",
@@ -284,12 +263,9 @@ __all__ = [
     "prune_windows",
     "prune_worker_requests",
     "prune_workers",
-    "read_calls",
     "read_for_archive",
     "read_installations",
     "read_schedules",
-    "ready_calls",
-    "ready_limited_calls",
     "record_audit",
     "record_heartbeats",
     "record_installation",
@@ -309,14 +285,13 @@ __all__ = [
     "retry",
     "run_now",
     "run_schedule",
-    "running_calls",
     "savepoint",
     "scan_lanes",
     "scan_limited_lanes",
-    "scheduled_calls",
     "set_aside",
     "snooze",
     "stop_audit",
+    "stored_calls",
     "succeed",
     "succeed_and_discard",
     "unregister_worker",

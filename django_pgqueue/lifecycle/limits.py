@@ -48,7 +48,7 @@ class KeyToClaim(NamedTuple):
 
 
 class KeyResult(NamedTuple):
-    """What a claim found out about a key."""
+    """The result of a claim for one key."""
 
     limit_key: str
     is_claimed: bool
@@ -77,7 +77,8 @@ class PrunedLimitStates(NamedTuple):
 
 def scan_limited_lanes(connection: Connection) -> list[Lane]:
     """Return the lanes that have ready jobs with a limit."""
-    return [Lane(*row, is_limited=True) for row in execute(connection, sql.limits.LIMITED_LANES, {})]
+    rows = execute(connection, sql.limits.LIMITED_LANES, {})
+    return [Lane(queue_name, priority, is_limited=True) for queue_name, priority in rows]
 
 
 def find_keys(
