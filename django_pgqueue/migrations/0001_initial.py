@@ -182,6 +182,11 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_limit_state",
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("limit_key"), models.F("id"), name="pgqueue_limit_state_key")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("full_at", "held_until"), name="pgqueue_limit_state_instants"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField
+from django_pgqueue.db.fields import InstantField, are_instants
 
 
 class LimitState(models.Model):
@@ -28,6 +28,12 @@ class LimitState(models.Model):
         verbose_name_plural = _("states of limits")
         default_permissions = ()
         indexes = [models.Index("limit_key", "id", name="pgqueue_limit_state_key")]
+        constraints = [
+            # Claims subtract the time of the database from both.
+            models.CheckConstraint(
+                name="pgqueue_limit_state_instants", condition=are_instants("full_at", "held_until")
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.limit_key

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
+from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.limits import Limit
+from django_pgqueue.worker.claiming.limited_lanes import LimitedLanes
 from tests import helpers
 from tests.concurrency import limits
 from tests.concurrency.limits import LANE, add, claim, finish, found, ids
@@ -77,6 +79,14 @@ def test_weight_takes_several_slots(engine):
     assert ids(claim(engine, limit)) == [heavy[1], light]
 
 
+def test_open_execution_counts_with_its_weight(engine):
+    [heavy] = add(engine, "two:a", weight=2)
+    lights = add(engine, "two:a", 2)
+    limit = Limit("two", key="{key}", concurrency=3)
+    assert ids(claim(engine, limit, count=1)) == [heavy]
+    assert ids(claim(engine, limit)) == lights[:1]
+
+
 def test_job_heavier_than_lowered_limit_takes_all_of_it(engine):
     [heavy, _] = add(engine, "two:a", 2, weight=9)
     assert ids(claim(engine, TWO)) == [heavy]
@@ -104,6 +114,15 @@ def test_second_session_waits_for_no_key_and_claims_nothing_of_it(engine, second
         assert ids(claim(second, TWO)) == []
     assert len(ids(claiming.result())) == 1
     assert len(ids(claim(second, TWO))) == 1
+
+
+def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({"two": TWO}))
+    add(engine, "two:a")
+    lanes, options = LimitedLanes(), {"limit": 1, "free_slots": 1, "worker_id": 1, "lease_seconds": 30.0}
+    with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, LANE, **options)) as claiming:
+        assert lifecycle.lock_keys(second, ["two:a"]) == []
+    assert len(claiming.result()) == 1
 
 
 def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
@@ -254,6 +273,14 @@ def test_ordered_key_runs_in_order_of_ids_with_retries(engine):
         finish(engine, begun)
 
 
+def test_ordered_key_waits_for_running_job_without_execution(engine):
+    """Until maintenance makes such a job ready again, no job behind it may start."""
+    first, _ = add(engine, "one:a", 2, order=1)
+    assert ids(claim(engine, ONE_BY_ONE)) == [first]
+    engine.execute("DELETE FROM pgqueue_execution")
+    assert ids(claim(engine, ONE_BY_ONE)) == []
+
+
 @pytest.mark.parametrize(("order", "limit", "goes_on"), [(1, ONE_BY_ONE, True), (2, BLOCKED, False)])
 def test_dead_job_blocks_its_key_or_not(engine, order, limit, goes_on):
     first, second = add(engine, "one:a", 2, order=order)
@@ -274,6 +301,18 @@ def test_ordered_key_waits_for_a_job_in_another_queue(engine):
     assert ids(claim(engine, ONE_BY_ONE)) == []
     engine.execute("UPDATE pgqueue_job SET state = 'cancelled', finished_at = now() WHERE id = %s", [first])
     assert ids(claim(engine, ONE_BY_ONE)) == [second]
+
+
+def test_jobs_of_a_limit_that_became_ordered_run_one_by_one(engine):
+    """Old jobs have no order. They run when no job of the new code waits, and never two at a time."""
+    old = add(engine, "one:a", 2)
+    [new] = add(engine, "one:a", order=1)
+    for job_id in (new, *old):
+        assert lifecycle.next_of_key(engine, LANE, "one:a", is_ordered=True) == job_id
+        begun = claim(engine, ONE_BY_ONE)
+        assert ids(begun) == [job_id]
+        assert ids(claim(engine, ONE_BY_ONE)) == []
+        finish(engine, begun)
 
 
 # ------------------------------------------------------------------ turns
