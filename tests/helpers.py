@@ -264,7 +264,7 @@ def without_row_checks(connection) -> Iterator[None]:
     The statements must survive such rows anyway. At the end, the tables are emptied and the constraints are restored.
     """
     checks = connection.execute(CHECKS).fetchall()
-    assert len(checks) == 15, checks
+    assert len(checks) == 16, checks
     for table, name, _ in checks:
         connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
     try:

@@ -134,8 +134,8 @@ def test_value_that_annotation_cannot_read_is_found_once_per_shape(db):
 def test_sample_that_has_ended_since_does_not_count_as_tried(db, monkeypatch):
     monkeypatch.setattr(stored, "BATCH", 1)
     add(connection, "shop.bill", "yesterday", count=2)
-    read, gone = lifecycle.read_calls, [True]
-    monkeypatch.setattr(lifecycle, "read_calls", lambda *args: [] if gone and gone.pop() else read(*args))
+    read, gone = lifecycle.stored_calls.read_calls, [True]
+    monkeypatch.setattr(lifecycle.stored_calls, "read_calls", lambda *args: [] if gone and gone.pop() else read(*args))
     [text] = found()
     assert text.startswith("1 job of shop.bill has stored arguments that the annotations cannot read")
 
@@ -200,7 +200,7 @@ def test_dead_jobs_are_read_along_the_index(engine):
             "SELECT 'noop', '{}', 'dead', '2026-11-01'::timestamptz + n * interval '1 s' "
             "FROM generate_series(1, 5000) AS n"
         )
-    page, before = lifecycle.dead_calls(engine, lifecycle.AFTER_ALL, 2000)
+    page, before = lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 2000)
     params = {"before_at": before.run_after, "before_id": before.job_id, "limit": 100}
     found = list(nodes(explain(engine, "DEAD_CALLS", params, "generic")))
     assert {node.get("Index Name") for node in found} - {None} == {"pgqueue_job_finished"}

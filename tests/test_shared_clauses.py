@@ -125,11 +125,13 @@ CLAUSES = {
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
+        "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "order of the index of ready jobs with a limit": Clause(
         "priority DESC, limit_key, run_after, id LIMIT",
         "priority DESC, limit_key",
+        "LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
@@ -145,9 +147,32 @@ CLAUSES = {
         "attempt + 1, max_attempts, crashes, isolated, "
         f"CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
         f"floor(1000 * date_part('epoch', {NOW})), headers::text, CASE WHEN isfinite(expires_at) "
-        "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END FROM due",
+        "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
         "arguments::text, attempt",
-        "CLAIM CLAIM_ONE",
+        "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB",
+    ),
+    "lock of a limit key": Clause(
+        "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))",
+        "advisory",
+        "FIND_KEYS LOCK_KEYS LOCK_KEY_OF_JOB",
+    ),
+    "next job of an ordered key": Clause(
+        "AND limit_order IS NOT NULL AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2) "
+        "ORDER BY id LIMIT",
+        "limit_order IS NOT NULL",
+        "CLAIM_KEYS NEXT_OF_KEY CLAIM_LIMITED_JOB",
+    ),
+    "state of a limit key": Clause(
+        "SELECT id, full_at FROM pgqueue_limit_state WHERE limit_key = limit_key AND held_until IS NULL "
+        "ORDER BY id DESC LIMIT 1 ) AS state ON true",
+        "SELECT id, full_at",
+        "CLAIM_KEYS CLAIM_LIMITED_JOB",
+    ),
+    "longest hold of a limit key": Clause(
+        "SELECT held_until FROM pgqueue_limit_state WHERE limit_key = limit_key AND held_until IS NOT NULL "
+        "ORDER BY held_until DESC LIMIT 1 ) AS hold ON true",
+        "SELECT held_until",
+        "CLAIM_KEYS CLAIM_LIMITED_JOB",
     ),
     "key of an execution": Clause(
         "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",

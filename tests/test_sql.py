@@ -21,10 +21,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
+from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import Pausable, RequestKind, State
@@ -183,6 +184,7 @@ def call_everything(engine, job_in):
     call_statements_with_own_options(engine, one_call)
     call_statements_of_deploys(engine)
     call_statements_of_history(engine)
+    call_statements_of_limits(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -205,13 +207,43 @@ def call_statements_with_own_options(engine, one_call):
 
 
 def call_statements_of_deploys(engine):
-    lifecycle.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
-    lifecycle.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.LimitedCursor(), 9)
-    lifecycle.running_calls(engine, (0, 0), 9)
-    lifecycle.dead_calls(engine, lifecycle.AFTER_ALL, 9)
-    lifecycle.call_shapes(engine, [1])
-    lifecycle.read_calls(engine, [1])
-    lifecycle.scheduled_calls(engine, 0, 9)
+    lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
+    lifecycle.stored_calls.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.stored_calls.LimitedCursor(), 9)
+    lifecycle.stored_calls.running_calls(engine, (0, 0), 9)
+    lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 9)
+    lifecycle.stored_calls.call_shapes(engine, [1])
+    lifecycle.stored_calls.read_calls(engine, [1])
+    lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
+
+
+def call_statements_of_limits(engine):
+    lane, key, limit = lifecycle.Lane("limited", 0, is_limited=True), "rate", Limit("rate", rate="1/h")
+    engine.execute(
+        "INSERT INTO pgqueue_job (task_name, arguments, queue_name, limit_key) VALUES (%s, '{}', 'limited', %s)",
+        [helpers.NOOP, key],
+    )
+    assert lane in lifecycle.scan_limited_lanes(engine)
+    assert lifecycle.next_of_key(engine, lane, key, is_ordered=False) is not None
+    with engine.transaction():
+        lifecycle.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
+        lifecycle.lock_keys(engine, [key])
+        given = [lifecycle.KeyToClaim(key, limit, lifecycle.Cursor())]
+        begun = lifecycle.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
+    assert begun.claimed
+    [_, waiting] = engine.execute(
+        "INSERT INTO pgqueue_job (task_name, arguments, limit_key) SELECT %s, '{}', 'one' FROM generate_series(1, 2) "
+        "RETURNING id",
+        [helpers.NOOP],
+    ).fetchall()
+    with engine.transaction():
+        lifecycle.limited_job.lock_key_of(engine, waiting[0])
+        only = Limit("one", rate="1/h")
+        claimed, _ = lifecycle.limited_job.claim_limited_job(
+            engine, waiting[0], "one", only, worker_id=1, lease_seconds=60.0
+        )
+    assert claimed is not None
+    lifecycle.snooze(engine, [lifecycle.Released(claimed.key, 0.001, holds_key=True)])
+    lifecycle.prune_limit_states(engine)
 
 
 def call_statements_of_history(engine):
@@ -253,10 +285,14 @@ def call_everything_of_schedules(engine):
 # ------------------------------------------------------------------ plans
 
 READY, OPEN, HISTORY, BATCH = 50_000, 10_000, 100_000, 100
+FILLED = ("pgqueue_job", "pgqueue_execution", "pgqueue_limit_state")
+KEYS, WAITING = 5000, 20_000
 WORKER = {"worker_id": 1, "lease_seconds": 60.0, "ahead_bytes": lifecycle.AHEAD_BYTES}
 LANES = 3
 JOB = "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, run_after, finished_at) SELECT "
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
+LIMITED = "INSERT INTO pgqueue_job (task_name, arguments, limit_key, limit_order, state, attempt, run_after) SELECT "
+LIMITED += "'noop', '{}', "
 NOW = "statement_timestamp()"
 PAST = f"{NOW} - interval '1 h' + n * interval '1 ms'"
 FILL = {
@@ -272,6 +308,21 @@ FILL = {
     f"{EXECUTION}, outcome, finished_at) SELECT id, 1, 3, {NOW}, {NOW}, 'succeeded', {NOW} FROM job",
     "history": f"{EXECUTION}, outcome, finished_at) SELECT -n, 1, n % 10, {NOW}, {NOW}, 'succeeded', {NOW} "
     f"FROM generate_series(1, {HISTORY}) AS n",
+    # Each of the keys has a waiting job. Three have many: one without a free slot, one with free slots, an ordered one.
+    "limited jobs": "".join(
+        f"{LIMITED} {key}, {order}, 'ready', 0, {PAST} FROM generate_series(1, {count}) AS n; "
+        for key, order, count in (
+            ("'key:' || 100000 + n", "NULL", KEYS),
+            ("'key:100050'", "NULL", WAITING),
+            ("'key:100060'", "NULL", WAITING),
+            ("'key:100070'", "1", WAITING),
+        )
+    ),
+    "running jobs with a limit": f"WITH job AS ({LIMITED} 'key:' || 100000 + n % {KEYS}, NULL, 'running', 1, {PAST} "
+    f"FROM generate_series(1, {KEYS}) n RETURNING id, limit_key) {EXECUTION}, limit_key, limit_weight) "
+    f"SELECT id, 1, 20, {NOW}, {NOW} + interval '60 s', limit_key, 1 FROM job",
+    "states of limits": "INSERT INTO pgqueue_limit_state (limit_key, full_at) "
+    f"SELECT 'key:' || 100000 + n, {NOW} - interval '2 h' FROM generate_series(1, {KEYS}) n",
 }
 
 
@@ -280,31 +331,29 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
     """Fill the tables, once for all tests with the same state of statistics, and return a connection."""
     with django_db_blocker.unblock():
         connection = helpers.connect()
-        connection.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
-        connection.execute("ALTER TABLE pgqueue_execution SET (autovacuum_enabled = off)")
+        for table in FILLED:
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         yield fill(connection, request.param)
         helpers.empty_tables(connection)
-        connection.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
-        connection.execute("ALTER TABLE pgqueue_execution RESET (autovacuum_enabled)")
+        for table in FILLED:
+            connection.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
         connection.close()
 
 
 def fill(connection, statistics):
     helpers.empty_tables(connection)
-    connection.execute(
-        "DELETE FROM pg_statistic WHERE starelid IN ('pgqueue_job'::regclass, 'pgqueue_execution'::regclass)"
-    )
+    connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [list(FILLED)])
     if statistics == "analysed idle":
         [job_id] = helpers.make_jobs(connection, 1)
         connection.execute("INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) "
                            "VALUES (%s, 1, 1, now())", [job_id])  # fmt: skip
-        connection.execute("ANALYZE pgqueue_job, pgqueue_execution")
+        connection.execute(f"ANALYZE {', '.join(FILLED)}")
         connection.execute("DELETE FROM pgqueue_job")
         connection.execute("DELETE FROM pgqueue_execution")
     for statement in FILL.values():
         connection.execute(statement)
     if statistics == "analysed full":
-        connection.execute("ANALYZE pgqueue_job, pgqueue_execution")
+        connection.execute(f"ANALYZE {', '.join(FILLED)}")
     return connection
 
 
@@ -331,6 +380,78 @@ def claim(connection):
     return {**lane_params(connection), "limit": BATCH, "free_slots": BATCH, **WORKER}
 
 
+def limited_lane(connection):
+    return {"queue_name": "default", "priority": 0}
+
+
+def find_keys(connection):
+    """Return the parameters of a search that has cursors for half of the keys that it visits."""
+    known = [f"key:{100_000 + n}" for n in range(10, 10 + BATCH, 2)]
+    return {
+        **limited_lane(connection),
+        "after_key": "key:100009",
+        "known_keys": known,
+        "known_count": len(known),
+        "after_ats": [lifecycle.EPOCH] * len(known),
+        "after_ids": [0] * len(known),
+        "wanted": BATCH,
+        "visits": 10 * BATCH,
+    }
+
+
+def claim_keys(connection):
+    """Return the parameters of a claim from 100 keys, among them the three with many waiting jobs."""
+    keys = [f"key:{100_000 + n}" for n in range(10, 10 + BATCH)]
+    return {
+        **limited_lane(connection),
+        "limit_keys": keys,
+        "concurrencies": [1 if key == "key:100050" else 5 for key in keys],
+        "intervals_us": [1000] * BATCH,
+        "bursts": [9] * BATCH,
+        "shares": [1] * BATCH,
+        "are_ordered": [key == "key:100070" for key in keys],
+        "after_ats": [lifecycle.EPOCH] * BATCH,
+        "after_ids": [0] * BATCH,
+        "open_after_ids": [0] * BATCH,
+        "limit_of_key": 1,
+        "limit": BATCH,
+        "free_slots": BATCH,
+        **WORKER,
+        "skipped_ids": [],
+        "paused_task_names": [],
+    }
+
+
+def next_of_key(connection, is_ordered):
+    key = "key:100070" if is_ordered else "key:100050"
+    return {
+        **limited_lane(connection),
+        "limit_key": key,
+        "is_ordered": is_ordered,
+        "skipped_ids": [],
+        "paused_task_names": [],
+    }
+
+
+def job_of_key(connection, key):
+    query = "SELECT min(id) FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NOT NULL AND limit_key = %s"
+    return connection.execute(query, [key]).fetchone()[0]
+
+
+def claim_limited_job(connection):
+    """Return the parameters of a claim of the first job of the ordered key with many waiting jobs."""
+    return {
+        "job_id": job_of_key(connection, "key:100070"),
+        "limit_key": "key:100070",
+        "concurrency": 5,
+        "interval_us": 1000,
+        "burst": 9,
+        "is_ordered": True,
+        "only_due": True,
+        **WORKER,
+    }
+
+
 def ends(connection, **columns):
     ids, claimed_ms = map(list, zip(*running(connection), strict=True))
     return {
@@ -346,6 +467,42 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CLAIM": (claim, BATCH, {"pgqueue_job_ready", "pgqueue_job_pkey"}),
     "NEXT_IN_LINE": (lane_params, LANES, {"pgqueue_job_ready"}),
     "LANES": (lambda connection: {}, LANES, {"pgqueue_job_ready"}),
+    "LIMITED_LANES": (lambda connection: {}, 1, {"pgqueue_job_limited"}),
+    "FIND_KEYS": (find_keys, BATCH, {"pgqueue_job_limited"}),
+    "LOCK_KEYS": (lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"]}, BATCH, set()),
+    "CLAIM_KEYS": (
+        claim_keys,
+        BATCH,
+        {
+            "pgqueue_execution_limited",
+            "pgqueue_limit_state_held",
+            "pgqueue_limit_state_key",
+            "pgqueue_limit_state_pkey",
+            "pgqueue_job_limited",
+            "pgqueue_job_ordered",
+            "pgqueue_job_pkey",
+        },
+    ),
+    "NEXT_OF_KEY": (lambda connection: next_of_key(connection, is_ordered=False), 1, {"pgqueue_job_limited"}),
+    "NEXT_OF_KEY of an ordered key": (
+        lambda connection: next_of_key(connection, is_ordered=True),
+        1,
+        {"pgqueue_job_ordered"},
+    ),
+    "LOCK_KEY_OF_JOB": (lambda connection: {"job_id": job_of_key(connection, "key:100050")}, 1, {"pgqueue_job_pkey"}),
+    "CLAIM_LIMITED_JOB": (
+        claim_limited_job,
+        BATCH,
+        {
+            "pgqueue_execution_limited",
+            "pgqueue_limit_state_held",
+            "pgqueue_limit_state_key",
+            "pgqueue_limit_state_pkey",
+            "pgqueue_job_ordered",
+            "pgqueue_job_pkey",
+        },
+    ),
+    "PRUNE_LIMIT_STATES": (lambda connection: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_limit_state_pkey"}),
     "SUCCEED": (
         lambda connection: ends(connection, results=None, **TIMES),
         BATCH,
@@ -359,8 +516,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     ),
     "RELEASE": (
         lambda connection: {
-            **ends(connection, delays_seconds=None, errors=""),
-            "outcome": "released",
+            **ends(connection, delays_seconds=1.0, errors="", holds=True),
+            "outcome": "snoozed",
             "unknown": False,
         },
         BATCH,
@@ -453,7 +610,8 @@ def type_of(connection, value, name):
     if name in kinds:
         return kinds[name]
     if isinstance(value, list):
-        return {int: "bigint[]", float: "float8[]", str: "text[]"}[type(value[0])] if value else "bigint[]"
+        of_lists = {bool: "boolean[]", int: "bigint[]", float: "float8[]", str: "text[]"}
+        return of_lists[type(value[0])] if value else "bigint[]"
     return {bool: "boolean", int: "bigint", float: "float8", str: "text", type(None): "text"}[type(value)]
 
 
@@ -481,7 +639,7 @@ def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
     make_params, asked, indexes = CASES[name]
     if name == "RESCUE":
         filled.execute("UPDATE pgqueue_execution SET lease_expires_at = '2020-01-01' WHERE worker_id = 3")
-    found = list(nodes(explain(filled, name, make_params(filled), plan)))
+    found = list(nodes(explain(filled, name.partition(" ")[0], make_params(filled), plan)))
     for node in found:
         kinds = [below["Node Type"] for below in node.get("Plans", ())]
         assert not (node["Node Type"] == "Nested Loop" and kinds[:2] == ["CTE Scan", "CTE Scan"])
@@ -490,6 +648,21 @@ def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
     used = {node.get("Index Name") for node in found}
     assert indexes <= used
     assert name != "RESCUABLE" or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filled", ["analysed full"], indirect=True)
+@pytest.mark.django_db(transaction=True, available_apps=[])
+def test_plan_cases_of_limits_find_rows(filled):
+    """A plan that reads few rows because there is nothing to do would prove nothing."""
+    with helpers.transaction(filled):
+        keys = [key for key, _, is_locked in statements.execute(filled, sql.limits.FIND_KEYS, find_keys(filled))]
+        assert keys == claim_keys(filled)["limit_keys"]
+        rows = statements.execute(filled, sql.limits.CLAIM_KEYS, claim_keys(filled))
+        claimed = {row[15] for row in rows if row[0] is not None}
+        assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
+        assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
+        assert lifecycle.prune_limit_states(filled, 0, BATCH).removed == BATCH
 
 
 # ------------------------------------------------------------------ the connection that runs the statements

@@ -409,7 +409,7 @@ class Queue(RuleBasedStateMachine):
         assert len(claimed) <= limit
         assert not {execution.execution_id for execution in claimed} & set(self.handed_out)
         for place, (execution, job) in enumerate(zip(claimed, due, strict=True)):
-            assert (execution.queue_name, execution.priority) == job.lane
+            assert Lane(execution.queue_name, execution.priority) == job.lane
             assert (execution.max_attempts, execution.crashes) == (job.max_attempts, job.crashes)
             job.state, job.attempt = State.RUNNING, job.attempt + 1
             assert execution.attempt == job.attempt

@@ -14,7 +14,8 @@ from typing import Final
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.lifecycle import FAILURES, Cursor, StoredCall, StoredShape, may_divide, savepoint
+from django_pgqueue.lifecycle import FAILURES, Cursor, may_divide, savepoint, stored_calls
+from django_pgqueue.lifecycle.stored_calls import StoredCall, StoredShape
 from django_pgqueue.schedules import declarations
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.stats.limited_lanes import limited_lanes
@@ -92,16 +93,16 @@ def _lanes(connection: Connection) -> Iterator[Batches]:
 def _lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
     after = Cursor()
     while True:
-        job_ids, after = lifecycle.ready_calls(connection, lane, after, BATCH)
+        job_ids, after = stored_calls.ready_calls(connection, lane, after, BATCH)
         if not job_ids:
             return
         yield job_ids
 
 
 def _limited_lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
-    after = lifecycle.LimitedCursor()
+    after = stored_calls.LimitedCursor()
     while True:
-        job_ids, after = lifecycle.ready_limited_calls(connection, lane, after, BATCH)
+        job_ids, after = stored_calls.ready_limited_calls(connection, lane, after, BATCH)
         if not job_ids:
             return
         yield job_ids
@@ -110,16 +111,16 @@ def _limited_lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
 def _running(connection: Connection) -> Batches:
     after = 0, 0
     while True:
-        job_ids, after = lifecycle.running_calls(connection, after, BATCH)
+        job_ids, after = stored_calls.running_calls(connection, after, BATCH)
         if not job_ids:
             return
         yield job_ids
 
 
 def _dead(connection: Connection) -> Batches:
-    before = lifecycle.AFTER_ALL
+    before = stored_calls.AFTER_ALL
     while True:
-        job_ids, before = lifecycle.dead_calls(connection, before, BATCH)
+        job_ids, before = stored_calls.dead_calls(connection, before, BATCH)
         if not job_ids:
             return
         yield job_ids
@@ -140,7 +141,7 @@ class _Calls:
             return
         try:
             with savepoint(self.connection):
-                shapes = lifecycle.call_shapes(self.connection, job_ids)
+                shapes = stored_calls.call_shapes(self.connection, job_ids)
         except FAILURES as error:  # PostgreSQL does not read every escape sequence that JSON has
             if not may_divide(self.connection, error):
                 raise
@@ -159,7 +160,7 @@ class _Calls:
             task = registry.get(shape.task_name)
             problems = shape_problems(task, positional, shape.names)
             if not problems and task is not None:
-                sample = lifecycle.read_calls(self.connection, shape.job_ids)
+                sample = stored_calls.read_calls(self.connection, shape.job_ids)
                 problems = [problem for call in sample for problem in _value_problems(task, call)]
                 if not sample:  # the job has ended since: the next job of this shape is tried instead
                     return
@@ -169,7 +170,7 @@ class _Calls:
 
     def _check_in_python(self, job_ids: Sequence[int]) -> None:
         for start in range(0, len(job_ids), READ_AT_ONCE):
-            for call in lifecycle.read_calls(self.connection, job_ids[start : start + READ_AT_ONCE]):
+            for call in stored_calls.read_calls(self.connection, job_ids[start : start + READ_AT_ONCE]):
                 for problem in stored_problems(call.task_name, call.arguments, self._problems):
                     self.findings.add(call.task_name, problem, call.kind, 1, call.job_id)
 
@@ -208,7 +209,7 @@ def _check_schedules(connection: Connection, findings: Findings) -> int:
     """Add the problems of the stored schedules. Return how many there are."""
     declared = declarations.definitions(connection.alias)
     count, after_id = 0, 0
-    while schedules := lifecycle.scheduled_calls(connection, after_id, BATCH):
+    while schedules := stored_calls.scheduled_calls(connection, after_id, BATCH):
         for schedule in schedules:
             if schedule.is_of_code and schedule.name in declared:  # the workers replace its call with the declared one
                 continue

@@ -67,7 +67,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
-        "SELECT, INSERT, DELETE ON pgqueue_limit_state",
+        "SELECT, INSERT, DELETE, UPDATE (held_until) ON pgqueue_limit_state",
         "USAGE ON pgqueue_limit_state_id_seq",
         "SELECT, INSERT ON pgqueue_installation",
         "SELECT, INSERT, DELETE, UPDATE (first_lines, last_lines, cut_lines) ON pgqueue_execution_log",

@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import bulk_acts
+from . import bulk_acts, limited_job, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -59,16 +59,17 @@ from .history import (
 )
 from .installations import Adopted, Identity, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
-from .limited_job import KeyOfJob, LimitedClaim, LimitWait, claim_limited_job, lock_key_of
 from .limits import (
     FoundKey,
     KeyClaim,
     KeyResult,
     KeyToClaim,
+    PrunedLimitStates,
     claim_keys,
     find_keys,
     lock_keys,
     next_of_key,
+    prune_limit_states,
     scan_limited_lanes,
 )
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
@@ -98,20 +99,6 @@ from .schedules import (
     run_schedule,
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
-from .stored_calls import (
-    AFTER_ALL,
-    LimitedCursor,
-    ScheduledCall,
-    StoredCall,
-    StoredShape,
-    call_shapes,
-    dead_calls,
-    read_calls,
-    ready_calls,
-    ready_limited_calls,
-    running_calls,
-    scheduled_calls,
-)
 from .types import (
     EPOCH,
     Cancelled,
@@ -159,7 +146,6 @@ from .workers import (
 )
 
 __all__ = [
-    "AFTER_ALL",
     "AHEAD_BYTES",
     "CONFIRMED_SECONDS",
     "EPOCH",
@@ -191,27 +177,21 @@ __all__ = [
     "JobOptions",
     "KeptLog",
     "KeyClaim",
-    "KeyOfJob",
     "KeyResult",
     "KeyToClaim",
     "Lane",
     "LaneScan",
-    "LimitWait",
-    "LimitedClaim",
-    "LimitedCursor",
     "Noted",
     "OpenExecution",
     "Pruned",
     "PrunedAuditedJobs",
+    "PrunedLimitStates",
     "PrunedLogs",
     "PrunedSearchKeys",
     "Refused",
     "Released",
     "Requeued",
     "Scheduled",
-    "ScheduledCall",
-    "StoredCall",
-    "StoredShape",
     "Succeeded",
     "TransitionResult",
     "TransitionStatus",
@@ -227,16 +207,13 @@ __all__ = [
     "begin_audit",
     "begin_audit_once",
     "bulk_acts",
-    "call_shapes",
     "cancel",
     "cancel_requests",
     "change_schedule",
     "claim",
     "claim_keys",
-    "claim_limited_job",
     "claim_one",
     "confirm_schedules",
-    "dead_calls",
     "delete",
     "divided",
     "end_audit",
@@ -259,7 +236,7 @@ __all__ = [
     "fire",
     "holders",
     "keep_logs",
-    "lock_key_of",
+    "limited_job",
     "lock_keys",
     "may_divide",
     "merge_rollups",
@@ -278,6 +255,7 @@ __all__ = [
     "prune",
     "prune_audit",
     "prune_audited_jobs",
+    "prune_limit_states",
     "prune_logs",
     "prune_pauses",
     "prune_rollups",
@@ -286,12 +264,9 @@ __all__ = [
     "prune_windows",
     "prune_worker_requests",
     "prune_workers",
-    "read_calls",
     "read_for_archive",
     "read_installations",
     "read_schedules",
-    "ready_calls",
-    "ready_limited_calls",
     "record_audit",
     "record_heartbeats",
     "record_installation",
@@ -311,14 +286,13 @@ __all__ = [
     "retry",
     "run_now",
     "run_schedule",
-    "running_calls",
     "savepoint",
     "scan_lanes",
     "scan_limited_lanes",
-    "scheduled_calls",
     "set_aside",
     "snooze",
     "stop_audit",
+    "stored_calls",
     "succeed",
     "succeed_and_discard",
     "unregister_worker",

@@ -54,7 +54,7 @@ class LimitedClaim(NamedTuple):
 def lock_key_of(connection: Connection, job_id: int) -> KeyOfJob | None:
     """Lock the limit key of a ready job until the transaction ends. Return None if no such job has a limit."""
     rows = execute(connection, sql.limited_job.LOCK_KEY_OF_JOB, {"job_id": job_id})
-    return KeyOfJob(*rows[0]) if rows else None
+    return KeyOfJob(*rows[0]) if rows and rows[0][0] is not None else None
 
 
 def claim_limited_job(

@@ -16,6 +16,8 @@ from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
 from .claims import AHEAD_BYTES, received
+from .execute import execute_with_retry
+from .pruning import PRUNE_LIMIT
 from .types import Claimed, Cursor, Lane
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class KeyToClaim(NamedTuple):
 
 
 class KeyResult(NamedTuple):
-    """What a claim found out about a key."""
+    """The result of a claim for one key."""
 
     limit_key: str
     is_claimed: bool
@@ -66,9 +68,17 @@ class KeyClaim(NamedTuple):
     results: list[KeyResult]
 
 
+class PrunedLimitStates(NamedTuple):
+    """The result of one call of `prune_limit_states()`. `last_id` is the end of its page, or None after the last."""
+
+    removed: int
+    last_id: int | None
+
+
 def scan_limited_lanes(connection: Connection) -> list[Lane]:
     """Return the lanes that have ready jobs with a limit."""
-    return [Lane(*row, is_limited=True) for row in execute(connection, sql.limits.LIMITED_LANES, {})]
+    rows = execute(connection, sql.limits.LIMITED_LANES, {})
+    return [Lane(queue_name, priority, is_limited=True) for queue_name, priority in rows]
 
 
 def find_keys(
@@ -172,6 +182,13 @@ def claim_keys(
         for job, row in zip(received([row[:COLUMNS_OF_JOB] for row in jobs], sent_at), jobs, strict=True)
     ]
     return KeyClaim(claimed, [KeyResult(*row[COLUMNS_OF_JOB:]) for row in rows if row[0] is None])
+
+
+def prune_limit_states(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedLimitStates:
+    """Remove the states of keys that have all their tokens again, from the page of `limit` rows behind `after_id`."""
+    params = {"after_id": after_id, "limit": limit}
+    [(found, removed, last_id)] = execute_with_retry(connection, sql.limits.PRUNE_LIMIT_STATES, params)
+    return PrunedLimitStates(removed, last_id if found >= limit else None)
 
 
 def microseconds(seconds: float | None) -> int:

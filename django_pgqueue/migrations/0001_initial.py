@@ -195,6 +195,11 @@ class Migration(migrations.Migration):
                         condition=models.Q(held_until__isnull=False),
                     ),
                 ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("full_at", "held_until"), name="pgqueue_limit_state_instants"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(

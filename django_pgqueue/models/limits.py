@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField
+from django_pgqueue.db.fields import InstantField, are_instants
 
 
 class LimitState(models.Model):
@@ -37,6 +37,12 @@ class LimitState(models.Model):
             ),
             models.Index(
                 "limit_key", "held_until", name="pgqueue_limit_state_held", condition=models.Q(held_until__isnull=False)
+            ),
+        ]
+        constraints = [
+            # Claims subtract the time of the database from both.
+            models.CheckConstraint(
+                name="pgqueue_limit_state_instants", condition=are_instants("full_at", "held_until")
             ),
         ]
 

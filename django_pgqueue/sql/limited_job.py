@@ -7,21 +7,24 @@ from typing import Final
 
 # Read the limit key of a ready job, and lock the key.
 #
-# Caller: lifecycle.lock_key_of(), in the transaction of CLAIM_LIMITED_JOB
+# Caller: lifecycle.limited_job.lock_key_of(), in the transaction of CLAIM_LIMITED_JOB
 # Locks:  an advisory lock for the key, until the transaction ends; SKIP LOCKED: `is_locked` is false if another session
 #         claims jobs of the key
 # Index:  primary key
+#
+# Both columns are NULL for a job without a limit. A condition on `limit_key` would let the planner choose the index of
+# all limited jobs.
 LOCK_KEY_OF_JOB: Final = """/* pgqueue:lock_key_of_job */
 SELECT limit_key, pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))
 FROM pgqueue_job
-WHERE id = %(job_id)s AND state = 'ready' AND limit_key IS NOT NULL
+WHERE id = %(job_id)s AND state = 'ready'
 """
 
 # Claim one job if it is ready and its limit admits it, and open an execution for it. With `only_due`, claim it only if
 # it is also due.
 #
 # Moves:  ready → running
-# Caller: lifecycle.claim_limited_job(). The caller's transaction holds the advisory lock of the key
+# Caller: lifecycle.limited_job.claim_limited_job(). The caller's transaction holds the advisory lock of the key
 # Locks:  the job's row, SKIP LOCKED
 # Index:  primary key of jobs, and those of the limit in CLAIM_KEYS
 #
@@ -97,7 +100,7 @@ picked AS MATERIALIZED (
 checked AS MATERIALIZED (
     SELECT picked.*,
            held_us <= 0
-           AND (NOT %(is_ordered)s::boolean OR head_id = id)
+           AND (head_id IS NULL OR head_id = id)
            AND (concurrency IS NULL OR used_slots + weight <= concurrency)
            AND (interval_us IS NULL OR used_us + weight * interval_us <= burst * interval_us) AS is_admitted
     FROM picked

@@ -102,7 +102,8 @@ ORDER BY given.place
 # clock that goes back leaves `full_at` too late, so it is never later than an empty bucket needs.
 #
 # Keys take turns: `round` is the number of the turn in which a job is claimed, with `share` jobs of its key. Of an
-# ordered key, only the job with the lowest id is claimed.
+# ordered key, only the job with the lowest id is claimed. Jobs without an order were added before its limit became
+# ordered. They are claimed when no job with an order waits.
 #
 # `due` limits prefetching as in CLAIM. In addition, jobs with a rate are not prefetched, because they would start later
 # than they were counted.
@@ -202,8 +203,8 @@ picked AS MATERIALIZED (
               AND id <> ALL (%(skipped_ids)s::bigint[])
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             ORDER BY run_after, id
-            LIMIT CASE WHEN key.is_ordered THEN 0
-                       ELSE least(key.free, greatest(key.share, %(limit_of_key)s)) END
+            LIMIT CASE WHEN key.head_id IS NULL
+                       THEN least(key.free, greatest(key.share, %(limit_of_key)s)) ELSE 0 END
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS first
         UNION ALL
@@ -333,6 +334,17 @@ FROM result
 # Caller: lifecycle.next_of_key(), from the fetcher's claimer
 # Index:  pgqueue_job_limited; pgqueue_job_ordered for an ordered key
 NEXT_OF_KEY: Final = """/* pgqueue:next_of_key */
+SELECT head.id
+FROM (
+    SELECT id
+    FROM pgqueue_job
+    WHERE limit_key = %(limit_key)s
+      AND limit_order IS NOT NULL
+      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+    ORDER BY id
+    LIMIT CASE WHEN %(is_ordered)s::boolean THEN 1 ELSE 0 END
+) AS head
+UNION ALL
 SELECT any_order.id
 FROM (
     SELECT id
@@ -346,20 +358,10 @@ FROM (
       AND id <> ALL (%(skipped_ids)s::bigint[])
       AND task_name <> ALL (%(paused_task_names)s::varchar[])
     ORDER BY run_after, id
-    LIMIT CASE WHEN %(is_ordered)s::boolean THEN 0 ELSE 1 END
+    LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS any_order
-UNION ALL
-SELECT head.id
-FROM (
-    SELECT id
-    FROM pgqueue_job
-    WHERE limit_key = %(limit_key)s
-      AND limit_order IS NOT NULL
-      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
-    ORDER BY id
-    LIMIT CASE WHEN %(is_ordered)s::boolean THEN 1 ELSE 0 END
-) AS head
+LIMIT 1
 """
 
 # Return the lanes that have ready jobs with a limit.
@@ -396,4 +398,39 @@ WITH RECURSIVE lane AS (
     ) AS next
 )
 SELECT queue_name, priority FROM lane
+"""
+
+# Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page
+# had, how many of them were removed, and the last id of the page.
+#
+# Caller: lifecycle.prune_limit_states(), page by page. Otherwise each key that ever had a rate would keep a row.
+# Locks:  SKIP LOCKED: a claim may be replacing the row. The statement needs no advisory lock: rows never change, and to
+#         a claim such a row means the same as none
+# Index:  primary key
+#
+# A claim can read the time, and then wait before it reads the rows. The hour keeps it from missing a row that had not
+# yet passed at its own time.
+PRUNE_LIMIT_STATES: Final = """/* pgqueue:prune_limit_states */
+WITH page AS MATERIALIZED (
+    SELECT id, greatest(full_at, held_until) AS passes_at
+    FROM pgqueue_limit_state
+    WHERE id > %(after_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s
+),
+passed AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_limit_state
+    WHERE id = ANY (ARRAY (
+        SELECT id
+        FROM page
+        WHERE passes_at < statement_timestamp() + %(time_shift)s::interval - interval '1 hour'
+    ))
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgqueue_limit_state WHERE id = ANY (ARRAY (SELECT id FROM passed))
+)
+SELECT count(*), (SELECT count(*) FROM passed), max(id) FROM page
 """

@@ -4,7 +4,7 @@ from typing import Final
 
 # The ready jobs of one lane, in the order of claims: those that are due, those due later, and those to be retried.
 #
-# Caller: lifecycle.ready_calls()
+# Caller: lifecycle.stored_calls.ready_calls()
 # Index:  pgqueue_job_ready
 READY_CALLS: Final = """/* pgqueue:ready_calls */
 SELECT id, run_after
@@ -20,7 +20,7 @@ LIMIT %(limit)s::bigint
 
 # The ready jobs with a limit of one lane, in the order of their limit keys.
 #
-# Caller: lifecycle.ready_limited_calls()
+# Caller: lifecycle.stored_calls.ready_limited_calls()
 # Index:  pgqueue_job_limited
 READY_LIMITED_CALLS: Final = """/* pgqueue:ready_limited_calls */
 SELECT id, limit_key, run_after
@@ -36,7 +36,7 @@ LIMIT %(limit)s::bigint
 
 # The jobs that run. A worker that is stopped releases them, and a worker of the new release then runs them.
 #
-# Caller: lifecycle.running_calls()
+# Caller: lifecycle.stored_calls.running_calls()
 # Index:  pgqueue_execution_open
 RUNNING_CALLS: Final = """/* pgqueue:running_calls */
 SELECT job_id, worker_id, id
@@ -49,7 +49,7 @@ LIMIT %(limit)s::bigint
 
 # The dead letters, the newest first.
 #
-# Caller: lifecycle.dead_calls()
+# Caller: lifecycle.stored_calls.dead_calls()
 # Index:  pgqueue_job_finished. The condition on `finished_at` alone lets the index begin at the right entry
 DEAD_CALLS: Final = """/* pgqueue:dead_calls */
 SELECT id, finished_at
@@ -66,7 +66,7 @@ LIMIT %(limit)s::bigint
 # has the number of its jobs and one of them. Jobs whose arguments are not plain JSON of a call have no shape here
 # (`positional` is NULL), and all their ids are returned: Python reads them.
 #
-# Caller: lifecycle.call_shapes()
+# Caller: lifecycle.stored_calls.call_shapes()
 # Index:  the primary key
 CALL_SHAPES: Final = """/* pgqueue:call_shapes */
 SELECT
@@ -111,7 +111,7 @@ GROUP BY task_name, kind, positional, names
 
 # The stored arguments of these jobs as text: as a sample of a shape, and where SQL cannot read the shape.
 #
-# Caller: lifecycle.read_calls()
+# Caller: lifecycle.stored_calls.read_calls()
 # Index:  the primary key
 STORED_CALLS: Final = """/* pgqueue:stored_calls */
 SELECT
@@ -130,7 +130,7 @@ WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'running', 'dead')
 
 # The calls of the stored schedules.
 #
-# Caller: lifecycle.scheduled_calls()
+# Caller: lifecycle.stored_calls.scheduled_calls()
 # Index:  the primary key
 SCHEDULED_CALLS: Final = """/* pgqueue:scheduled_calls */
 SELECT id, name, origin = 'code', enabled, task_name, arguments::text

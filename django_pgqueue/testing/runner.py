@@ -182,7 +182,7 @@ def _claim_limited(alias: str, lane: Lane, options: dict[str, Any]) -> tuple[lis
             ]
             claim = lifecycle.claim_keys(connection, lane, keys, limit=1, free_slots=1, **options) if keys else None
         waits = [key.due_seconds for key in found] + [result.due_seconds for result in (claim.results if claim else [])]
-        wait_seconds = min([wait_seconds, *(seconds_left for seconds_left in waits if (seconds_left or 0) > 0)])
+        wait_seconds = min(wait_seconds, *(left for left in waits if left is not None and left > 0), math.inf)
         if not found or (claim is not None and claim.claimed):
             return claim.claimed if claim is not None else [], wait_seconds
         after_key = found[-1].limit_key

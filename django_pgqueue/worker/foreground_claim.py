@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from django_pgqueue.db.engine_connection import EngineConnection
     from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle import Claimed, LimitWait
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.limited_job import LimitWait
     from django_pgqueue.limits import Limit
 
 LOCK_SECONDS: Final = 2.0
@@ -85,7 +86,7 @@ def _claim(
     if claimed is not None or (only_due and not registry.limits()):
         return ForegroundClaim(claimed)
     with transaction as sees_others:
-        found = lifecycle.lock_key_of(connection, job_id)
+        found = lifecycle.limited_job.lock_key_of(connection, job_id)
         if found is None:
             return ForegroundClaim(None)
         limit = registry.limits().get(limits.name_of(found.limit_key))
@@ -95,7 +96,7 @@ def _claim(
             return ForegroundClaim(None, LOCKED)
         if not sees_others:
             return ForegroundClaim(None, OLD_SNAPSHOT)
-        claimed, wait = lifecycle.claim_limited_job(
+        claimed, wait = lifecycle.limited_job.claim_limited_job(
             connection,
             job_id,
             found.limit_key,

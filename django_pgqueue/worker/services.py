@@ -58,14 +58,10 @@ class Services:
         link = partial(Link, options.database)
         waiters, claims, counter = Waiters(), ClaimCounter(), AttemptCounter() if get_settings().STATS else None
         polls = PollRequests(NotificationWaker(waiters.hear))
-        self.process_state = process_state
+        self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
-        self.callbacks = CallbackRunner()
         reactions = _reactions(Events(self.callbacks.submit), waiters, polls, counter)
-        # The processes of one supervisor scan for each other. One that runs until the queues are empty scans itself.
-        lanes = Lanes(
-            options.queue_names, shared_scans if shared_scans.places > 1 and not options.until_empty else None
-        )
+        lanes = _lanes(options, shared_scans)
         self.completer = completer = Completer(
             link("completer"),
             reactions,
@@ -120,6 +116,15 @@ class Services:
         self.fetcher.may_sleep(settings.POLL_INTERVAL if listens else settings.POLL_INTERVAL_WITHOUT_LISTEN)
         # Notifications reach the lease monitor through the fetcher, so a fetcher that stops passes none on.
         self.lease_monitor.set_listens(listens=listens and not self.fetcher.stopping)
+
+
+def _lanes(options: Options, shared_scans: SharedScans) -> Lanes:
+    """Return the lanes of a worker process. The processes of one supervisor scan for each other.
+
+    A process that runs until the queues are empty scans itself.
+    """
+    is_shared = shared_scans.places > 1 and not options.until_empty
+    return Lanes(options.queue_names, shared_scans if is_shared else None)
 
 
 def _reactions(events: Events, waiters: Waiters, polls: PollRequests, counter: AttemptCounter | None) -> Reactions:

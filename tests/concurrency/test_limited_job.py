@@ -16,12 +16,12 @@ BLOCKED = Limit("one", key="{key}", ordered=True, on_dead="block")
 
 def claim_job(connection, job_id, limit, **options):
     with connection.transaction():
-        key = lifecycle.lock_key_of(connection, job_id)
+        key = lifecycle.limited_job.lock_key_of(connection, job_id)
         assert key is None or key.is_locked
         if key is None:
-            return lifecycle.LimitedClaim(None, None)
+            return lifecycle.limited_job.LimitedClaim(None, None)
         options = {"worker_id": 1, "lease_seconds": 60.0, **options}
-        return lifecycle.claim_limited_job(connection, job_id, key.limit_key, limit, **options)
+        return lifecycle.limited_job.claim_limited_job(connection, job_id, key.limit_key, limit, **options)
 
 
 def test_claim_of_job_takes_only_a_free_slot(engine):
@@ -83,23 +83,23 @@ def test_claim_of_job_that_is_not_due(engine, only_due, is_claimed):
 
 def test_claim_of_job_ignores_plain_running_and_changed_jobs(engine, second):
     plain, [limited] = helpers.make_job(engine), add(engine, "two:a")
-    assert lifecycle.lock_key_of(engine, plain) is None
+    assert lifecycle.limited_job.lock_key_of(engine, plain) is None
     options = {"worker_id": 1, "lease_seconds": 60.0}
-    assert lifecycle.claim_limited_job(engine, limited, "two:b", TWO, **options) == (None, None)
+    assert lifecycle.limited_job.claim_limited_job(engine, limited, "two:b", TWO, **options) == (None, None)
     with second.transaction():
         second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [limited])
         assert claim_job(engine, limited, TWO) == (None, None)
     assert claim_job(engine, limited, TWO).claimed
-    assert lifecycle.lock_key_of(engine, limited) is None
+    assert lifecycle.limited_job.lock_key_of(engine, limited) is None
 
 
 def test_claim_of_job_and_claims_of_workers_exclude_each_other(engine, second):
     """While one session has the key, another one claims nothing of it. Afterwards it counts what was claimed."""
     first, other, third = add(engine, "two:a", 3)
     with engine.transaction():
-        assert lifecycle.lock_key_of(engine, first).is_locked
+        assert lifecycle.limited_job.lock_key_of(engine, first).is_locked
         assert ids(claim(second, TWO)) == []
-        assert not lifecycle.lock_key_of(second, other).is_locked
+        assert not lifecycle.limited_job.lock_key_of(second, other).is_locked
     assert ids(claim(second, TWO)) == [first, other]
     assert claim_job(engine, third, TWO).wait.used_slots == 2
 
@@ -111,7 +111,7 @@ def test_count_of_job_sees_claim_committed_before_the_lock(engine, second):
         engine.execute("SELECT 1")
         with second.transaction():
             assert len(ids(claim(second, TWO))) == 2
-            assert not lifecycle.lock_key_of(engine, third).is_locked
-        assert lifecycle.lock_key_of(engine, third).is_locked
+            assert not lifecycle.limited_job.lock_key_of(engine, third).is_locked
+        assert lifecycle.limited_job.lock_key_of(engine, third).is_locked
         options = {"worker_id": 1, "lease_seconds": 60.0}
-        assert lifecycle.claim_limited_job(engine, third, "two:a", TWO, **options).wait.used_slots == 2
+        assert lifecycle.limited_job.claim_limited_job(engine, third, "two:a", TWO, **options).wait.used_slots == 2

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
+from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.limits import Limit
+from django_pgqueue.worker.claiming.limited_lanes import LimitedLanes
 from tests import helpers
 from tests.concurrency import limits
 from tests.concurrency.limits import LANE, add, claim, finish, found, ids
@@ -77,6 +79,14 @@ def test_weight_takes_several_slots(engine):
     assert ids(claim(engine, limit)) == [heavy[1], light]
 
 
+def test_open_execution_counts_with_its_weight(engine):
+    [heavy] = add(engine, "two:a", weight=2)
+    lights = add(engine, "two:a", 2)
+    limit = Limit("two", key="{key}", concurrency=3)
+    assert ids(claim(engine, limit, count=1)) == [heavy]
+    assert ids(claim(engine, limit)) == lights[:1]
+
+
 def test_job_heavier_than_lowered_limit_takes_all_of_it(engine):
     [heavy, _] = add(engine, "two:a", 2, weight=9)
     assert ids(claim(engine, TWO)) == [heavy]
@@ -104,6 +114,15 @@ def test_second_session_waits_for_no_key_and_claims_nothing_of_it(engine, second
         assert ids(claim(second, TWO)) == []
     assert len(ids(claiming.result())) == 1
     assert len(ids(claim(second, TWO))) == 1
+
+
+def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({"two": TWO}))
+    add(engine, "two:a")
+    lanes, options = LimitedLanes(), {"limit": 1, "free_slots": 1, "worker_id": 1, "lease_seconds": 30.0}
+    with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, LANE, **options)) as claiming:
+        assert lifecycle.lock_keys(second, ["two:a"]) == []
+    assert len(claiming.result()) == 1
 
 
 def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
@@ -147,12 +166,13 @@ def test_sessions_at_once_never_exceed_limit(engine, new_connection):
 
 def test_rate_admits_burst_and_then_a_token_at_a_time(engine):
     first, second, third = add(engine, "rate", 3)
-    begun = claim(engine, RATE)
+    limit = Limit("rate", rate="2/s", burst=2)
+    begun = claim(engine, limit)
     assert ids(begun) == [first, second]
     [result] = begun.results
-    assert result.admits_more is False and 0.0 < result.due_seconds <= 0.05
-    assert ids(claim(engine, RATE)) == []
-    helpers.wait_until(lambda: ids(claim(engine, RATE)) == [third])
+    assert result.admits_more is False and 0.0 < result.due_seconds <= 0.5
+    assert ids(claim(engine, limit)) == []
+    helpers.wait_until(lambda: ids(claim(engine, limit)) == [third])
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state") == 1
 
 
@@ -207,6 +227,33 @@ def test_held_key_admits_nothing_until_the_hold_ends(engine):
     assert not result.is_claimed and 8.0 < result.due_seconds <= 9.0
 
 
+STATES = (
+    "INSERT INTO pgqueue_limit_state (id, limit_key, full_at, held_until) "
+    "SELECT n, 'rate:' || n, now() + full_hours * interval '1 h', now() + held_hours * interval '1 h' "
+    "FROM unnest(%s::int[], %s::int[]) WITH ORDINALITY AS given (full_hours, held_hours, n)"
+)
+
+
+def test_prune_removes_only_states_of_full_keys(engine, second):
+    """States with tokens to come back, of held keys, and those that another session has locked stay."""
+    engine.execute(STATES, [[-2, -2, 1, -2, -2, 0, -2], [None, -2, None, 1, None, None, -2]])
+    with helpers.transaction(second):
+        second.execute("SELECT FROM pgqueue_limit_state WHERE id = 5 FOR UPDATE")
+        assert lifecycle.prune_limit_states(engine, 0, 4) == (2, 4)
+        assert lifecycle.prune_limit_states(engine, 4, 4) == (1, None)
+    assert [row[0] for row in engine.execute("SELECT id FROM pgqueue_limit_state ORDER BY id")] == [3, 4, 5, 6]
+
+
+def test_claim_whose_state_is_pruned_meanwhile_spends_its_token(engine, second, gates):
+    """The claim has read the state of its key, which has passed. Then that row is gone, and the claim adds its own."""
+    engine.execute(STATES, [[-2], [None]])
+    [job_id] = add(engine, "rate:1")
+    with gates("CLAIM_KEYS", engine, lambda: claim(engine, RATE)) as claiming:
+        assert lifecycle.prune_limit_states(second).removed == 1
+    assert ids(claiming.result()) == [job_id]
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state WHERE full_at > now()") == 1
+
+
 # ------------------------------------------------------------------ order
 
 
@@ -224,6 +271,14 @@ def test_ordered_key_runs_in_order_of_ids_with_retries(engine):
         begun = claim(engine, ONE_BY_ONE)
         assert ids(begun) == [job_id]
         finish(engine, begun)
+
+
+def test_ordered_key_waits_for_running_job_without_execution(engine):
+    """Until maintenance makes such a job ready again, no job behind it may start."""
+    first, _ = add(engine, "one:a", 2, order=1)
+    assert ids(claim(engine, ONE_BY_ONE)) == [first]
+    engine.execute("DELETE FROM pgqueue_execution")
+    assert ids(claim(engine, ONE_BY_ONE)) == []
 
 
 @pytest.mark.parametrize(("order", "limit", "goes_on"), [(1, ONE_BY_ONE, True), (2, BLOCKED, False)])
@@ -246,6 +301,18 @@ def test_ordered_key_waits_for_a_job_in_another_queue(engine):
     assert ids(claim(engine, ONE_BY_ONE)) == []
     engine.execute("UPDATE pgqueue_job SET state = 'cancelled', finished_at = now() WHERE id = %s", [first])
     assert ids(claim(engine, ONE_BY_ONE)) == [second]
+
+
+def test_jobs_of_a_limit_that_became_ordered_run_one_by_one(engine):
+    """Old jobs have no order. They run when no job of the new code waits, and never two at a time."""
+    old = add(engine, "one:a", 2)
+    [new] = add(engine, "one:a", order=1)
+    for job_id in (new, *old):
+        assert lifecycle.next_of_key(engine, LANE, "one:a", is_ordered=True) == job_id
+        begun = claim(engine, ONE_BY_ONE)
+        assert ids(begun) == [job_id]
+        assert ids(claim(engine, ONE_BY_ONE)) == []
+        finish(engine, begun)
 
 
 # ------------------------------------------------------------------ turns

@@ -170,6 +170,8 @@ def test_insert_impossible_row_is_refused(engine, changes):
     [
         ("pgqueue_execution", {"job_id": 1, "attempt": -1, "worker_id": 1, "lease_expires_at": "2030-01-01"}),
         ("pgqueue_pause", {"kind": "quux", "name": "default"}),
+        ("pgqueue_limit_state", {"limit_key": "x", "full_at": "infinity"}),
+        ("pgqueue_limit_state", {"limit_key": "x", "full_at": "2030-01-01", "held_until": "4713-01-01 BC"}),
         *(
             ("pgqueue_schedule", {"name": "s", "task_name": "t", "expression": "@daily", "arguments": "{}", **wrong})
             for wrong in ({"origin": "sql"}, {"missed": "never"}, {"if_running": "?"}, {"next_run_at": "infinity"})

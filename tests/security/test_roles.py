@@ -22,11 +22,13 @@ from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.limits import Limit
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
 from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks
+from tests.concurrency import limits
 from tests.documents import plain, table
 from tests.process.harness import django
 from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
@@ -34,11 +36,11 @@ from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
 OPERATOR = {"CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT", "ADD_REQUEST"}
-EVERYBODY = {"SYSTEM_IDENTIFIER", "BULK_TIME"}
+EVERYBODY = {"SYSTEM_IDENTIFIER", "BULK_TIME", "LOCK_KEYS"}
 """These need no privilege on a table."""
 READING = {
-    "ABANDONED", "LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK",
-    "LANES", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
+    "ABANDONED", "LATE_JOBS", "LOCK_KEY_OF_JOB", "OLD_JOBS", "OLD_JOBS_OF_TASK",
+    "LANES", "LIMITED_LANES", "FIND_KEYS", "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "READY_LIMITED_CALLS",
     "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
@@ -70,6 +72,7 @@ MAY = {
     | {
         "RUN_NOW",
         "NEXT_IN_LINE",
+        "NEXT_OF_KEY",
         "RESUME",
         "PRUNE_PAUSES",
         "RECORD_INSTALLATION",
@@ -103,6 +106,7 @@ MAY = {
         "REMOVE_SEARCH_KEYS",
         "RESCUABLE",
         "NEXT_IN_LINE",
+        "NEXT_OF_KEY",
     },
     "scheduler": SCHEDULER
     | ENQUEUER
@@ -285,6 +289,16 @@ def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, ma
         for grant in granted:
             revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
             superuser.execute(f"{revoked} FROM {user}")
+
+
+def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
+    """The claim also reads the sequences of two tables, and the second one replaces the state of the key."""
+    limits.add(superuser, "rate", 3)
+    with as_role("worker"), closing(helpers.connect()) as session:
+        for burst in (1, 2):
+            assert len(limits.claim(session, Limit("rate", rate="1/h", burst=burst)).claimed) == 1
+        superuser.execute("UPDATE pgqueue_limit_state SET full_at = '2001-01-01'")
+        assert lifecycle.prune_limit_states(session).removed == 1
 
 
 JOBS = {

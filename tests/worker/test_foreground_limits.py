@@ -99,8 +99,10 @@ def test_run_waits_for_a_claim_of_the_key_and_gives_up(engine, monkeypatch):
     monkeypatch.setattr(foreground_claim, "LOCK_SECONDS", 30.0)
     with engine.transaction():
         lifecycle.lock_keys(engine, ["one:a"])
-        tries, lock_key_of = [], lifecycle.lock_key_of
-        monkeypatch.setattr(lifecycle, "lock_key_of", lambda *args: tries.append(args) or lock_key_of(*args))
+        tries, lock_key_of = [], lifecycle.limited_job.lock_key_of
+        monkeypatch.setattr(
+            lifecycle.limited_job, "lock_key_of", lambda *args: tries.append(args) or lock_key_of(*args)
+        )
         running = helpers.Background(lambda: (run(job_id), connection.close()))
         helpers.wait_until(lambda: len(tries) > 1)
     running.result()

@@ -9,8 +9,12 @@ import pytest
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.limits import Limit
+from django_pgqueue.worker.claiming.ended_limits import EndedLimits
+from django_pgqueue.worker.completion.completer import Completer
+from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 from tests.concurrency.limits import add
+from tests.worker.test_completer import report
 from tests.worker.test_fetcher import drain, make_fetcher, take
 
 __all__ = ["make_fetcher"]
@@ -90,6 +94,21 @@ def test_ended_job_lets_its_key_be_claimed_at_once(engine, make_fetcher):
     assert len(take(fetcher)) == 1
 
 
+def test_completer_tells_the_fetcher_which_keys_have_a_free_slot(engine, make_fetcher):
+    add(engine, "two:a", 3)
+    fetcher = make_fetcher(capacity=4)
+    link = Link("default", "completer")
+    completer = Completer(link, on_written=EndedLimits(fetcher.lanes.limited, fetcher.polls).note)
+    fetcher.tick()
+    [job, _] = take(fetcher)
+    fetcher.tick()
+    completer.hand_over(report(job))
+    completer.tick()
+    link.close()
+    fetcher.tick()
+    assert len(take(fetcher)) == 1
+
+
 def test_slot_freed_by_another_worker_is_used_within_a_second(engine, make_fetcher):
     add(engine, "two:a", 3)
     other, fetcher = make_fetcher(), make_fetcher()
@@ -139,3 +158,14 @@ def test_row_that_cannot_be_claimed_does_not_stop_its_key(engine, make_fetcher):
         claimed = [job.job_id for job in drain(make_fetcher(), engine)]
     assert sorted(claimed) == [second, other]
     assert helpers.state_of(engine, first) == "dead"
+
+
+def test_keys_and_weights_that_no_code_writes_stop_no_other_key(engine, make_fetcher):
+    unknown = ["~", "~two:a", "\U0010ffff", ":", " two:a", "'; DROP TABLE pgqueue_job; --", "x" * 200]
+    for key in unknown:
+        add(engine, key)
+    keys = ["fair:", "fair:~", "fair:\n", "fair:\U0010ffff" + "~" * 190, "two:a:b"]
+    expected = [add(engine, key, weight=2**31 - 1, order=-7)[0] for key in keys]
+    assert sorted(job.job_id for job in drain(make_fetcher(), engine)) == expected
+    waiting = engine.execute("SELECT limit_key FROM pgqueue_job WHERE state = 'ready'").fetchall()
+    assert sorted(key for [key] in waiting) == sorted(unknown)

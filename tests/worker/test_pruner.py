@@ -282,6 +282,19 @@ def test_maintenance_expired_windows_are_all_removed(maintenance, engine):
     assert helpers.scalar(engine, "SELECT string_agg(unique_key, '') FROM pgqueue_uniqueness_window") == "held"
 
 
+def test_maintenance_states_of_full_limit_keys_are_all_removed(maintenance, engine):
+    engine.execute(
+        "INSERT INTO pgqueue_limit_state (limit_key, full_at) SELECT 'rate:' || n, '2001-01-01' "
+        "FROM generate_series(1, 2500) n UNION ALL SELECT 'used', now()"
+    )
+    limits = duty_of(maintenance, "limits")
+    limits.due_at = 0.0
+    while limits.due_at < time.monotonic() + 60:
+        limits.due_at = 0.0
+        maintenance.tick()
+    assert helpers.scalar(engine, "SELECT string_agg(limit_key, '') FROM pgqueue_limit_state") == "used"
+
+
 def test_maintenance_completed_rescue_reports_its_age(maintenance, monkeypatch):
     monkeypatch.setattr(module, "health_memory", HealthMemory())
     rescue = duty_of(maintenance, "rescue").function

@@ -78,6 +78,7 @@ class Maintenance(Service):
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
+        self._limits_after_id = 0
         settings = get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
@@ -92,6 +93,7 @@ class Maintenance(Service):
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
+            Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
         ]
         if counter is not None:
             self.duties += [
@@ -241,6 +243,13 @@ class Maintenance(Service):
         with self.link.use() as connection:
             last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
         self._keys_after_id = last_id or 0
+        return last_id is not None
+
+    def _prune_limit_states(self) -> bool:
+        """Remove the states of unused limit keys: one page per call, the whole table once an hour."""
+        with self.link.use() as connection:
+            last_id = lifecycle.prune_limit_states(connection, self._limits_after_id).last_id
+        self._limits_after_id = last_id or 0
         return last_id is not None
 
     def _write_counts(self, counter: AttemptCounter) -> bool:

@@ -49,7 +49,7 @@ BOUNDS = of_tests(
     Mutant("a cursor goes back to the last look", "max(self._cursors.get(lane, passed), passed)", "passed", path=LANES),
     Mutant(
         "a claim cut by its size has exhausted its lanes",
-        "guaranteed = min(room, self.in_flight.free_slots)",
+        "guaranteed = min(room, free_slots)",
         "guaranteed = room",
         path="django_pgqueue/worker/claiming/claimer.py",
     ),

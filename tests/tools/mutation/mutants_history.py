@@ -49,7 +49,9 @@ RELEASES = [
         Mutant("a missing argument is no problem", "and is_required(parameter):", "and False:", path=CALLS),
         Mutant("a shape is known before it is tried", "if not sample:", "if False:", path=STORED),
         Mutant("a limit reads everything", "if count + len(job_ids) > limit:", "if False:", path=STORED),
-        Mutant("a lane begins again", "after = lifecycle.ready_calls(", "_ = lifecycle.ready_calls(", path=STORED),
+        Mutant(
+            "a lane begins again", "after = stored_calls.ready_calls(", "_ = stored_calls.ready_calls(", path=STORED
+        ),
     ),
     *of_tests(
         ("tests/test_signature_lock.py",),

@@ -1,0 +1,152 @@
+"""Mutants of limits: the locks and counts of claims, what a limit admits, and the turns of keys.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+LIMITS = "django_pgqueue/lifecycle/limits.py"
+LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
+ENDED = "django_pgqueue/worker/claiming/ended_limits.py"
+LOCK = "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || {}limit_key, 0))"
+IN_ONE_STATEMENT = f"""
+for _name, _key in (("FIND_KEYS", ""), ("LOCK_KEYS", "given.")):
+    _text = getattr(sql.limits, _name)
+    setattr(sql.limits, _name, _text.replace("{LOCK}".format(_key), "true"))
+_given = "open_after, turn\\n    )\\n"
+_text = sql.limits.CLAIM_KEYS
+assert _given in _text
+sql.limits.CLAIM_KEYS = _text.replace(_given, _given + "    WHERE {LOCK}\\n".format("each."))
+"""
+"""Lock the keys in the statement that counts their executions."""
+
+ADMISSION = of_tests(
+    ("tests/concurrency/test_limits.py",),
+    Mutant("a search locks no key", LOCK.format(""), "true", "FIND_KEYS"),
+    Mutant("freed keys are not locked", LOCK.format("given."), "true", "LOCK_KEYS"),
+    Mutant(
+        "keys are locked and counted in one statement",
+        "COLUMNS_OF_JOB: Final = 15\n",
+        f"COLUMNS_OF_JOB: Final = 15\n{IN_ONE_STATEMENT}",
+        path=LIMITS,
+    ),
+    Mutant(
+        "locks of keys end before the count",
+        "        with connection.transaction():",
+        "        if True:",
+        path=LANES,
+        times=2,
+    ),
+    Mutant(
+        "open executions count without weight", "sum(least(limit_weight, given.concurrency))", "count(*)", "CLAIM_KEYS"
+    ),
+    Mutant(
+        "a job weighs one",
+        "least(coalesce(job.limit_weight, 1), key.heaviest) AS weight",
+        "1::bigint AS weight",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a job heavier than its limit waits for ever",
+        "least(coalesce(job.limit_weight, 1), key.heaviest)",
+        "coalesce(job.limit_weight, 1)",
+        "CLAIM_KEYS",
+    ),
+    Mutant("ended executions count", " AND finished_at IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
+    Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
+    Mutant(
+        "starts spend no tokens",
+        "    WHERE is_taken AND interval_us IS NOT NULL\n),\nreplaced",
+        "    WHERE false\n),\nreplaced",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "replaced states stay",
+        "WHERE id = ANY (ARRAY (SELECT state_id FROM",
+        "WHERE false AND id = ANY (ARRAY (SELECT state_id FROM",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a clock that went back stops a key",
+        "               given.burst * given.interval_us\n",
+        "               1000000000000\n",
+        "CLAIM_KEYS",
+    ),
+    Mutant("held keys start jobs", "CASE WHEN held_us > 0 THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE", "CLAIM_KEYS"),
+    Mutant(
+        "an ordered key does not wait for its running job",
+        "state IN ('ready', 'running') OR",
+        "state = 'ready' OR",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "jobs without an order never run",
+        "CASE WHEN key.head_id IS NULL\n",
+        "CASE WHEN NOT key.is_ordered\n",
+        "CLAIM_KEYS",
+    ),
+    Mutant("a dead job never blocks", " OR state = 'dead' AND limit_order = 2", "", "CLAIM_KEYS"),
+    Mutant("each dead job blocks", "state = 'dead' AND limit_order = 2", "state = 'dead'", "CLAIM_KEYS"),
+    Mutant(
+        "rated jobs are prefetched",
+        "(interval_us IS NOT NULL OR attempt + 1 >= max_attempts)",
+        "(attempt + 1 >= max_attempts)",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a count believes an id of emptied tables",
+        "each.open_after <= pg_sequence_last_value('pgqueue_execution_id_seq')",
+        "true",
+        "CLAIM_KEYS",
+    ),
+    Mutant("a count begins behind open executions", "coalesce(first_id, execution_id,", "coalesce(", "CLAIM_KEYS"),
+    Mutant(
+        "keys do not take turns", "ORDER BY (number - 1) / share, turn, number", "ORDER BY turn, number", "CLAIM_KEYS"
+    ),
+    Mutant("each turn has one job", "(number - 1) / share", "number", "CLAIM_KEYS"),
+    Mutant(
+        "a search ignores keys with a cursor",
+        "        WHERE visited.place <= %(known_count)s\n",
+        "        WHERE false\n",
+        "FIND_KEYS",
+    ),
+    Mutant(
+        "states that have not passed are pruned", "WHERE passes_at <", "WHERE true OR passes_at <", "PRUNE_LIMIT_STATES"
+    ),
+    Mutant("states of held keys are pruned", "greatest(full_at, held_until)", "full_at", "PRUNE_LIMIT_STATES"),
+    Mutant("to prune states waits for a claim", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", "PRUNE_LIMIT_STATES"),
+)
+VISITS = of_tests(
+    ("tests/worker/test_limited_lanes.py",),
+    Mutant("the completer notes no keys", "            self.limited.note_ended(keys)\n", "", path=ENDED),
+    Mutant("freed keys wait for the circle", "self._lanes[busy_lane].freed[key] = None", "pass", path=LANES),
+    Mutant(
+        "each circle begins at the first key",
+        "            self.after_key = max(served)\n",
+        "            pass\n",
+        path=LANES,
+    ),
+    Mutant(
+        "a circle waits for no token",
+        "state.circle.wait(now + max(result.due_seconds, 0.0))",
+        "state.circle.wait(now + 60.0)",
+        path=LANES,
+    ),
+    Mutant(
+        "busy keys are not visited again",
+        "state.circle.wait(now + BUSY_SECONDS)",
+        "state.circle.wait(now + 60.0)",
+        path=LANES,
+    ),
+    Mutant("unknown limits end the claim", "if limit is not None:  # else", "if True:  # else", path=LANES),
+)
+PRUNED = of_tests(
+    ("tests/worker/test_pruner.py",),
+    Mutant(
+        "each page of states is the first",
+        "last_id if found >= limit else None)\n\n\ndef _microseconds",
+        "None)\n\n\ndef _microseconds",
+        path=LIMITS,
+    ),
+)
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED]
