@@ -144,9 +144,29 @@ PRUNED = of_tests(
     ("tests/worker/test_pruner.py",),
     Mutant(
         "each page of states is the first",
-        "last_id if found >= limit else None)\n\n\ndef _microseconds",
-        "None)\n\n\ndef _microseconds",
+        "last_id if found >= limit else None)\n\n\ndef microseconds",
+        "None)\n\n\ndef microseconds",
         path=LIMITS,
     ),
 )
-CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED]
+HOLDS = of_tests(
+    ("tests/concurrency/test_holds.py",),
+    Mutant("Throttled holds no key", "WHERE held_key IS NOT NULL", "WHERE false", "RELEASE"),
+    Mutant("each snooze holds its key", "CASE WHEN given.holds AND given", "CASE WHEN given", "RELEASE"),
+    Mutant("the shortest hold of a batch counts", "max(delay_seconds)", "min(delay_seconds)", "RELEASE"),
+    Mutant("the shortest hold counts", "ORDER BY held_until DESC", "ORDER BY held_until", "CLAIM_KEYS"),
+)
+ONE_JOB = of_tests(
+    ("tests/concurrency/test_limited_job.py",),
+    Mutant("a foreground run locks no key", LOCK.format(""), "true", "LOCK_KEY_OF_JOB"),
+    Mutant("a foreground run exceeds the slots", "used_slots + weight <= concurrency", "true", "CLAIM_LIMITED_JOB"),
+    Mutant("a foreground run ignores holds", "           held_us <= 0\n", "           true\n", "CLAIM_LIMITED_JOB"),
+    Mutant("a foreground run ignores the order", "(head_id IS NULL OR head_id = id)", "true", "CLAIM_LIMITED_JOB"),
+    Mutant(
+        "a foreground run spends no token",
+        "    FROM due\n    WHERE interval",
+        "    FROM due\n    WHERE false AND interval",
+        "CLAIM_LIMITED_JOB",
+    ),
+)
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED, *HOLDS, *ONE_JOB]
