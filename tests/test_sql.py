@@ -83,6 +83,12 @@ def test_statement_with_row_locks_skips_locked_rows(name):
     assert len(re.findall(r"FOR (NO KEY )?UPDATE", text)) == text.count("SKIP LOCKED")
 
 
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if "advisory" in STATEMENTS[name]])
+def test_statement_that_locks_limit_keys_reads_no_state_of_them(name):
+    """Its snapshot is older than the lock, so it would not see what the previous holder has just committed."""
+    assert not {"pgqueue_execution", "pgqueue_limit_state"} & set(re.findall(r"pgqueue_\w+", STATEMENTS[name]))
+
+
 def test_lifecycle_passes_each_statement_its_parameters(engine, job_in, monkeypatch):
     given: dict[str, set[str]] = {}
     original = statements.execute
