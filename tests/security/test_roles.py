@@ -292,7 +292,7 @@ def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, ma
 
 
 def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
-    """The claim also reads the sequences of two tables, and the second one replaces the state of the key."""
+    """The claim also reads the sequence of the executions, and the second one replaces the state of the key."""
     limits.add(superuser, "rate", 3)
     with as_role("worker"), closing(helpers.connect()) as session:
         for burst in (1, 2):
