@@ -2,7 +2,7 @@
 
 import gc
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,13 +147,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.django_db(transaction=True, available_apps=["django_pgqueue", "tests.app"]))
 
 
-def pytest_collection_finish() -> None:
-    """Take the 500,000 objects of the collected tests out of garbage collection.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the 500,000 objects of the collected tests out of garbage collection, because they live until the end.
 
-    They live until the end, and each full collection would visit them all.
+    Otherwise each full collection would visit them all.
     """
-    gc.collect()
-    gc.freeze()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
