@@ -1,6 +1,7 @@
 """Fixtures that several test files use, and the options and the order of a test run."""
 
 import gc
+import signal
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -83,7 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of files under xdist, and reduce the examples of Hypothesis for `--only-quick`.
 
     By default, xdist orders the files by their number of tests, and the slow files would start last.
+
+    A shell starts its background jobs with Ctrl-C ignored, and so do the processes that they start. Tests that press
+    Ctrl-C would then wait for ever.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.option.loadscopereorder = False
     if config.getoption("--only-quick"):
         settings.load_profile("quick")

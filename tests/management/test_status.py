@@ -98,24 +98,17 @@ def interrupt(monkeypatch):
     return after
 
 
-def read_until(descriptor: int, end: str) -> str:
-    """Return what arrives up to `end`. One call may return a part of it."""
-    read = b""
-    while not read.endswith(end.encode()):
-        read += os.read(descriptor, 100_000)
-    return read.decode()
-
-
 def test_top_draws_again_and_leaves_a_clean_terminal(busy, interrupt):
     waits = interrupt(2)
     reader, writer = os.openpty()
     before = signal.getsignal(signal.SIGTERM)
     with os.fdopen(writer, "w") as terminal:
-        # A terminal reads all the time. If nobody did, the command would wait once the buffer of 4 KB is full.
-        screen = helpers.Background(lambda: read_until(reader, top_command.LEAVE))
         call_command("pgqueue", "top", "--interval", "0.5", stdout=terminal)
-        out = screen.result()
+        written = b""
+        while not written.endswith(top_command.LEAVE.encode()):  # one call may return a part of it
+            written += os.read(reader, 100_000)
     os.close(reader)
+    out = written.decode()
     assert waits == [0.5, 0.5] and signal.getsignal(signal.SIGTERM) is before
     assert out.startswith(top_command.ENTER) and out.endswith(top_command.LEAVE)
     frames = out.split(top_command.HOME)[1:]
