@@ -7,6 +7,7 @@ import ast
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from django.core.management import BaseCommand, load_command_class
@@ -205,10 +206,13 @@ def test_checks_page_has_every_system_check():
     assert listed == sorted(set(re.findall(r'id="(pgqueue\.[EW]\d+)"', source)))
 
 
+@cache
 def parser_of(command: str) -> ArgumentParser:
+    """Return the parser of a management command. It is made once, because each page asks for all of them."""
     return load_command_class("django_pgqueue", command).create_parser("manage.py", command)
 
 
+@cache
 def own_options(command: str, *subcommand: str) -> set[str]:
     """Return the long options of a management command, without those that every command has."""
     *_, parser = parsers_of(command, *subcommand)
