@@ -84,6 +84,7 @@ class PauseAdmin(ListOnlyAdmin):
     """Pauses, latest first."""
 
     form = PauseForm
+    add_form_template = "pgqueue/admin/pause_form.html"
     list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
     ordering = ["-paused_at"]
     actions = ["resume_selected", "clear_selected"]
@@ -92,6 +93,12 @@ class PauseAdmin(ListOnlyAdmin):
         """Return the form for the chosen database."""
         form = super().get_form(request, obj, change, **kwargs)
         return type(form.__name__, (form,), {"database": databases.chosen(request)})
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the form below the navigation."""
+        return super().add_view(request, form_url, {**self.navigation(request), **(extra_context or {})})
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
@@ -144,12 +151,12 @@ class PauseAdmin(ListOnlyAdmin):
         counts = [(pause, f"{control.waiting_behind(*_target_of(pause), alias).count():,}") for pause in pauses]
         context = {
             **self.admin_site.each_context(request),
-            "title": _("Cancel the waiting jobs?"),
-            "original": _("Cancel the waiting jobs?"),
+            **self.navigation(request),
+            "title": (title := str(_("Cancel the waiting jobs?"))),
+            "original": title,  # themes take other values for a row, also a translation that is not yet text
             "opts": self.opts,
             "has_view_permission": True,
             "counts": counts,
-            "database_query": databases.query(request),
             "field": shown.TIME_FIELD,
             "shown_at": max((shown.number(seen_at(pause)) for pause in pauses), default=""),
         }
@@ -161,7 +168,7 @@ class PauseAdmin(ListOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
-        return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
+        return badge("cancelled", _("ended")) if has_ended else badge("paused", _("paused"))
 
     what = column(_("target"), lambda pause: breakable(str(pause)))
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
