@@ -142,7 +142,8 @@ def test_user_without_the_permission_of_the_action_is_refused(client_of: Callabl
     assert viewer.get(url("retry", state="dead")).status_code == 403
     assert viewer.post(REQUEST, {"action": "retry", "state": "dead"}).status_code == 403
     assert viewer.post(STOP, {"id": audit_id}).status_code == 403
-    assert "Stop" not in text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    page = text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    assert "Stop" not in page and ' aria-current="page">Audit<' in page
     assert [viewer.get(path).status_code for path in (REQUEST, STOP)] == [405, 405]
     assert viewer.get(f"{JOBS}bulk_act/?id={audit_id + 1}").status_code == 404
     assert viewer.get(f"{JOBS}bulk_act/?id=%00").status_code == 404
