@@ -151,12 +151,12 @@ class PauseAdmin(ListOnlyAdmin):
         counts = [(pause, f"{control.waiting_behind(*_target_of(pause), alias).count():,}") for pause in pauses]
         context = {
             **self.admin_site.each_context(request),
-            **self.navigation(request),
-            "title": (title := str(_("Cancel the waiting jobs?"))),
-            "original": title,  # themes take other values for a row, also a translation that is not yet text
+            "title": _("Cancel the waiting jobs?"),
+            "original": _("Cancel the waiting jobs?"),
             "opts": self.opts,
             "has_view_permission": True,
             "counts": counts,
+            "database_query": databases.query(request),
             "field": shown.TIME_FIELD,
             "shown_at": max((shown.number(seen_at(pause)) for pause in pauses), default=""),
         }
