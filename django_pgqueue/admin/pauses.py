@@ -94,12 +94,6 @@ class PauseAdmin(ListOnlyAdmin):
         form = super().get_form(request, obj, change, **kwargs)
         return type(form.__name__, (form,), {"database": databases.chosen(request)})
 
-    def add_view(
-        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show the form below the navigation."""
-        return super().add_view(request, form_url, {**self.navigation(request), **(extra_context or {})})
-
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
 

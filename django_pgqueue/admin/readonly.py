@@ -83,6 +83,12 @@ class ReadOnlyAdmin(ModelAdmin):
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
 
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the form of a list that has one below the navigation."""
+        return super().add_view(request, form_url, {**self.navigation(request), **(extra_context or {})})
+
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
