@@ -24,3 +24,14 @@ def test_operation_with_unfold_changes_the_job(page):
     page.goto(path_of("job, dead"))
     page.get_by_role("button", name="Retry", exact=True).click()
     expect(page.locator(".pgqueue-situation")).to_contain_text("due")
+
+
+@pytest.mark.reads_only
+def test_filters_with_unfold_cover_the_page_when_open(page):
+    visit(page, "jobs")
+    page.get_by_text("Filters").first.click()
+    filters = page.locator("#changelist-filter")
+    box = filters.bounding_box()
+    assert (box["x"], box["width"]) == (0, page.viewport_size["width"])
+    filters.get_by_role("link", name="scheduled").click()
+    expect(page.locator("#result_list tbody tr").first).to_contain_text("scheduled")
