@@ -181,7 +181,7 @@ def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, m
 def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[str, Any], says: str) -> None:
     AuditEntry.objects.create(**{"action": "retry", "done_by": "ada", "filter": {"tasks": ["a"]}, **columns})
     text = text_of(operator, f"{JOBS}bulk_acts/")
-    assert f"<td>{says}" in text and ">ada" in text and "<i>" not in text
+    assert f'<td data-label="Ended">{says}' in text and ">ada" in text and "<i>" not in text
     assert text_of(operator, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
 
 
