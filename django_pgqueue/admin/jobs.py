@@ -132,7 +132,7 @@ class JobAdmin(JobColumns):
     ) -> HttpResponse:
         """Show the acts of the audit on a job, beside Django's log."""
         request.current_app = self.admin_site.name
-        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION, **self.navigation(request)}
+        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION}
         return super().history_view(request, object_id, {**acts, **(extra_context or {})})
 
     def shown_fields(self, obj: Any) -> SafeString:

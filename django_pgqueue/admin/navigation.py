@@ -45,12 +45,16 @@ class Link(NamedTuple):
 
 
 def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, Any]:
-    """Return what the template `pgqueue/admin/navigation.html` needs. `current` is the name of the page's own URL."""
+    """Return what the template `pgqueue/admin/navigation.html` needs. `current` is the name of the page's own URL.
+
+    The answer to a form has no switch between databases, because the form's URL may answer no GET request.
+    """
     alias = databases.chosen(request)
+    choices = _choices() if request.method in {"GET", "HEAD"} else []
     places = [(place, url) for place in PLACES if (url := _url(request, site_name, place))]
     return {
         "pgqueue_places": [Link(place.label, url, place.name == current) for place, url in places],
-        "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in _choices()],
+        "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in choices],
         "database_query": databases.query(request),
     }
 

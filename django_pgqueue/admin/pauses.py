@@ -84,6 +84,7 @@ class PauseAdmin(ListOnlyAdmin):
     """Pauses, latest first."""
 
     form = PauseForm
+    add_form_template = "pgqueue/admin/pause_form.html"
     list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
     ordering = ["-paused_at"]
     actions = ["resume_selected", "clear_selected"]
@@ -161,7 +162,7 @@ class PauseAdmin(ListOnlyAdmin):
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
-        return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
+        return badge("cancelled", _("ended")) if has_ended else badge("paused", _("paused"))
 
     what = column(_("target"), lambda pause: breakable(str(pause)))
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))

@@ -56,6 +56,7 @@ class ReadOnlyAdmin(ModelAdmin):
     """A read-only list whose queries stay fast however many rows the table has."""
 
     change_list_template = "pgqueue/admin/change_list.html"
+    object_history_template = "pgqueue/admin/history.html"
     paginator = BoundedPaginator
     show_full_result_count = False  # otherwise Django also counts the whole table
     show_facets = admin.ShowFacets.NEVER  # facets would run one count per choice of a filter
@@ -81,6 +82,18 @@ class ReadOnlyAdmin(ModelAdmin):
         """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the form of a list that has one below the navigation."""
+        return super().add_view(request, form_url, {**self.navigation(request), **(extra_context or {})})
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show Django's log of a row below the navigation."""
+        return super().history_view(request, object_id, {**self.navigation(request), **(extra_context or {})})
 
     def navigation(self, request: HttpRequest) -> dict[str, Any]:
         """Return what the navigation above the list and the pages of its rows needs."""

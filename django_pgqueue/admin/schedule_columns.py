@@ -55,7 +55,7 @@ class ScheduleColumns(OperationsAdmin):
         if problem_of(schedule):
             return badge("dead", _("cannot run"))
         if not schedule.enabled:
-            return badge("cancelled", _("paused"))
+            return badge("paused", _("paused"))
         if (
             schedule.confirmed_at is not None
             and (seen_at(schedule) - schedule.confirmed_at).total_seconds() > CONFIRMED_SECONDS

@@ -142,7 +142,8 @@ def test_user_without_the_permission_of_the_action_is_refused(client_of: Callabl
     assert viewer.get(url("retry", state="dead")).status_code == 403
     assert viewer.post(REQUEST, {"action": "retry", "state": "dead"}).status_code == 403
     assert viewer.post(STOP, {"id": audit_id}).status_code == 403
-    assert "Stop" not in text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    page = text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    assert "Stop" not in page and ' aria-current="page">Audit<' in page
     assert [viewer.get(path).status_code for path in (REQUEST, STOP)] == [405, 405]
     assert viewer.get(f"{JOBS}bulk_act/?id={audit_id + 1}").status_code == 404
     assert viewer.get(f"{JOBS}bulk_act/?id=%00").status_code == 404
@@ -180,7 +181,7 @@ def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, m
 def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[str, Any], says: str) -> None:
     AuditEntry.objects.create(**{"action": "retry", "done_by": "ada", "filter": {"tasks": ["a"]}, **columns})
     text = text_of(operator, f"{JOBS}bulk_acts/")
-    assert f"<td>{says}" in text and ">ada" in text and "<i>" not in text
+    assert f'<td data-label="Ended">{says}' in text and ">ada" in text and "<i>" not in text
     assert text_of(operator, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
 
 

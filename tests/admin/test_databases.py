@@ -15,7 +15,7 @@ from django_pgqueue.admin import shown
 from django_pgqueue.models import AuditEntry, Job, Pause
 from tests.app import tasks
 
-from .conftest import Browser
+from .conftest import Browser, shown_by
 from .test_edit_and_retry import fields_in
 
 JOBS = "/admin/pgqueue/job/"
@@ -137,6 +137,15 @@ def test_navigation_switches_between_databases(browser: Browser) -> None:
     assert f'<a href="{JOBS}{SECOND}" aria-current="true">second</a>' in page
     assert f'<a href="/admin/pgqueue/deadjob/{SECOND}">' in page
     assert "“second”" in text_of(browser, f"{JOBS}doctor/{SECOND}")
+
+
+def test_question_after_a_form_offers_no_switch(browser: Browser) -> None:
+    job = make_job("second")
+    Job.objects.using("second").update(state="succeeded", finished_at=timezone.now())
+    shown = shown_by(browser, f"{JOBS}{job.pk}/change/{SECOND}")
+    asked = browser.post(f"{JOBS}{job.pk}/retry/{SECOND}", shown).content.decode()
+    assert "has succeeded already" in asked and f'<a href="/admin/pgqueue/deadjob/{SECOND}">' in asked
+    assert 'aria-current="true"' not in asked
 
 
 def test_unknown_database_is_not_found(browser: Browser) -> None:

@@ -88,6 +88,14 @@ def test_registered_urls_include_every_list_and_operation(jobs: list[Job]) -> No
     assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "pause", "schedule", "worker")} <= set(found)
 
 
+def test_forms_questions_and_histories_have_navigation(operator: Client, jobs: list[Job], make_job: JobMaker) -> None:
+    question = operator.post(f"{list_of(Job)}{make_job('succeeded').pk}/retry/")
+    assert type(question.context["original"]) is str  # a theme takes anything else for a row
+    histories = [operator.get(f"{list_of(model)}{jobs[0].pk}/history/") for model in (Job, Pause, Schedule)]
+    for page in (question, *histories, operator.get(f"{list_of(Pause)}add/")):
+        assert b'class="pgqueue-navigation"' in page.content, page.request["PATH_INFO"]
+
+
 @pytest.mark.quick
 def test_every_url_anonymous_redirects_to_login(client: Client, jobs: list[Job]) -> None:
     before = all_rows()

@@ -33,7 +33,7 @@ def test_pause_form_records_user_and_reason(operator: Client) -> None:
     assert (str(pause), pause.paused_by, pause.reason) == ("queue mail", "staff", "the server is down")
     assert LogEntry.objects.get().object_id == str(pause.pk)
     page = operator.get(LIST).content.decode()
-    assert "staff" in page
+    assert "staff" in page and "pgqueue-state pgqueue-paused" in page
     assert "the server is down" in page
 
 

@@ -204,6 +204,7 @@ def test_page_of_a_queue_shows_lanes_and_returns_after_an_act(operator: Client, 
     url = "/admin/pgqueue/job/queue/?queue=mail"
     text = text_of(operator, url)
     assert "Queue mail" in text and "Waiting jobs by priority" in text
+    assert ' aria-current="page">Queues<' in text
     assert re.findall(r'<th scope="row">(-?\d+)</th><td>(\d+)</td>', text) == [("5", "1"), ("0", "2")]
     answer = operator.post(PAUSE, form_of(text, "mail", "pause"))
     assert answer.headers["Location"] == url

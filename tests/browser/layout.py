@@ -39,6 +39,21 @@ BROKEN_WORDS: Final = """() => {
     return found;
 }"""
 
+# Lists whose table is wider than its place, so that the last columns are out of sight.
+CUT_LISTS: Final = """() => [...document.querySelectorAll("#content .results")]
+    .map(results => results.scrollWidth - results.clientWidth).filter(missing => missing > 1)"""
+
+# Links, buttons and fields with something else at their middle, which then gets the click.
+COVERED: Final = """() => [...document.querySelectorAll("#content :is(a, button, input, select, summary)")]
+    .filter(element => {
+        if (!element.checkVisibility() || element.type === "hidden") return false;
+        element.scrollIntoView({block: "center", inline: "center"});
+        const box = element.getClientRects()[0];
+        const found = box && document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+        return !found || !element.contains(found);
+    })
+    .map(element => `${element.tagName.toLowerCase()} ${(element.innerText || element.value || "").trim()}`)"""
+
 RECORD_FOCUS: Final = """() => {
     window.stops = [];
     const look = element => {
@@ -82,6 +97,18 @@ def too_wide(page: Page) -> list[str]:
 def broken_words(page: Page) -> list[str]:
     """Return the words in cells that a line break divides."""
     found: list[str] = page.evaluate(BROKEN_WORDS)
+    return found
+
+
+def cut_lists(page: Page) -> list[int]:
+    """Return for each list that does not fit how many pixels of it are out of sight."""
+    found: list[int] = page.evaluate(CUT_LISTS)
+    return found
+
+
+def covered(page: Page) -> list[str]:
+    """Return the links, buttons and fields that another element covers."""
+    found: list[str] = page.evaluate(COVERED)
     return found
 
 

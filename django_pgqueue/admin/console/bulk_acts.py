@@ -147,4 +147,4 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
 
 
 AUDIT: Final = ConsolePage("bulk_acts", gettext_lazy("Audit"), _list)
-BULK_ACT: Final = ConsolePage("bulk_act", gettext_lazy("Bulk act"), _progress, is_linked=False)
+BULK_ACT: Final = ConsolePage("bulk_act", gettext_lazy("Bulk act"), _progress, place="bulk_acts")

@@ -78,7 +78,7 @@ def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selectio
         "opts": jobs.opts,
         "media": jobs.media,
         "has_view_permission": True,
-        **navigation(request, jobs.admin_site.name, BULK_PREVIEW.name),
+        **navigation(request, jobs.admin_site.name, BULK_PREVIEW.place),
         **preview_context(databases.chosen(request), action, selection),
     }
     context["original"] = context["title"]
@@ -152,4 +152,4 @@ def _options(given: QueryDict) -> dict[str, Any]:
     return {"previewed_at": previewed_at, "rate": rate, "stops_on_repeat": stops, "total": total}
 
 
-BULK_PREVIEW: Final = ConsolePage("bulk_preview", gettext_lazy("Bulk act"), _context, is_linked=False)
+BULK_PREVIEW: Final = ConsolePage("bulk_preview", gettext_lazy("Bulk act"), _context, place="job_changelist")

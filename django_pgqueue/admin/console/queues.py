@@ -70,4 +70,4 @@ def _acts(request: HttpRequest) -> dict[str, Any]:
 
 
 QUEUES: Final = ConsolePage("queues", gettext_lazy("Queues"), _queues_context, document=_document)
-QUEUE: Final = ConsolePage("queue", gettext_lazy("Queue"), _queue_context, is_linked=False)
+QUEUE: Final = ConsolePage("queue", gettext_lazy("Queue"), _queue_context, place="queues")
