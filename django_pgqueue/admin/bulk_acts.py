@@ -45,6 +45,8 @@ LABELS: Final[dict[str, Promise | str]] = {
     TransitionName.ERASE: gettext_lazy("Erase values"),
     "edit_and_retry": gettext_lazy("Edit and retry"),
     "enqueue": gettext_lazy("Enqueue"),
+    "stop_worker": gettext_lazy("Request to stop"),
+    "live_stack": gettext_lazy("Request for a stack"),
 }
 
 
@@ -136,6 +138,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "task_name": _("Task"), "tasks": _("Task"), "exception_class": _("Error"), "error": _("Error"),
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
+        "worker": _("Worker"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
