@@ -7,12 +7,14 @@ The lists of jobs, the incidents and other pages link to the preview of a bulk a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -111,6 +113,18 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
     since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
     exception_class = None if not error else "" if error == NO_CLASS else error
     return Selection(word, chosen.get("queue") or None, chosen.get("task") or None, exception_class, since, until)
+
+
+def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) -> list[tuple[Promise | str, str]]:
+    """Return the acts on all jobs that a list shows: the name of each, and the URL of its preview."""
+    found = []
+    with suppress(NoReverseMatch, ValueError):  # the jobs are not registered on this site, or the filter is invalid
+        url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
+        for action in PERMISSIONS:
+            selection = of_list(action, request.GET, timezone.now(), is_dead_only=is_dead_only)
+            if selection is not None and is_allowed(request, action):
+                found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
+    return found
 
 
 def _instant(text: str | None, now: datetime) -> datetime | None:

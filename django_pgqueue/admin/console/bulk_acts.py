@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, stats, worker_control
 from django_pgqueue.admin import bulk_acts, databases, private
-from django_pgqueue.admin.argument_changes import shown_changes
+from django_pgqueue.admin.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -141,6 +141,7 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
     return [
         {
             **_row(request, audited.entry),
+            "other": other_job(request, audited.detail, getattr(request, "current_app", None)),
             "changes": shown_changes(audited.detail) if shows_detail else [],
             "is_hidden": bool(audited.detail) and not shows_detail,
         }
