@@ -115,8 +115,9 @@ class PauseAdmin(ListOnlyAdmin):
         url = reverse("admin:pgqueue_bulk_preview", current_app=self.admin_site.name)
         act = {"action": TransitionName.CANCEL, "state": State.READY}
         links = (databases.link(request, url, **act, **{parameter: each}) for each in names)
-        rows = ((link, _("Cancel waiting…"), visible(each)) for link, each in zip(links, names, strict=True))
-        return format_html_join(", ", '<a href="{}">{}<span class="visually-hidden"> {}</span></a>', rows)
+        text = _("Cancel waiting…")
+        rows = ((link, text, visible(each), text) for link, each in zip(links, names, strict=True))
+        return format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")

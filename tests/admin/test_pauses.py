@@ -94,7 +94,7 @@ def test_pause_list_links_the_preview_that_cancels_waiting_jobs(
     control.pause("mail")
     control.pause(task=renamed)
     text = operator.get(LIST).content.decode()
-    links = re.findall(r'<a href="([^"]+)">Cancel waiting…<span class="visually-hidden"> ([^<]+)</span>', text)
+    links = re.findall(r'<a href="([^"]+)" aria-label="Cancel waiting… ([^"]+)">Cancel waiting…<', text)
     assert sorted(name for _url, name in links) == sorted(["app.former", "mail", renamed.name])
     for url, _name in links:
         assert (
