@@ -100,24 +100,17 @@ class PauseAdmin(ListOnlyAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add links to the preview that cancels the waiting jobs, if the user may cancel jobs."""
-        columns = super().get_list_display(request)
+        columns, preview = super().get_list_display(request), ""
+        with suppress(NoReverseMatch):  # the jobs are not registered on this site
+            preview = reverse("admin:pgqueue_bulk_preview", current_app=self.admin_site.name)
 
         @admin.display(description=_("jobs behind it"))
         def cancel_waiting(pause: Pause) -> SafeString:
-            return self._cancel_links(request, pause)
+            return _cancel_links(request, preview, pause)
 
-        return [*columns, cancel_waiting] if bulk_acts.is_allowed(request, TransitionName.CANCEL) else columns
-
-    def _cancel_links(self, request: HttpRequest, pause: Pause) -> SafeString:
-        """Return a link for the queue, or one for each name of the task."""
-        kind, name = _target_of(pause)
-        parameter, names = ("queue", (name,)) if kind is Pausable.QUEUE else ("task", registry.names_of(name))
-        url = reverse("admin:pgqueue_bulk_preview", current_app=self.admin_site.name)
-        act = {"action": TransitionName.CANCEL, "state": State.READY}
-        links = (databases.link(request, url, **act, **{parameter: each}) for each in names)
-        text = _("Cancel waiting…")
-        rows = ((link, text, visible(each), text) for link, each in zip(links, names, strict=True))
-        return format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
+        return (
+            [*columns, cancel_waiting] if preview and bulk_acts.is_allowed(request, TransitionName.CANCEL) else columns
+        )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
@@ -189,6 +182,17 @@ def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
             link = databases.link(request, url, kind=pause.kind, name=pause.name)
             return format_html('<a href="{}">{}</a>', link, text)
     return text
+
+
+def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> SafeString:
+    """Return a link to the preview for the queue, or one for each name of the task."""
+    kind, name = _target_of(pause)
+    parameter, names = ("queue", (name,)) if kind is Pausable.QUEUE else ("task", registry.names_of(name))
+    act = {"action": TransitionName.CANCEL, "state": State.READY}
+    links = (databases.link(request, preview, **act, **{parameter: each}) for each in names)
+    text = _("Cancel waiting…")
+    rows = ((link, text, visible(each), text) for link, each in zip(links, names, strict=True))
+    return format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
 
 
 def in_force() -> QuerySet[Pause]:

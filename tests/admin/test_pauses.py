@@ -7,11 +7,14 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.contrib.admin import AdminSite
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.urls import path
 from django.utils import timezone
 
 from django_pgqueue import control, registry
+from django_pgqueue.admin import PauseAdmin
 from django_pgqueue.models import Pause
 from django_pgqueue.task import Task
 from tests.app import tasks
@@ -19,6 +22,10 @@ from tests.app import tasks
 from .conftest import JobMaker, add_execution
 
 LIST = "/admin/pgqueue/pause/"
+only_pauses = AdminSite()
+only_pauses.register(Pause, PauseAdmin)
+urlpatterns = [path("admin/", only_pauses.urls)]
+"""The URLs of a site where only the pauses are registered."""
 FORM = {"kind": "queue", "name": "mail", "paused_until_0": "", "paused_until_1": "", "reason": "the server is down"}
 
 
@@ -106,6 +113,13 @@ def test_pause_list_without_cancel_permission_links_no_preview(client_of: Callab
     control.pause("mail")
     client = client_of("view_pause", "view_job", "pause_queue")
     assert "Cancel waiting" not in client.get(LIST).content.decode()
+
+
+@pytest.mark.urls("tests.admin.test_pauses")
+def test_pause_list_on_a_site_without_jobs_links_no_preview(operator: Client) -> None:
+    control.pause("mail")
+    text = operator.get(LIST).content.decode()
+    assert "queue mail" in text and "Cancel waiting" not in text
 
 
 @pytest.mark.parametrize("until", [None, timedelta(hours=1)])
