@@ -192,6 +192,7 @@ def call_everything(engine, job_in):
 
 def call_statements_of_worker_requests(engine):
     lifecycle.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
+    lifecycle.open_request(engine, 1, RequestKind.STACK, execution_id=7)
     lifecycle.open_requests(engine, 1)
     lifecycle.answer_request(engine, 1, "")
     lifecycle.prune_worker_requests(engine, 0.0)

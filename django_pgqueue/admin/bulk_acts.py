@@ -7,12 +7,14 @@ The lists of jobs, the incidents and other pages link to the preview of a bulk a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -45,6 +47,8 @@ LABELS: Final[dict[str, Promise | str]] = {
     TransitionName.ERASE: gettext_lazy("Erase values"),
     "edit_and_retry": gettext_lazy("Edit and retry"),
     "enqueue": gettext_lazy("Enqueue"),
+    "stop_worker": gettext_lazy("Request to stop"),
+    "live_stack": gettext_lazy("Request for a stack"),
 }
 
 
@@ -111,6 +115,18 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
     return Selection(word, chosen.get("queue") or None, chosen.get("task") or None, exception_class, since, until)
 
 
+def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) -> list[tuple[Promise | str, str]]:
+    """Return the acts on all jobs that a list shows: the name of each, and the URL of its preview."""
+    found = []
+    with suppress(NoReverseMatch, ValueError):  # the jobs are not registered on this site, or the filter is invalid
+        url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
+        for action in PERMISSIONS:
+            selection = of_list(action, request.GET, timezone.now(), is_dead_only=is_dead_only)
+            if selection is not None and is_allowed(request, action):
+                found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
+    return found
+
+
 def _instant(text: str | None, now: datetime) -> datetime | None:
     """Return the time that a parameter of a list means."""
     found = moment_of(text)
@@ -136,6 +152,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "task_name": _("Task"), "tasks": _("Task"), "exception_class": _("Error"), "error": _("Error"),
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
+        "worker": _("Worker"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):

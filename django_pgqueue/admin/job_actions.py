@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
@@ -46,6 +46,8 @@ class JobOperation(Operation):
     change: JobChange
 
     view_permission = "pgqueue.view_job"
+    is_dangerous: ClassVar[bool] = False
+    """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
 
     def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
         """Return whether it would change a job with these values."""

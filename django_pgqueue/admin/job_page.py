@@ -17,7 +17,7 @@ from django.db.models.functions import Cast, Left, Now, Right
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -64,7 +64,7 @@ def job_page(
         return None
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
-    pauses = pauses_of(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []
+    pauses = pauses_of(request, job) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
         **admin.navigation(request),
@@ -136,7 +136,7 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
-        (_("Paused by"), "; ".join(pauses)),
+        (_("Paused by"), format_html_join("; ", "{}", ((pause,) for pause in pauses))),
         (_("Unique key"), _unique_key(job)),
         (_("Search keys"), search_links(job)),
         (_("Unique until"), when(vars(job)["window_until"])),

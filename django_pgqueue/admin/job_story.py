@@ -90,7 +90,9 @@ def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | No
 def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
     """Yield links to the pause, the workers, or the jobs that the reason names, as far as the user may see them."""
     if why.pause is not None:
-        yield from _link(request, gettext_lazy("Pauses"), "pause", "pgqueue.view_pause")
+        label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {why.pause.name}")}
+        target = {"kind": why.pause.kind.value, "name": why.pause.name}
+        yield from _link(request, label, "pause", "pgqueue.view_pause", **target)
     if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
         yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
     for busy in why.busy_tasks:

@@ -22,7 +22,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
 from . import confirmation, databases, search_keys, shown
-from .bulk_acts import of_list
+from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
@@ -64,7 +64,8 @@ class JobAdmin(JobColumns):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list. Below its title, say why it shows no error messages to a user without the permission."""
         note = {} if may_view(request) else {"subtitle": LIST_NOTE}
-        return super().changelist_view(request, {**note, **(extra_context or {})})
+        acts = links_of_list(request, self.admin_site, is_dead_only=self.model is not Job)
+        return super().changelist_view(request, {**note, "bulk_acts": acts, **(extra_context or {})})
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return JobChangeList

@@ -131,8 +131,10 @@ from .unique import (
 )
 from .worker_requests import (
     REQUESTS_PRUNED,
+    AddedRequest,
     WorkerRequestRow,
     answer_request,
+    open_request,
     open_requests,
     prune_worker_requests,
     request_of_worker,
@@ -159,6 +161,7 @@ __all__ = [
     "ROLLUPS_MERGED",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
+    "AddedRequest",
     "Adopted",
     "Cancelled",
     "Claimed",
@@ -241,6 +244,7 @@ __all__ = [
     "note_problem",
     "note_progress",
     "open_executions",
+    "open_request",
     "open_requests",
     "open_windows",
     "pause",

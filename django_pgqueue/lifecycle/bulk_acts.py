@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -28,6 +29,7 @@ from .audit import NAME_LENGTH, end_audit, record_audit
 from .bulk_selection import MOST_IDS as MOST_IDS
 from .bulk_selection import Page, read_page
 from .bulk_selection import Selection as Selection
+from .bulk_selection import waiting_jobs as waiting_jobs
 from .execute import execute_with_retry
 
 BATCH: Final = 1000
@@ -50,6 +52,10 @@ WORDS: Final[dict[TransitionName, tuple[str, ...]]] = {
     TransitionName.RUN_NOW: ("scheduled",),
 }
 """The actions, and the states of the jobs that each can change."""
+
+
+class FormSentBefore(Exception):
+    """An act was requested with this form before, and nothing is requested again."""
 
 
 class PreviewedJob(NamedTuple):
@@ -157,6 +163,7 @@ def request_act(
     total: int | None = None,
     rate: float | None = None,
     stops_on_repeat: bool = False,
+    form_token: UUID | None = None,
 ) -> int:
     """Add an act for the workers, in the caller's transaction; return the id of its entry in the audit.
 
@@ -171,8 +178,10 @@ def request_act(
         total: The number of jobs in the preview.
         rate: Jobs per second at most. None: no limit.
         stops_on_repeat: Whether to stop when a retried job fails again with the error that it had died of.
+        form_token: Identifies the form with which the act is requested. None: no form.
 
     Raises:
+        FormSentBefore: An act was requested with the same form. Nothing is written.
         ValueError: No worker could execute such an act.
     """
     params = {
@@ -184,8 +193,12 @@ def request_act(
         "rate": rate,
         "stops_on_repeat": stops_on_repeat,
         "previewed_at": previewed_at,
+        "form_token": None if form_token is None else str(form_token),
     }
-    return int(execute(connection, sql.bulk_acts.REQUEST_ACT, params)[0][0])
+    rows = execute(connection, sql.bulk_acts.REQUEST_ACT, params)
+    if not rows:
+        raise FormSentBefore(f"The form {form_token} was sent before.")
+    return int(rows[0][0])
 
 
 def waiting_acts(connection: Connection) -> list[WaitingAct]:

@@ -14,17 +14,22 @@ BULK_TIME: Final = """/* pgqueue:bulk_time */
 SELECT statement_timestamp() + %(time_shift)s::interval
 """
 
-# Add an act that workers will execute.
+# Add an act that workers will execute, unless an entry has the token of the form. Then return no row.
 #
 # Caller: lifecycle.request_act()
+# Locks:  waits for another transaction that has just requested an act with the same form
+# Index:  pgqueue_audit_form, if the act comes from a form
 REQUEST_ACT: Final = """/* pgqueue:request_act */
 INSERT INTO pgqueue_audit (
-    action, done_by, reason, began_at, next_batch_at, filter, job_count, total, rate, stops_on_repeat, previewed_at
+    action, done_by, reason, began_at, next_batch_at, filter, job_count, total, rate, stops_on_repeat, previewed_at,
+    form_token
 )
 SELECT
     %(action)s, %(done_by)s, %(reason)s, instant, instant, %(filter)s::json, 0,
-    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, least(%(previewed_at)s::timestamptz, instant)
+    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, least(%(previewed_at)s::timestamptz, instant),
+    %(form_token)s::uuid
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS instant) AS clock
+ON CONFLICT (form_token) WHERE form_token IS NOT NULL DO NOTHING
 RETURNING id
 """
 

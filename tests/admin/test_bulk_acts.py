@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -100,6 +101,7 @@ def test_preview_of_invalid_filter_says_what_is_wrong(operator: Client, query: s
         ({"previewed_at": ""}, "Nothing was changed"),
         ({"previewed_at": "2026-01-01T00:00:00"}, "does not say when it was shown"),
         ({"state": "ready"}, "Invalid state &#x27;ready&#x27; to retry"),
+        ({"form_token": "x"}, "The form was incomplete"),
     ],
 )
 def test_request_with_invalid_form_writes_nothing(
@@ -110,6 +112,21 @@ def test_request_with_invalid_form_writes_nothing(
     answer = operator.post(REQUEST, {**fields, **changes}, follow=True)
     assert says in answer.content.decode() and answer.redirect_chain[0][0].startswith(f"{JOBS}bulk_preview/?")
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.promise("bulk-act-requested-once")
+def test_request_sent_twice_is_one_act(operator: Client, make_job: JobMaker) -> None:
+    make_job("dead")
+    fields = form(text_of(operator, url("retry", state="dead")))
+    assert "sent before" not in operator.post(REQUEST, fields, follow=True).content.decode()
+    entry = AuditEntry.objects.get()
+    lifecycle.stop_audit(connection, entry.pk, "ada")  # also long after the act has ended
+    again = operator.post(REQUEST, {**fields, "reason": "other"}, follow=True)
+    assert "This form was sent before" in again.content.decode()
+    assert again.redirect_chain == [(f"{JOBS}bulk_act/?id={entry.pk}", 302)]
+    assert AuditEntry.objects.get().reason == ""
+    operator.post(REQUEST, form(text_of(operator, url("retry", state="dead"))))
+    assert AuditEntry.objects.count() == 2, "a new form requests a new act"
 
 
 def test_request_from_a_later_time_is_dated_back(operator: Client, make_job: JobMaker) -> None:
@@ -220,6 +237,45 @@ def test_select_all_of_a_list_leads_to_the_preview_of_its_filter(operator: Clien
     assert (fields["state"], fields["queue"], fields["task"]) == ("dead", "mail", "shop.charge")
     assert "since" in fields and fields["total"] == "1"
     assert Job.objects.filter(state="dead").count() == 2, "nothing is changed before the confirmation"
+
+
+ACTS = ("retry_job", "cancel_job", "run_job", "move_job", "delete_job")
+
+
+@pytest.mark.parametrize(
+    ("path", "names", "selection"),
+    [
+        (f"{JOBS}?state=ready&queue=mail", ["Cancel", "Run now", "Move"], Selection("ready", "mail")),
+        (f"{JOBS}?state=succeeded&task=app.add", ["Retry", "Delete"], Selection("succeeded", None, "app.add")),
+        (f"{DEAD}?error=shop.E&queue=mail", ["Retry", "Delete"], Selection("dead", "mail", None, "shop.E")),
+        (f"{JOBS}?queue=mail", [], None),
+        (f"{JOBS}?state=dead&queue=none", [], None),
+    ],
+)
+def test_lists_link_the_previews_of_what_they_show(
+    client_of: Callable[..., Client], make_job: JobMaker, path: str, names: list[str], selection: Selection | None
+) -> None:
+    for state in ("ready", "succeeded", "dead"):
+        job = make_job(state, queue_name="mail", run_after=timezone.now() + timedelta(hours=1))
+    add_execution(job, exception_class="shop.E")
+    client = client_of("view_job", *ACTS)
+    text = text_of(client, path)
+    links = re.findall(rf'<li><a href="({JOBS}bulk_preview/[^"]+)">([^<]+)…</a></li>', text)
+    assert [name for _url, name in links] == names
+    for link, name in links:
+        query = QueryDict(unescape(link).partition("?")[2])
+        assert bulk_acts.label(query["action"]) == name
+        assert name == "Run now" or bulk_acts.selection_of(query) == selection
+    if links:
+        assert "<strong>1</strong> job meets" in text_of(client, unescape(links[-1][0]))
+
+
+def test_list_links_only_the_acts_that_the_user_may_request(
+    client_of: Callable[..., Client], make_job: JobMaker
+) -> None:
+    make_job("dead")
+    text = text_of(client_of("view_job", "retry_job", "move_job"), DEAD)
+    assert re.findall(r"bulk_preview/\?action=(\w+)", text) == ["retry"]
 
 
 def test_select_all_of_another_list_sends_the_numbers(operator: Client, make_job: JobMaker) -> None:

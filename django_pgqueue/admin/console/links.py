@@ -13,7 +13,7 @@ PERMISSIONS: Final = {"worker_changelist": "pgqueue.view_worker", "pause_changel
 """The lists that need another permission than `view_job`, which every page of the console needs."""
 
 
-def url(request: HttpRequest, name: str, **parameters: Any) -> str:
+def url(request: HttpRequest, name: str, /, **parameters: Any) -> str:
     """Return the URL of the page `admin:pgqueue_<name>`, or "" if the user may not see it or it does not exist."""
     if name in PERMISSIONS and not request.user.has_perm(PERMISSIONS[name]):
         return ""

@@ -20,7 +20,6 @@ from .page import ConsolePage
 from .queue_rows import queue_rows
 
 PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
-CLEAR_PERMISSIONS: Final = (PAUSE_PERMISSION, "pgqueue.cancel_job")
 LENGTHS: Final = (
     ("", gettext_lazy("until resumed")),
     ("600", gettext_lazy("for 10 minutes")),
@@ -63,7 +62,6 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
 def _acts(request: HttpRequest) -> dict[str, Any]:
     return {
         "may_pause": request.user.has_perm(PAUSE_PERMISSION),
-        "may_clear": request.user.has_perms(CLEAR_PERMISSIONS),
         "lengths": LENGTHS,
         "back": request.get_full_path(),
     }

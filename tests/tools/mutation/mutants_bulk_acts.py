@@ -64,5 +64,17 @@ BULK_ACTS = [
             "%(previewed_at)s::timestamptz",
             "REQUEST_ACT",
         ),
+        Mutant(
+            "a form requests an act again",
+            "    %(form_token)s::uuid\nFROM",
+            "    gen_random_uuid()\nFROM",
+            "REQUEST_ACT",
+        ),
+        Mutant(
+            "a list links acts without permission",
+            "if selection is not None and is_allowed(request, action):",
+            "if selection is not None:",
+            path="django_pgqueue/admin/bulk_acts.py",
+        ),
     ),
 ]

@@ -183,10 +183,10 @@ ELSEWHERE = [
             path=QUEUE_ACTIONS,
         ),
         Mutant(
-            "jobs that nobody counted are cancelled too",
-            "waiting.filter(enqueued_at__lte=shown.page_at(request)).cancel",
-            "waiting.cancel",
-            path=QUEUE_ACTIONS,
+            "anybody is offered to cancel the waiting jobs",
+            "is_waiting and bulk_acts.is_allowed(request, TransitionName.CANCEL)",
+            "is_waiting",
+            path="django_pgqueue/admin/console/queue_rows.py",
         ),
         Mutant(
             "an act on a queue leads to any site",
