@@ -29,7 +29,8 @@ FROM json_to_recordset(%(tallies)s::json) AS given (
 )
 """
 
-# Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class.
+# Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class. If %(total_span)s is
+# not NULL, add one row for all of them together, so that a reader who filters by nothing reads one row per minute.
 #
 # Caller: lifecycle.merge_rollups(), from the maintenance of each worker
 # Locks:  SKIP LOCKED: another worker merges these rows. If two workers merge parts of one minute, it keeps two rows,
@@ -45,7 +46,7 @@ WITH old AS MATERIALIZED (
     FROM pgqueue_rollup
     WHERE span = %(from_span)s
       AND starts_at < date_trunc(
-          %(to_span)s,
+          %(unit)s,
           statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8),
           'UTC'
       )
@@ -56,13 +57,13 @@ WITH old AS MATERIALIZED (
 taken AS (
     DELETE FROM pgqueue_rollup
     WHERE id = ANY (ARRAY (SELECT id FROM old))
-    RETURNING date_trunc(%(to_span)s, starts_at, 'UTC') AS starts_at, queue_name, task_name, exception_class,
+    RETURNING date_trunc(%(unit)s, starts_at, 'UTC') AS starts_at, queue_name, task_name, exception_class,
               succeeded, retried, dead, cancelled, released, snoozed, crashed,
               wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts
 ),
 summed AS (
     SELECT taken.starts_at, taken.queue_name, taken.task_name, taken.exception_class,
-           item.kind, item.bucket, sum(item.value) AS value
+           item.kind, item.bucket, sum(item.value) AS value, grouping(taken.queue_name) = 1 AS is_total
     FROM taken
     CROSS JOIN LATERAL (
         SELECT 'wait' AS kind, wait.bucket, wait.count::float8 AS value
@@ -76,14 +77,18 @@ summed AS (
                ('crashed', 0, taken.crashed),
                ('wait_seconds', 0, taken.wait_seconds), ('run_seconds', 0, taken.run_seconds)
     ) AS item
-    GROUP BY 1, 2, 3, 4, 5, 6
+    GROUP BY GROUPING SETS (
+        (taken.starts_at, taken.queue_name, taken.task_name, taken.exception_class, item.kind, item.bucket),
+        (taken.starts_at, item.kind, item.bucket)
+    )
 ),
 merged AS (
     INSERT INTO pgqueue_rollup
         (span, starts_at, queue_name, task_name, exception_class,
          succeeded, retried, dead, cancelled, released, snoozed, crashed,
          wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
-    SELECT %(to_span)s, starts_at, queue_name, task_name, exception_class,
+    SELECT CASE WHEN is_total THEN %(total_span)s ELSE %(to_span)s END, starts_at,
+           coalesce(queue_name, ''), coalesce(task_name, ''), coalesce(exception_class, ''),
            sum(value) FILTER (WHERE kind = 'succeeded'), sum(value) FILTER (WHERE kind = 'retried'),
            sum(value) FILTER (WHERE kind = 'dead'), sum(value) FILTER (WHERE kind = 'cancelled'),
            sum(value) FILTER (WHERE kind = 'released'), sum(value) FILTER (WHERE kind = 'snoozed'),
@@ -94,7 +99,8 @@ merged AS (
            coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}'),
            coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}')
     FROM summed
-    GROUP BY starts_at, queue_name, task_name, exception_class
+    WHERE NOT is_total OR %(total_span)s::varchar IS NOT NULL
+    GROUP BY starts_at, is_total, queue_name, task_name, exception_class
 )
 SELECT count(*) FROM old
 """
@@ -108,7 +114,7 @@ PRUNE_ROLLUPS: Final = """/* pgqueue:prune_rollups */
 WITH old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_rollup
-    WHERE span = ANY ('{part,minute,hour}')
+    WHERE span = ANY ('{part,minute,hour,minute_total,hour_total}')
       AND starts_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
     LIMIT %(limit)s
