@@ -18,7 +18,7 @@ BULK_ACTS = [
         ),
         Mutant(
             "an act takes what was retried since",
-            "if row.is_chosen and row.is_unchanged}\n    seen",
+            "if row.is_fitting}\n    seen",
             "if row.is_chosen}\n    seen",
             path=ACTS,
         ),
