@@ -123,6 +123,14 @@ def test_list_limit_says_that_there_are_more(pgqueue):
     assert not pgqueue("jobs", "list", "--limit", "3", "--json").document["has_more"]
 
 
+def test_list_jobs_of_paused_task_are_paused_and_not_due(pgqueue, db):
+    held, due = helpers.make_job(connection, task_name=tasks.add.name), helpers.make_job(connection)
+    control.pause(task=tasks.add.name)
+    assert ids(pgqueue("jobs", "list", "--state", "paused", "--json")) == [held]
+    assert ids(pgqueue("jobs", "list", "--state", "due", "--json")) == [due]
+    assert ids(pgqueue("jobs", "list", "--state", "ready", "--json")) == [held, due]
+
+
 def test_list_search_of_newest_jobs_says_so(pgqueue, monkeypatch):
     monkeypatch.setattr(search, "SEARCHED", 1)
     wanted = die(queue_name="mail")

@@ -114,6 +114,10 @@ def test_throughput_of_everything_equals_the_sum_of_the_queues(connection):
         assert everything.wait.mean == pytest.approx(4.0)
         assert everything.run.p95 == queues[1].run.p95
         assert everything.failures == queues[1].failures != ()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM pgqueue_rollup WHERE span IN ('minute', 'hour')")
+    assert stats.throughput(*period).counts == everything.counts, "it reads only the totals"
+    assert stats.throughput(*period, queue="mail").counts.dead < 3
 
 
 def test_throughput_without_failures_or_waits_leaves_only_them_out(connection, django_assert_num_queries):

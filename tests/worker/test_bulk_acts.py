@@ -335,9 +335,6 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     link.close()
 
 
-# ------------------------------------------------------------------ plans
-
-
 def test_preview_counts_in_the_database(engine, monkeypatch):
     """The rows of a preview are few, however many jobs it counts."""
     die(engine, 30, task_name="shop.charge")
@@ -353,6 +350,9 @@ def test_preview_counts_in_the_database(engine, monkeypatch):
     monkeypatch.setattr(bulk_acts, "PREVIEWED", 20)
     seen = preview(engine, "retry", DEAD)
     assert (seen.chosen, seen.states, seen.has_more) == (20, {"dead": 20}, True)
+
+
+# ------------------------------------------------------------------ plans
 
 
 FILL = (

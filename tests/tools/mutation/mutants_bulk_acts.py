@@ -22,6 +22,12 @@ BULK_ACTS = [
             "if row.is_chosen}\n    seen",
             path=ACTS,
         ),
+        Mutant(
+            "a preview counts only what it shows",
+            "count(*) OVER alike_jobs",
+            "least(%(shown)s::bigint, count(*) OVER alike_jobs)",
+            "BULK_PAGE_FINISHED",
+        ),
         Mutant("an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", path=ACTS),
         Mutant("the next batch begins at the first job", "cursor = %(cursor)s::json", "cursor = NULL", "ADVANCE_ACT"),
         Mutant("an act has no rate", "len(names) / act.rate if act.rate else 0.0", "0.0", path=ACTS),
