@@ -63,7 +63,7 @@ taken AS (
 ),
 summed AS (
     SELECT taken.starts_at, taken.queue_name, taken.task_name, taken.exception_class,
-           item.kind, item.bucket, sum(item.value) AS value, grouping(taken.queue_name) = 1 AS is_total
+           item.kind, item.bucket, sum(item.value) AS value
     FROM taken
     CROSS JOIN LATERAL (
         SELECT 'wait' AS kind, wait.bucket, wait.count::float8 AS value
@@ -77,18 +77,23 @@ summed AS (
                ('crashed', 0, taken.crashed),
                ('wait_seconds', 0, taken.wait_seconds), ('run_seconds', 0, taken.run_seconds)
     ) AS item
-    GROUP BY GROUPING SETS (
-        (taken.starts_at, taken.queue_name, taken.task_name, taken.exception_class, item.kind, item.bucket),
-        (taken.starts_at, item.kind, item.bucket)
-    )
+    GROUP BY 1, 2, 3, 4, 5, 6
+),
+summed_with_total AS (
+    SELECT %(to_span)s::varchar AS span, starts_at, queue_name, task_name, exception_class, kind, bucket, value
+    FROM summed
+    UNION ALL
+    SELECT %(total_span)s::varchar, starts_at, '', '', '', kind, bucket, sum(value)
+    FROM summed
+    WHERE %(total_span)s::varchar IS NOT NULL
+    GROUP BY starts_at, kind, bucket
 ),
 merged AS (
     INSERT INTO pgqueue_rollup
         (span, starts_at, queue_name, task_name, exception_class,
          succeeded, retried, dead, cancelled, released, snoozed, crashed,
          wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
-    SELECT CASE WHEN is_total THEN %(total_span)s ELSE %(to_span)s END, starts_at,
-           coalesce(queue_name, ''), coalesce(task_name, ''), coalesce(exception_class, ''),
+    SELECT span, starts_at, queue_name, task_name, exception_class,
            sum(value) FILTER (WHERE kind = 'succeeded'), sum(value) FILTER (WHERE kind = 'retried'),
            sum(value) FILTER (WHERE kind = 'dead'), sum(value) FILTER (WHERE kind = 'cancelled'),
            sum(value) FILTER (WHERE kind = 'released'), sum(value) FILTER (WHERE kind = 'snoozed'),
@@ -98,9 +103,8 @@ merged AS (
            coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
            coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}'),
            coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}')
-    FROM summed
-    WHERE NOT is_total OR %(total_span)s::varchar IS NOT NULL
-    GROUP BY starts_at, is_total, queue_name, task_name, exception_class
+    FROM summed_with_total
+    GROUP BY span, starts_at, queue_name, task_name, exception_class
 )
 SELECT count(*) FROM old
 """
