@@ -110,7 +110,8 @@ LIMIT 1
 BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, finished_at, id
 FROM (
-    SELECT page.*, count(*) OVER alike_jobs AS alike,
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
+           count(*) OVER alike_jobs AS alike,
            row_number() OVER (alike_jobs ORDER BY finished_at, id) AS place
     FROM (
         SELECT
@@ -154,7 +155,8 @@ ORDER BY finished_at, id
 BULK_PAGE_READY: Final = """/* pgqueue:bulk_page_ready */
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, queue_name, priority, run_after, id
 FROM (
-    SELECT page.*, count(*) OVER alike_jobs AS alike,
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, queue_name, priority,
+           count(*) OVER alike_jobs AS alike,
            row_number() OVER (alike_jobs ORDER BY queue_name, -priority, run_after, id) AS place
     FROM (
         SELECT
@@ -223,7 +225,8 @@ ORDER BY queue_name, -priority, run_after, id
 BULK_PAGE_RUNNING: Final = """/* pgqueue:bulk_page_running */
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, worker_id, execution_id
 FROM (
-    SELECT page.*, count(*) OVER alike_jobs AS alike,
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, worker_id, execution_id,
+           count(*) OVER alike_jobs AS alike,
            row_number() OVER (alike_jobs ORDER BY worker_id, execution_id) AS place
     FROM (
         SELECT
@@ -264,7 +267,8 @@ ORDER BY worker_id, execution_id
 BULK_PAGE_LISTED: Final = """/* pgqueue:bulk_page_listed */
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, id
 FROM (
-    SELECT page.*, count(*) OVER alike_jobs AS alike,
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
+           count(*) OVER alike_jobs AS alike,
            row_number() OVER (alike_jobs ORDER BY id) AS place
     FROM (
         SELECT
