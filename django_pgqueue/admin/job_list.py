@@ -106,8 +106,13 @@ class JobChangeList(DatabaseChangeList):
         if not self.found.scope:
             return ""
         searched = {"count": f"{self.found.searched:,}"}
+        if self.found.lanes:
+            words = {**searched, "lanes": self.found.lanes}
+            return _("among the first %(count)s jobs of each of the first %(lanes)s queues and priorities") % words
         if self.found.since is None:
-            return _("among the first %(count)s jobs in this order") % searched
+            is_ready = self.word and STATE_OF[self.word] is State.READY
+            first = _("among the first %(count)s jobs of each queue and priority") if is_ready else FIRST
+            return first % searched
         return _("among the newest %(count)s jobs, since %(at)s") % {**searched, "at": full_date(self.found.since)}
 
     @property
@@ -120,10 +125,13 @@ class JobChangeList(DatabaseChangeList):
     def empty_note(self) -> Any:
         """A sentence for an empty list, which says what was not searched."""
         if self.found.scope:
-            return _("No such job %(scope)s. Older jobs were not searched.") % {"scope": self.scope_note}
+            return (OTHERS_LEFT if self.found.since is None else OLDER_LEFT) % {"scope": self.scope_note}
         return EMPTY_FILTERED if self.has_active_filters or self.query else EMPTY
 
 
+FIRST: Final = gettext_lazy("among the first %(count)s jobs in this order")
+OLDER_LEFT: Final = gettext_lazy("No such job %(scope)s. Older jobs were not searched.")
+OTHERS_LEFT: Final = gettext_lazy("No such job %(scope)s. Other jobs were not searched.")
 EMPTY: Final = gettext_lazy("No jobs. Finished jobs are removed after their retention, and may be in the archive.")
 EMPTY_FILTERED: Final = gettext_lazy(
     "No job meets these filters. All jobs in this database were searched. Jobs that were removed after their retention "

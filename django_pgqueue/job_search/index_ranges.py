@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 from django.db import connections
 from django.db.models import Q, QuerySet
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import FINISHED, State
 
 from .filters import Filters
-from .words import RUNNING_WORDS, STATE_OF, Pauses
+from .words import STATE_OF
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
@@ -39,7 +39,10 @@ class Range(NamedTuple):
 
 
 def ranges(filters: Filters) -> Iterator[Range]:
-    """Yield the ranges of indexes that contain all jobs that meet the filters, with the conditions to apply."""
+    """Yield the ranges of indexes that contain all jobs that meet the filters, with the conditions to apply.
+
+    For ready jobs, see `ready_jobs`.
+    """
     if filters.ids:
         jobs = Job.objects.using(filters.alias).filter(pk__in=filters.ids).order_by("pk")
         yield Range(jobs, "pk", "")
@@ -52,10 +55,8 @@ def ranges(filters: Filters) -> Iterator[Range]:
     for word in filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
-        elif word in RUNNING_WORDS:
-            yield _running(filters, word)
         else:
-            yield from _ready(filters, word)
+            yield _running(filters, word)
 
 
 def _enqueued(filters: Filters) -> QuerySet[Job]:
@@ -119,42 +120,6 @@ def _running(filters: Filters, word: str) -> Range:
     condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
     more = _names(filters) & _ids_between(filters)
     return Range(executions.order_by("claimed_at"), "job_id", "{count} running jobs", condition & more)
-
-
-def _ready(filters: Filters, word: str) -> Iterator[Range]:
-    """Yield the lanes of the ready jobs, in the order in which a worker claims them."""
-    scan = lifecycle.scan_lanes(connections[filters.alias])
-    more = CONDITIONS.get(word, Q()) & _ids_between(filters)
-    if filters.task_names:
-        more &= Q(task_name__in=filters.task_names)
-    pauses = Pauses(scan.paused_queues, scan.paused_tasks)
-    for lane in sorted(scan.due_in, key=lambda lane: (-lane.priority, lane.queue_name)):
-        if filters.queue_name not in (None, lane.queue_name):
-            continue
-        held = _held(word, is_queue_paused=lane.queue_name in pauses.queues, paused_tasks=pauses.tasks)
-        if held is None:
-            continue
-        jobs = Job.objects.using(filters.alias).filter(state=State.READY, limit_key__isnull=True)
-        jobs = jobs.filter(_is_due(word), queue_name=lane.queue_name, priority=lane.priority)
-        yield Range(
-            jobs.order_by("run_after", "pk"),
-            "pk",
-            "the first {count} jobs of each queue and priority",
-            more & held,
-        )
-
-
-def _held(word: str, *, is_queue_paused: bool, paused_tasks: frozenset[str]) -> Q | None:
-    """Return the condition by which a pause concerns a word; None if no job of the lane meets it."""
-    if word == "paused":
-        if is_queue_paused:
-            return Q()
-        return Q(task_name__in=paused_tasks) if paused_tasks else None
-    if word == "due":
-        if is_queue_paused:
-            return None
-        return ~Q(task_name__in=paused_tasks) if paused_tasks else Q()
-    return Q()
 
 
 def _names(filters: Filters) -> Q:

@@ -90,7 +90,10 @@ class Selection:
 
 
 class Row(NamedTuple):
-    """A job on a page. `position` is where the next page begins, as JSON can store it."""
+    """A job on a page. `position` is where the next page begins, as JSON can store it.
+
+    `alike` counts the jobs of the page in the same state that the act changes too, or leaves too.
+    """
 
     job_id: int
     task_name: str
@@ -99,7 +102,13 @@ class Row(NamedTuple):
     run_after: datetime
     is_chosen: bool
     is_unchanged: bool
+    alike: int
     position: list[Any]
+
+    @property
+    def is_fitting(self) -> bool:
+        """Whether the act changes the job."""
+        return self.is_chosen and self.is_unchanged
 
 
 class Page(NamedTuple):
@@ -108,11 +117,16 @@ class Page(NamedTuple):
     rows: list[Row]
     is_last: bool
 
+    @property
+    def groups(self) -> list[Row]:
+        """One job of each kind, whose `alike` counts the jobs of its kind."""
+        return list({(row.state, row.is_fitting): row for row in self.rows}.values())
+
     def up_to(self, size: int) -> Page:
         """Return the part of the page that ends with the chosen job number `size`."""
         count = 0
         for index, row in enumerate(self.rows, start=1):
-            count += row.is_chosen and row.is_unchanged
+            count += row.is_fitting
             if count == size and index < len(self.rows):
                 return Page(self.rows[:index], is_last=False)
         return self
@@ -127,8 +141,11 @@ def read_page(
     states: Sequence[str],
     audit_id: int,
     limit: int,
+    shown: int,
 ) -> Page:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
+
+    Only `shown` jobs of each kind are among the rows, and `Row.alike` counts all.
 
     Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
     because the act has changed them already.
@@ -143,9 +160,10 @@ def read_page(
         statement, params = sql.bulk_acts.BULK_PAGE_RUNNING, _running(selection, cursor, at)
     else:
         statement, params = sql.bulk_acts.BULK_PAGE_READY, {**_ready(selection, cursor, at), "audit_id": audit_id}
-    found = execute(connection, statement, {**params, "limit": limit})
-    rows = [Row._make((*row[:7], [_plain(value) for value in row[7:]])) for row in found]
-    return Page(rows, is_last=len(rows) < limit)
+    found = execute(connection, statement, {**params, "limit": limit, "shown": shown})
+    rows = [Row._make((*row[:8], [_plain(value) for value in row[8:]])) for row in found]
+    page = Page(rows, is_last=False)
+    return page._replace(is_last=sum(row.alike for row in page.groups) < limit)
 
 
 def waiting_jobs(

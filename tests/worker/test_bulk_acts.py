@@ -335,7 +335,25 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     link.close()
 
 
+def test_preview_counts_in_the_database(engine, monkeypatch):
+    """The rows of a preview are few, however many jobs it counts."""
+    die(engine, 30, task_name="shop.charge")
+    die(engine, error="shop.Timeout")
+    pages = []
+    read_page = bulk_acts.read_page
+    monkeypatch.setattr(
+        bulk_acts, "read_page", lambda *args, **more: pages.append(read_page(*args, **more)) or pages[-1]
+    )
+    seen = preview(engine, "retry", Selection("dead", exception_class="shop.Declined"))
+    assert (seen.chosen, seen.states, seen.has_more, len(seen.sample)) == (30, {"dead": 30}, False, bulk_acts.SAMPLE)
+    assert [row.alike for row in pages[0].groups] == [30, 1] and len(pages[0].rows) == bulk_acts.SAMPLE + 1
+    monkeypatch.setattr(bulk_acts, "PREVIEWED", 20)
+    seen = preview(engine, "retry", DEAD)
+    assert (seen.chosen, seen.states, seen.has_more) == (20, {"dead": 20}, True)
+
+
 # ------------------------------------------------------------------ plans
+
 
 FILL = (
     (

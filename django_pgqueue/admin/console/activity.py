@@ -76,10 +76,11 @@ def chosen_span(request: HttpRequest) -> Span:
 
 
 def read_activity(request: HttpRequest, alias: str, *, queue: str | None = None) -> Activity:
-    """Read the figures of the chosen period. Runs at most five statements."""
+    """Read the figures of the chosen period. Runs at most four statements."""
     span = chosen_span(request)
     since = _floor(timezone.now() - span.length, span.slot)
-    found = stats.throughput(since, queue=queue, hourly=span.slot == HOUR, database=alias)
+    is_hourly = span.slot == HOUR
+    found = stats.throughput(since, queue=queue, hourly=is_hourly, with_failures=False, database=alias)
     period = Period(found.since, found.until - MINUTE)  # the running minute is not over
     marks = _new_versions(alias)
     points = [point for point in found.points if _aware(point.starts_at) < period.until]

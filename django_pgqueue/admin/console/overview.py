@@ -83,7 +83,7 @@ def _figures(request: HttpRequest, alias: str) -> dict[str, Any]:
         past = activity.read_activity(request, alias)
         since = timezone.now() - max(past.span.length, DAY)
         failures = stats.failures(since, database=alias)
-        by_task = stats.throughput_by_task(since, database=alias)
+        by_task = stats.throughput_by_task(since, waits=False, database=alias)
     rows = queue_rows(request, overview.queues[:QUEUES_LIMIT])
     return {
         "overview": overview,

@@ -18,9 +18,15 @@ BULK_ACTS = [
         ),
         Mutant(
             "an act takes what was retried since",
-            "if row.is_chosen and row.is_unchanged}\n    seen",
+            "if row.is_fitting}\n    seen",
             "if row.is_chosen}\n    seen",
             path=ACTS,
+        ),
+        Mutant(
+            "a preview counts only what it shows",
+            "count(*) OVER alike_jobs",
+            "least(%(shown)s::bigint, count(*) OVER alike_jobs)",
+            "BULK_PAGE_FINISHED",
         ),
         Mutant("an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", path=ACTS),
         Mutant("the next batch begins at the first job", "cursor = %(cursor)s::json", "cursor = NULL", "ADVANCE_ACT"),
