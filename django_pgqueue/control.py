@@ -18,7 +18,7 @@ from . import lifecycle, queues, registry
 from .db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
-from .states import Pausable, State
+from .states import Pausable
 from .task import Task
 from .validation import NAME
 
@@ -216,7 +216,7 @@ def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
     """Return the waiting jobs of the queue or task in a pause's row, without checking the name."""
     from .models import Job  # task modules are imported before models can be
 
-    jobs = Job.objects.using(database).filter(state=State.READY.value)
+    jobs = Job.objects.using(database).ready()
     return (
         jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
     )
