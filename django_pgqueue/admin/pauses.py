@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -115,10 +116,16 @@ class PauseAdmin(ListOnlyAdmin):
 
     @admin.action(description=_("Resume selected"), permissions=["resume"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
-        for pause in queryset:
-            if control.resume_named(*_target_of(pause), databases.chosen(request)):
-                _log_change(request, pause, "Resumed.")
-                messages.success(request, _("%(what)s is resumed.") % {"what": pause})
+        """End the selected pauses. A pause that is not the one that the page showed stays."""
+        alias = databases.chosen(request)
+        with transaction.atomic(using=alias):
+            for pause in queryset.select_for_update():
+                if not shown.is_as_shown(request, pause):
+                    text = _("%(what)s was paused again since the page was shown, so it stays paused.")
+                    messages.warning(request, text % {"what": pause})
+                elif control.resume_named(*_target_of(pause), alias):
+                    _log_change(request, pause, "Resumed.")
+                    messages.success(request, _("%(what)s is resumed.") % {"what": pause})
 
     @admin.action(description=_("Cancel waiting jobs of selected"), permissions=["clear"])
     def clear_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse | None:
@@ -156,6 +163,10 @@ class PauseAdmin(ListOnlyAdmin):
         return TemplateResponse(request, "pgqueue/admin/clear.html", context)
 
     # ---------------------------------------------------------------- columns
+
+    def action_checkbox(self, obj: Pause) -> SafeString:
+        """Return Django's checkbox and a hidden field with what this row shows."""
+        return format_html("{}{}", super().action_checkbox(obj), shown.pause_field(obj))
 
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:

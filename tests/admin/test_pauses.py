@@ -85,6 +85,20 @@ def test_resume_action_deletes_the_pause(operator: Client) -> None:
     assert not Pause.objects.exists()
 
 
+def test_resume_action_leaves_a_pause_that_the_page_did_not_show(operator: Client) -> None:
+    control.pause("mail", by="ada")
+    control.pause("reports")
+    shown = {"shown_pauses": re.findall('name="shown_pauses" value="([^"]+)"', operator.get(LIST).content.decode())}
+    control.resume("mail")
+    control.pause("mail", by="bob")
+    Pause.objects.filter(name="mail").update(paused_at=timezone.now() + timedelta(seconds=5))
+    chosen = [pause.pk for pause in Pause.objects.all()]
+    answer = operator.post(LIST, {"action": "resume_selected", "_selected_action": chosen, **shown}, follow=True)
+    assert list(Pause.objects.values_list("name", "paused_by")) == [("mail", "bob")]
+    assert "Queue mail was paused again since the page was shown, so it stays paused." in answer.content.decode()
+    assert "Queue reports is resumed." in answer.content.decode()
+
+
 def test_clear_action_confirmed_cancels_only_counted_jobs(operator: Client, make_job: JobMaker) -> None:
     jobs = [make_job(queue_name="mail"), make_job(queue_name="mail", run_after=timezone.now() + timedelta(days=1))]
     running, other = make_job("running", queue_name="mail"), make_job()
