@@ -17,9 +17,10 @@ from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
-from .conf import Retention, get_settings
+from .conf import get_settings
 from .exceptions import Duration
 from .retry import Backoff, check_backoff
+from .setting_kinds import Retention
 from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
 Errors = tuple[type[BaseException], ...]
