@@ -44,6 +44,7 @@ def of_tests(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
 
 
 SCHEDULER = "django_pgqueue/worker/maintenance/scheduler.py"
+TICK_FIRING = "django_pgqueue/worker/maintenance/firing.py"
 SERVICE = "django_pgqueue/worker/maintenance/schedule_service.py"
 EXPRESSIONS = "django_pgqueue/schedules/expressions.py"
 FIRING = "django_pgqueue/schedules/job_options.py"
@@ -138,9 +139,9 @@ SCHEDULES = of_tests(
         "ADD_SCHEDULE",
     ),
     Mutant("nobody's word is asked", "or schedule.unconfirmed_seconds < CONFIRMED_SECONDS", "or True", path=SCHEDULER),
-    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=SCHEDULER),
-    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=SCHEDULER),
-    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=SCHEDULER),
+    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=TICK_FIRING),
+    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=TICK_FIRING),
+    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=TICK_FIRING),
     Mutant(
         "old code never takes over again",
         "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
@@ -161,7 +162,7 @@ SCHEDULES = of_tests(
     ),
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
     Mutant("a clock that went back keeps the word", "not 0 <= row.unconfirmed", "not row.unconfirmed", path=SCHEDULER),
-    Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
+    Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=TICK_FIRING),
     Mutant("one of the code follows its task", "schedule.options if schedule.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
