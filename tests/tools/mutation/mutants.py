@@ -590,7 +590,7 @@ INTERRUPTING = of_tests(
 )
 TRANSACTIONS = "django_pgqueue/db/transactions.py"
 STATEMENTS_RUN = "django_pgqueue/db/statements.py"
-OPTIONS = "django_pgqueue/options.py"
+USING = "django_pgqueue/using_options.py"
 FRONT_DOOR = of_tests(
     ("tests/test_enqueue_on_commit.py", "tests/test_advice.py", "tests/test_options.py"),
     Mutant("a job does not wait for a commit elsewhere", "if elsewhere is None:", "if True:", path=TRANSACTIONS),
@@ -601,8 +601,8 @@ FRONT_DOOR = of_tests(
         path=TRANSACTIONS,
     ),
     Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", path=STATEMENTS_RUN),
-    Mutant("None resets nothing", "(value is not None or name in RESET_BY_NONE)", "value is not None", path=OPTIONS),
-    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=OPTIONS),
+    Mutant("None resets nothing", "(value is not None or name in RESET_BY_NONE)", "value is not None", path=USING),
+    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=USING),
 )
 FEATURES = [
     *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *KEPT_LOGS, *WAITS, *AROUND,
