@@ -299,7 +299,7 @@ PAUSES = of_tests(
         "for name in [task_name]]",
         path=LANES,
     ),
-    Mutant("a drain trusts its first look", ") or time.monotonic() < obeyed_at:", "):", path=CONTROL),
+    Mutant("a drain trusts its first look", ") or time.monotonic() < began + OBEY_SECONDS:", "):", path=CONTROL),
     Mutant("a resumed worker is not told", "PAUSES_CHANGED)\n    return any", "'')\n    return any", path=CONTROL),
     Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
