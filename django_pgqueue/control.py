@@ -219,7 +219,7 @@ def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
     """Return the waiting jobs of the queue or task in a pause's row, without checking the name."""
     from .models import Job  # task modules are imported before models can be
 
-    jobs = Job.objects.using(database).ready()
+    jobs = Job.objects.using(database).ready()  # with the condition of the index that finds them
     return (
         jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
     )

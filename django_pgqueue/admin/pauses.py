@@ -147,7 +147,8 @@ class PauseAdmin(ListOnlyAdmin):
 
     def _confirmation(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse:
         pauses = list(queryset)
-        counts = [(pause, _waiting_count(pause)) for pause in pauses]
+        alias = databases.chosen(request)
+        counts = [(pause, f"{control.waiting_behind(*_target_of(pause), alias).count():,}") for pause in pauses]
         context = {
             **self.admin_site.each_context(request),
             "title": _("Cancel the waiting jobs?"),
@@ -184,7 +185,8 @@ class PauseAdmin(ListOnlyAdmin):
         """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
         if pause.kind != Pausable.QUEUE:
             return "–"
-        return _waiting_count(pause)
+        count = control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()[: COUNTED + 1].count()
+        return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
     @admin.display(description=_("still running"))
     def running(self, pause: Pause) -> str:
@@ -217,11 +219,6 @@ def _description(pause: Pause) -> str:
 def _target_of(pause: Pause) -> tuple[Pausable, str]:
     """Return the kind and the name of what a row pauses. An invalid kind counts as a queue."""
     return (Pausable.TASK if pause.kind == Pausable.TASK else Pausable.QUEUE), pause.name
-
-
-def _waiting_count(pause: Pause) -> str:
-    count = control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()[: COUNTED + 1].count()
-    return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
 
 def _alias_of(pause: Pause) -> str:
