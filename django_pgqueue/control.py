@@ -163,21 +163,24 @@ def drain(
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
     """
-    still_running = running(queue_name, task=task, database=database)
+    kind, name = _target(queue_name, task)
     timeout_seconds = float("inf") if timeout is None else seconds(timeout)
     database_alias = alias(database)
     if is_in_transaction(connections[database_alias]):
         raise RuntimeError(
             "drain() cannot run inside a transaction: workers do not see the pause before its transaction is committed"
         )
-    kind, name = _target(queue_name, task)
     if kind is Pausable.QUEUE:
         queues.check(name, database_alias)
     _pause(kind, name, database_alias, _until(None), by=by, reason=reason)
-    deadline = time.monotonic() + timeout_seconds
-    obeyed_at = time.monotonic() + OBEY_SECONDS
-    while (count := still_running.count()) or time.monotonic() < obeyed_at:  # until then, workers may still claim
-        if time.monotonic() >= deadline:
+    return _wait_until_none(running_behind(kind, name, database_alias), timeout_seconds)
+
+
+def _wait_until_none(still_running: QuerySet[Execution], timeout_seconds: float) -> int:
+    """Wait until workers have applied a pause and no execution is left; return how many are when the time is over."""
+    began = time.monotonic()
+    while (count := still_running.count()) or time.monotonic() < began + OBEY_SECONDS:
+        if time.monotonic() >= began + timeout_seconds:
             break
         time.sleep(POLL_SECONDS)
     return count

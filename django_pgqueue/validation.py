@@ -13,11 +13,12 @@ from functools import lru_cache, partial
 from keyword import iskeyword
 from typing import Any, Final
 
-from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
-from .conf import NAME as NAME
+from .conf import known_queues
 from .exceptions import InvalidTask, seconds
 from .job_log import LEVELS
 from .search_text import MAX_NAME_LENGTH, MAX_NAMES
+from .setting_kinds import DEFAULT_RETENTION, retention_seconds
+from .setting_kinds import NAME as NAME
 from .signatures import signature_of
 
 MAX_KEY_LENGTH: Final = 200

@@ -16,6 +16,7 @@ from django.dispatch import Signal
 import django_pgqueue
 from django_pgqueue import conf, signals, states
 from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, Rollup
+from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
@@ -136,7 +137,7 @@ def test_settings_page_has_every_setting_and_default():
     assert documented == {name: option.default for name, option in conf.OPTIONS.items()}
     assert all(unit and meaning for _, unit, _, meaning in rows)
     kept = {plain(row[0]): float(row[2].split("`")[1]) for row in table("docs/reference/settings.md", "state")}
-    assert kept == conf.DEFAULT_RETENTION
+    assert kept == DEFAULT_RETENTION
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -31,6 +31,8 @@ from .formatting import full_date, visible
 
 NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
 """The field of `Selection` for each parameter of a URL that is a text."""
+TIMES: Final = frozenset({"since", "until", "before"})
+"""The values of a filter that are times."""
 PERMISSIONS: Final[dict[str, str]] = {
     TransitionName.RETRY: "pgqueue.retry_job",
     TransitionName.CANCEL: "pgqueue.cancel_job",
@@ -103,6 +105,8 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
     word = "dead" if is_dead_only else chosen.get("state", "")
     if (action, word) == (TransitionName.RUN_NOW, "ready"):
         word = "scheduled"  # the other ready jobs are due already
+    if any("\0" in str(value) for value in chosen.values()):
+        return None  # such a list is empty
     if chosen.get("q", "").strip() or word not in WORDS.get(TransitionName(action), ()):
         return None
     error = chosen.get("error")
@@ -156,19 +160,19 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
-            yield title, _shown(value) if value != "" else _("none")
+            yield title, _shown(value, is_time=name in TIMES) if value != "" else _("none")
     if ids := chosen.get("job_ids") or chosen.get("jobs"):
         count = f"{len(ids):,}" if isinstance(ids, list) else visible(str(ids))
         yield _("Jobs by number"), count
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, *, is_time: bool) -> str:
     if isinstance(value, list):
         return ", ".join(visible(str(each)) for each in value[:20])
-    try:
-        return full_date(datetime.fromisoformat(value))
-    except (TypeError, ValueError):
-        return visible(str(value))
+    if is_time:
+        with suppress(TypeError, ValueError, OverflowError):  # the entry was written by hand
+            return full_date(datetime.fromisoformat(value))
+    return visible(str(value))
 
 
 def ending(entry: AuditEntry) -> str:

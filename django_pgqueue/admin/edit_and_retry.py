@@ -18,10 +18,11 @@ from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import codecs, display, lifecycle, registry
 from django_pgqueue.enqueue.copies import insert_copy, task_like
@@ -73,11 +74,10 @@ def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
     return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResponse:
     """Show the form, or make the new job and show its page."""
-    if request.method not in {"GET", "HEAD", "POST"}:
-        return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
     if not is_allowed(request):
         raise PermissionDenied
     job = _read(databases.chosen(request), object_id)

@@ -118,15 +118,19 @@ class JobAdmin(JobColumns):
             return act_on_many(request, operation, queryset, self.admin_site)
         name, at = operation.transition.value, shown.page_at(request)
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
-        return answer_list(self, request, name, selection or self._listed(request, queryset))
+        selection = selection or self._listed(request, queryset)
+        if selection is not None:
+            return answer_list(self, request, name, selection)
+        messages.warning(request, _("Nothing was changed: the list is empty now."))
+        return None
 
-    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
+    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection | None:
         """Return the ids of the listed jobs. A bulk act needs them if it cannot express the filters of the list."""
         ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
         if len(ids) == MOST_IDS:  # the list finds no more than that
             text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
             messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
-        return Selection(job_ids=tuple(ids))
+        return Selection(job_ids=tuple(ids)) if ids else None
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from . import databases
+from .links import address
 
 
 class Place(NamedTuple):
@@ -60,12 +60,8 @@ def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, 
 
 
 def _url(request: HttpRequest, site_name: str, place: Place) -> str | None:
-    if not request.user.has_perm(place.permission):
-        return None
-    try:
-        return databases.link(request, reverse(f"admin:pgqueue_{place.name}", current_app=site_name))
-    except NoReverseMatch:
-        return None
+    found = address(place.name, site_name=site_name) if request.user.has_perm(place.permission) else ""
+    return databases.link(request, found) if found else None
 
 
 def _choices() -> list[str]:

@@ -6,17 +6,15 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -27,7 +25,7 @@ from django_pgqueue.models import Job, Pause
 from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
 
-from . import bulk_acts, databases
+from . import bulk_acts, databases, links, shown
 from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
 from .readonly import ListOnlyAdmin, column
 
@@ -101,9 +99,8 @@ class PauseAdmin(ListOnlyAdmin):
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add links to the preview that cancels the waiting jobs, if the user may cancel jobs."""
-        columns, preview = super().get_list_display(request), ""
-        with suppress(NoReverseMatch):  # the jobs are not registered on this site
-            preview = reverse("admin:pgqueue_bulk_preview", current_app=self.admin_site.name)
+        columns = super().get_list_display(request)
+        preview = links.address("bulk_preview", site_name=self.admin_site.name)
 
         @admin.display(description=_("jobs behind it"))
         def cancel_waiting(pause: Pause) -> SafeString:
@@ -132,12 +129,22 @@ class PauseAdmin(ListOnlyAdmin):
 
     @admin.action(description=_("Resume selected"), permissions=["resume"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
-        for pause in queryset:
-            if control.resume_named(*_target_of(pause), databases.chosen(request)):
-                _log_change(request, pause, "Resumed.")
-                messages.success(request, _("%(what)s is resumed.") % {"what": pause})
+        """End the selected pauses. A pause that is not the one that the page showed stays."""
+        alias = databases.chosen(request)
+        with transaction.atomic(using=alias):
+            for pause in queryset.select_for_update():
+                if not shown.is_as_shown(request, pause):
+                    text = _("%(what)s was paused again since the page was shown, so it stays paused.")
+                    messages.warning(request, text % {"what": pause})
+                elif control.resume_named(*_target_of(pause), alias):
+                    _log_change(request, pause, "Resumed.")
+                    messages.success(request, _("%(what)s is resumed.") % {"what": pause})
 
     # ---------------------------------------------------------------- columns
+
+    def action_checkbox(self, obj: Pause) -> SafeString:
+        """Return Django's checkbox and a hidden field with what this row shows."""
+        return format_html("{}{}", super().action_checkbox(obj), shown.pause_field(obj))
 
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
@@ -177,12 +184,10 @@ def pauses_of(request: HttpRequest, job: Job) -> list[str]:
 
 def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
     """Return a text as a link to one pause in the list of pauses, or as it is if the user may not see the list."""
-    with suppress(NoReverseMatch):  # the model is not registered on this site
-        url = reverse("admin:pgqueue_pause_changelist", current_app=getattr(request, "current_app", None))
-        if request.user.has_perm("pgqueue.view_pause"):
-            link = databases.link(request, url, kind=pause.kind, name=pause.name)
-            return format_html('<a href="{}">{}</a>', link, text)
-    return text
+    url = links.address_for(request, "pause_changelist")
+    if not url or not request.user.has_perm("pgqueue.view_pause"):
+        return text
+    return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=pause.name), text)
 
 
 def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> SafeString:

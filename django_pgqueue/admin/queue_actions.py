@@ -60,7 +60,12 @@ def _view(jobs: ReadOnlyAdmin, act: Act, permissions: tuple[str, ...], request: 
         return HttpResponseNotAllowed(["POST"])
     if not request.user.has_perms(["pgqueue.view_job", *permissions]):
         raise PermissionDenied
-    return act(jobs, request, request.POST.get(QUEUE_FIELD, ""))
+    return act(jobs, request, _text(request, QUEUE_FIELD))
+
+
+def _text(request: HttpRequest, field: str) -> str:
+    """Return a text of the form without NUL, which PostgreSQL cannot store."""
+    return request.POST.get(field, "").replace("\0", "")
 
 
 def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -69,7 +74,7 @@ def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse
         messages.error(request, problem)
         return _back(jobs, request)
     until = timezone.now() + timedelta(seconds=int(length)) if length else None
-    reason = request.POST.get("reason", "")[:REASON_LENGTH]
+    reason = _text(request, "reason")[:REASON_LENGTH]
     by = request.user.get_username()
     with transaction.atomic(using=alias):
         if _is_as_shown(request, alias, name):

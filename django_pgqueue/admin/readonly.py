@@ -70,6 +70,10 @@ class ReadOnlyAdmin(ModelAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.using(databases.chosen(request))
 
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """Return the parameters of Django's own links and redirects. They keep the chosen database."""
+        return databases.list_parameters(request, super().get_preserved_filters(request))
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return DatabaseChangeList
 
@@ -127,5 +131,5 @@ class ListOnlyAdmin(ReadOnlyAdmin):
         """Redirect to the list."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        url = f"admin:pgqueue_{self.opts.model_name}_changelist"
-        return HttpResponseRedirect(reverse(url, current_app=self.admin_site.name))
+        url = reverse(f"admin:pgqueue_{self.opts.model_name}_changelist", current_app=self.admin_site.name)
+        return HttpResponseRedirect(databases.link(request, url))

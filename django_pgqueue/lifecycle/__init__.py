@@ -57,7 +57,7 @@ from .history import (
     read_for_archive,
     remove_archived,
 )
-from .installations import Adopted, Identity, adopt, read_installations, record_installation
+from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
@@ -175,7 +175,6 @@ __all__ = [
     "FinishedPage",
     "Fired",
     "HeartbeatReply",
-    "Identity",
     "JobOptions",
     "KeptLog",
     "Lane",

@@ -17,6 +17,7 @@ from django_pgqueue.states import FINISHED, State
 
 MOST_IDS: Final = 10_000
 """Ids in one filter."""
+HIGHEST_ID: Final = 2**63 - 1
 HIGHEST_PRIORITY: Final = 32_767
 LAST_NAME: Final = "\U0010ffff"
 """A name behind all names of queues."""
@@ -60,10 +61,20 @@ class Selection:
             raise ValueError(f"Too many ids: {len(self.job_ids):,}. Pass at most {MOST_IDS:,}, or a filter.")
         if self.exception_class is not None and self.word not in FINISHED:
             raise ValueError(f"Only finished jobs can be filtered by an exception class, not {self.word} ones.")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise `ValueError` for values that the database cannot compare or that nobody could read later."""
         if any("\0" in (getattr(self, name) or "") for name in NAMES):
             raise ValueError("A name contains the character NUL, which no stored name can contain.")
-        if any(at is not None and at.tzinfo is None for at in (self.since, self.until)):
-            raise ValueError("Pass times with a time zone.")
+        for job_id in self.job_ids:
+            if not 0 < job_id <= HIGHEST_ID:
+                raise ValueError(f"Invalid id {job_id}: use the ids of jobs, from 1 to {HIGHEST_ID}.")
+        for at in filter(None, (self.since, self.until)):
+            if at.tzinfo is None:
+                raise ValueError("Pass times with a time zone.")
+            if not FIRST_INSTANT <= at < LAST_INSTANT:
+                raise ValueError(f"Invalid time {at.isoformat()}: use one from 0001-01-03 to 9999-12-28.")
 
     def as_json(self) -> dict[str, Any]:
         """Return the values that are not None, as the audit stores them."""
@@ -176,7 +187,9 @@ def waiting_jobs(
     """
     selection, cursor, is_last = Selection(State.READY.value, queue_name, task_name), None, False
     while not is_last:
-        rows, is_last = read_page(connection, selection, cursor, LAST_INSTANT, states=(), audit_id=0, limit=limit)
+        rows, is_last = read_page(
+            connection, selection, cursor, LAST_INSTANT, states=(), audit_id=0, limit=limit, shown=limit
+        )
         if rows:
             cursor = rows[-1].position
             yield {row.job_id: row.task_name for row in rows}

@@ -30,7 +30,7 @@ class Browser(Client):
         return super().post(path, given, *args, **options)
 
 
-HIDDEN = ("shown", "shown_at", "shown_schedule")
+HIDDEN = ("shown", "shown_at", "shown_schedule", "shown_pauses")
 
 
 def shown_by(client: Client, path: str) -> dict[str, list[str]]:

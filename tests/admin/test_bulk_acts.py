@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -20,6 +20,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.admin import bulk_acts
 from django_pgqueue.admin.console import bulk_acts as pages
 from django_pgqueue.admin.console import bulk_preview
+from django_pgqueue.admin.formatting import full_date
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.models import AuditEntry, Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
@@ -87,6 +88,9 @@ def test_preview_of_succeeded_jobs_says_how_many_run_again(operator: Client, mak
         ("action=retry&state=dead&since=yesterday", "Invalid isoformat"),
         ("action=retry&state=dead&since=2026-01-01T00:00", "time zone"),
         ("action=retry&state=dead&task=%00", "NUL"),
+        ("action=retry&state=dead&since=9999-12-31T23:59:59-12:00", "from 0001-01-03 to"),
+        ("action=retry&state=dead&until=0001-01-01T00:00:00%2B12:00", "from 0001-01-03 to"),
+        (f"action=retry&ids={2**63}", f"Invalid id {2**63}"),
     ],
 )
 def test_preview_of_invalid_filter_says_what_is_wrong(operator: Client, query: str, says: str) -> None:
@@ -193,6 +197,7 @@ def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, m
         ),
         ({"next_batch_at": timezone.now(), "cursor": [1]}, "running"),
         ({"filter": "nonsense", "action": "<i>"}, "under way elsewhere, or interrupted"),
+        ({"filter": {"since": "9999-12-31T23:59:59-12:00"}}, "under way elsewhere, or interrupted"),
     ],
 )
 def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[str, Any], says: str) -> None:
@@ -200,6 +205,11 @@ def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[s
     text = text_of(operator, f"{JOBS}bulk_acts/")
     assert f'<td data-label="Ended">{says}' in text and ">ada" in text and "<i>" not in text
     assert text_of(operator, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
+
+
+def test_audit_shows_only_times_as_dates() -> None:
+    shown = dict(bulk_acts.described({"queue_name": "20261122", "since": "2026-11-22T08:00:00+00:00"}))
+    assert shown == {"Queue": "20261122", "Since": full_date(datetime(2026, 11, 22, 8, tzinfo=UTC))}
 
 
 def test_audit_continues_on_older_pages(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,6 +295,15 @@ def test_select_all_of_another_list_sends_the_numbers(operator: Client, make_job
     assert form(page)["ids"] == f"{ready.pk},{dead.pk}" and "1 listed job:" in page
     operator.post(REQUEST, form(page))
     assert AuditEntry.objects.get().filter == {"job_ids": [ready.pk, dead.pk]}
+
+
+@pytest.mark.parametrize("query", ["q=app.pruned", "state=dead&queue=%00"])
+def test_select_all_of_a_list_that_is_empty_by_now_changes_nothing(
+    operator: Client, make_job: JobMaker, query: str
+) -> None:
+    data = {"action": "retry_selected", "_selected_action": [make_job("dead").pk], "select_across": "1"}
+    answer = operator.post(f"{JOBS}?{query}", data, follow=True)
+    assert "Nothing was changed: the list is empty now." in answer.content.decode()
 
 
 @pytest.mark.parametrize(

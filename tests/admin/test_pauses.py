@@ -9,7 +9,9 @@ from datetime import timedelta
 import pytest
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from django.utils import timezone
 
@@ -87,6 +89,20 @@ def test_resume_action_deletes_the_pause(operator: Client) -> None:
     control.pause("mail")
     assert "Queue mail is resumed." in run_action(operator, "resume_selected", Pause.objects.get())
     assert not Pause.objects.exists()
+
+
+def test_resume_action_leaves_a_pause_that_the_page_did_not_show(operator: Client) -> None:
+    control.pause("mail", by="ada")
+    control.pause("reports")
+    shown = {"shown_pauses": re.findall('name="shown_pauses" value="([^"]+)"', operator.get(LIST).content.decode())}
+    control.resume("mail")
+    control.pause("mail", by="bob")
+    Pause.objects.filter(name="mail").update(paused_at=timezone.now() + timedelta(seconds=5))
+    chosen = [pause.pk for pause in Pause.objects.all()]
+    answer = operator.post(LIST, {"action": "resume_selected", "_selected_action": chosen, **shown}, follow=True)
+    assert list(Pause.objects.values_list("name", "paused_by")) == [("mail", "bob")]
+    assert "Queue mail was paused again since the page was shown, so it stays paused." in answer.content.decode()
+    assert "Queue reports is resumed." in answer.content.decode()
 
 
 def test_pause_list_links_the_preview_that_cancels_waiting_jobs(
@@ -198,3 +214,17 @@ def test_pause_list_counts_running_jobs_of_each_pause(operator: Client, make_job
     add_execution(make_job("dead", queue_name="mail"))
     page = operator.get(LIST).content.decode()
     assert re.findall(r'field-running">([^<]*)<', page) == ["2", "2"]
+
+
+@pytest.mark.usefixtures("many_jobs")
+def test_pause_list_counts_waiting_jobs_by_index(operator: Client) -> None:
+    control.pause("queue0")
+    with CaptureQueriesContext(connection) as captured:
+        operator.get(LIST)
+    counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and '"pgqueue_job"' in query["sql"]]
+    assert counts
+    for statement in counts:
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN " + statement.replace("%", "%%"), [])
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+        assert "Seq Scan on pgqueue_job" not in plan, plan

@@ -137,6 +137,14 @@ def test_acts_on_another_pause_than_shown_are_refused(operator: Client, make_job
     assert Pause.objects.exists() and not LogEntry.objects.exists()
 
 
+def test_acts_ignore_nul_which_postgresql_cannot_store(operator: Client, make_job: JobMaker) -> None:
+    make_job(queue_name="mail")
+    assert "is paused" in posted(operator, "pause", "mail", reason="a\0b")
+    assert Pause.objects.get().reason == "ab"
+    for act in (PAUSE, RESUME):
+        assert operator.post(act, {"queue": "ma\0il"}).status_code in {200, 302}
+
+
 def test_resume_works_for_a_name_written_by_hand(operator: Client) -> None:
     pause = Pause.objects.create(kind="queue", name="<b> x/y")
     moment = re.findall(r'name="shown_pause" value="(\d+)"', text_of(operator))
