@@ -157,6 +157,8 @@ ORDER BY finished_at, id
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  pgqueue_job_ready, three ranges of it: the rest of the lane, the queue's lower priorities, and later queues
+#
+# The subqueries of single rows return values: with NOT EXISTS, the planner read all executions into a hash table.
 BULK_PAGE_READY: Final = """/* pgqueue:bulk_page_ready */
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, queue_name, priority, run_after, id
 FROM (
@@ -166,15 +168,17 @@ FROM (
     FROM (
         SELECT
             id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
-            NOT EXISTS (
-                SELECT FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint
-            ) AS is_chosen,
+            (
+                SELECT true FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint LIMIT 1
+            ) IS NULL AS is_chosen,
             run_after <= %(previewed_at)s::timestamptz
-                OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
-                    SELECT
+                OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
+                    SELECT finished_at
                     FROM pgqueue_execution
-                    WHERE job_id = lanes.id AND finished_at > %(previewed_at)s::timestamptz
-                ) AS is_unchanged,
+                    WHERE job_id = lanes.id
+                    ORDER BY job_id DESC, id DESC
+                    LIMIT 1
+                ) <= %(previewed_at)s::timestamptz, true) AS is_unchanged,
             queue_name, priority
         FROM (
             (
@@ -283,17 +287,21 @@ FROM (
                 WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
                 WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND (
                     run_after <= %(previewed_at)s::timestamptz
-                    OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
-                        SELECT
+                    OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
+                        SELECT finished_at
                         FROM pgqueue_execution
-                        WHERE job_id = listed.id AND finished_at > %(previewed_at)s::timestamptz
-                    )
+                        WHERE job_id = listed.id
+                        ORDER BY job_id DESC, id DESC
+                        LIMIT 1
+                    ) <= %(previewed_at)s::timestamptz, true)
                 )
-                ELSE NOT EXISTS (
-                    SELECT
+                ELSE coalesce((
+                    SELECT claimed_at
                     FROM pgqueue_execution
-                    WHERE job_id = listed.id AND claimed_at > %(previewed_at)s::timestamptz
-                )
+                    WHERE job_id = listed.id
+                    ORDER BY job_id DESC, id DESC
+                    LIMIT 1
+                ) <= %(previewed_at)s::timestamptz, true)
             END AS is_unchanged
         FROM (
             SELECT id, task_name, state, finished_at, run_after, enqueued_at, cancel_requested_at

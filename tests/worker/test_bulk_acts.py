@@ -404,3 +404,23 @@ def test_plans_of_bulk_acts_read_only_their_page(engine, monkeypatch):
         assert indexes <= {node.get("Index Name") for node in found}, name
         read = {node.get("Index Name", node["Node Type"]): rows_read(node) for node in found}
         assert max(read.values()) <= 4 * ASKED, (name, read)
+
+
+def test_plan_of_preview_with_planner_defaults_reads_no_table_of_attempts(engine, monkeypatch):
+    """A preview runs on the application's connection, which has the planner's default settings, and reads many rows."""
+    for statement in FILL:
+        engine.execute(statement)
+    for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"):
+        engine.execute(f"SET {setting} = on")
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(bulk_selection, "execute", lambda on, statement, params: given.update(params) or [])
+    for name, selection in (
+        ("BULK_PAGE_READY", Selection("ready")),
+        ("BULK_PAGE_LISTED", Selection(job_ids=tuple(range(1, 1000)))),
+    ):
+        given.clear()
+        preview(engine, "cancel", selection)
+        plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in given.items()}
+        found = list(nodes(explain(engine, name, plain, "custom")))
+        scanned = {node.get("Relation Name") for node in found if "Seq Scan" in node["Node Type"]}
+        assert not scanned & {"pgqueue_execution", "pgqueue_audit_job"}, name
