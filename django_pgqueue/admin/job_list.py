@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, find
+from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
 from django_pgqueue.states import FINISHED, State
 
@@ -71,14 +71,12 @@ class JobChangeList(DatabaseChangeList):
 
     def _among(self, search: Filters, ids: list[int]) -> Found:
         """Return those of some jobs that have the chosen state and names, newest first."""
-        exact: dict[str, Any] = {}
-        if search.words:
-            exact["state"] = STATE_OF[search.words[0]]
+        condition = condition_of(search.words[0], search.alias) if search.words else Q()
         if search.queue_name:
-            exact["queue_name"] = search.queue_name
+            condition &= Q(queue_name=search.queue_name)
         if search.task_names:
-            exact["task_name__in"] = search.task_names
-        jobs = Job.objects.using(search.alias).filter(pk__in=ids[: paginator.COUNT_LIMIT], **exact)
+            condition &= Q(task_name__in=search.task_names)
+        jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])
         return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
 
     def get_results(self, request: HttpRequest) -> None:

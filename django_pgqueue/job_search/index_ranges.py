@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
@@ -14,7 +14,7 @@ from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import FINISHED, State
 
 from .filters import Filters
-from .words import STATE_OF
+from .words import STATE_OF, Pauses
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
@@ -68,18 +68,27 @@ def _with_search_key(filters: Filters, name: str, text: str) -> Range:
     """Return the jobs with a search key, newest first. Times are those of the end only for finished states."""
     states = Q() if filters.words else Q(state__in=list(State)) & _ids_between(filters)
     for word in filters.words:
-        condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q()) & _is_due(word)
-        states |= condition & (_ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters))
+        states |= condition_of(word, filters.alias) & (
+            _ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters)
+        )
     keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
     label = "the newest {count} jobs with this search key"
     return Range(keys, "job_id", label, states & _names(filters))
 
 
-def _is_due(word: str) -> Q:
-    """Return the condition by which the time of a ready job concerns a word."""
+def condition_of(word: str, alias: str) -> Q:
+    """Return the condition that jobs with a word meet, for a search that has other means to find few jobs."""
+    condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q())
+    if word in ("scheduled", "retrying"):
+        return condition & Q(run_after__gt=database_now())
     if word in ("due", "paused"):
-        return Q(run_after__lte=database_now())
-    return Q(run_after__gt=database_now()) if word in ("scheduled", "retrying") else Q()
+        pauses = Pauses.of(alias)
+        is_stopped = Q(queue_name__in=pauses.queues) | Q(task_name__in=pauses.tasks)
+        return condition & Q(run_after__lte=database_now()) & (is_stopped if word == "paused" else ~is_stopped)
+    if word == "lost":
+        is_over = Q(finished_at__isnull=True, lease_expires_at__lt=database_now())
+        return condition & Exists(Execution.objects.using(alias).filter(is_over, job_id=OuterRef("pk")))
+    return condition
 
 
 def _ended_between(filters: Filters) -> Q:

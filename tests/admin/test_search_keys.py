@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -12,8 +13,9 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.admin import search_keys
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
@@ -21,6 +23,7 @@ from tests.admin.conftest import JobMaker
 from tests.admin.test_lists import plans
 from tests.app import tasks
 
+SELECTED = re.compile(r'name="_selected_action" value="(\d+)"')
 JOBS, DEAD = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/"
 
 
@@ -34,8 +37,7 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
 
 def found(client: Client, term: str, url: str = JOBS) -> list[int]:
     """Return the ids of the jobs in the list."""
-    text = client.get(url, {"q": term}).content.decode()
-    return [int(number) for number in re.findall(r'name="_selected_action" value="(\d+)"', text)]
+    return [int(number) for number in SELECTED.findall(client.get(url, {"q": term}).content.decode())]
 
 
 def messages_of(client: Client, term: str) -> str:
@@ -54,6 +56,26 @@ def test_search_finds_jobs_by_key_in_both_lists(operator: Client, bill: Any, mak
     assert found(operator, "a:4711", DEAD) == [dead.pk]
     for url in (JOBS, DEAD):
         assert "customer_id:4711" in operator.get(url).content.decode()
+
+
+def test_search_by_key_and_word_finds_jobs_with_that_word(operator: Client, make_job: JobMaker) -> None:
+    later = timezone.now() + timedelta(days=1)
+    jobs = {
+        "due": make_job(),
+        "scheduled": make_job(run_after=later),
+        "retrying": make_job(run_after=later, attempt=1),
+        "paused": make_job(queue_name="mail"),
+        "running": make_job("running"),
+        "lost": make_job("running"),
+        "dead": make_job("dead"),
+    }
+    control.pause("mail")
+    lifecycle.add_search_keys(connection, {job.pk: {"a": "4711"} for job in jobs.values()})
+    jobs["lost"].executions.update(lease_expires_at=timezone.now() - timedelta(minutes=1))
+    for word, job in jobs.items():
+        expected = [jobs["lost"].pk, job.pk] if word == "running" else [job.pk]
+        text = operator.get(JOBS, {"q": "a:4711", "state": word}).content.decode()
+        assert [int(number) for number in SELECTED.findall(text)] == expected, word
 
 
 def test_search_of_task_name_with_colon_finds_its_jobs(operator: Client, bill: Any, make_job: JobMaker) -> None:
