@@ -8,13 +8,14 @@ still adds jobs; they wait, and none is lost. Running jobs continue. Workers sto
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django.conf import settings
 from django.db import connections, router
-from django.utils import timezone
 
 from . import job_operations, lifecycle, queues, registry
+from .db.fields import aware
 from .db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
@@ -277,13 +278,13 @@ def _task_name(task: Any) -> Any:
 
 def _until(until: Duration | datetime | None) -> dict[str, Any]:
     """Return the arguments of `lifecycle.pause()` that set the end of a pause."""
-    if isinstance(until, datetime) and until.tzinfo is None:
-        raise ValueError(f"invalid until {until}: pass an aware datetime (with a time zone)")
-    if isinstance(until, datetime) and until <= timezone.now():
-        raise ValueError(f"invalid until {until}: it is in the past, pass a time in the future")
-    if until is None or isinstance(until, datetime):
+    if isinstance(until, datetime):
+        if until.tzinfo is None and settings.USE_TZ:
+            raise ValueError(f"invalid until {until}: pass an aware datetime (with a time zone)")
+        if (until := aware(until)) <= datetime.now(UTC):
+            raise ValueError(f"invalid until {until}: it is in the past, pass a time in the future")
         return {"until": until}
-    return {"for_seconds": seconds(until)}
+    return {"until": None} if until is None else {"for_seconds": seconds(until)}
 
 
 def _text(text: str, length: int) -> str:

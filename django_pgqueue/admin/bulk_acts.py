@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
 from django.urls import NoReverseMatch, reverse
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -125,7 +124,7 @@ def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) 
     with suppress(NoReverseMatch, ValueError):  # the jobs are not registered on this site, or the filter is invalid
         url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
         for action in PERMISSIONS:
-            selection = of_list(action, request.GET, timezone.now(), is_dead_only=is_dead_only)
+            selection = of_list(action, request.GET, datetime.now(UTC), is_dead_only=is_dead_only)
             if selection is not None and is_allowed(request, action):
                 found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
     return found

@@ -22,6 +22,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.db.fields import aware
 from django_pgqueue.task import Task
 
 from . import databases, form_token
@@ -54,6 +55,8 @@ class EnqueueForm(ArgumentForm, PlaceForm):
     def options(self) -> dict[str, Any]:
         """Return the options for `using()` that the valid form sets."""
         given = {name: self.cleaned_data[name] for name in ("queue_name", "priority", "run_after")}
+        if given["run_after"] is not None:
+            given["run_after"] = aware(given["run_after"])
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -19,12 +19,12 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from django_pgqueue import job_operations, lifecycle
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
@@ -169,7 +169,7 @@ def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, S
 
 
 def _selected(queryset: QuerySet[Any]) -> list[Any]:
-    plain = queryset.prefetch_related(None).annotate(seen_at=Now())
+    plain = queryset.prefetch_related(None).annotate(seen_at=statement_time())
     columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
     return list(plain.values_list(*columns, named=True)[:SELECTION_LIMIT])
 

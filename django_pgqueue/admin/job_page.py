@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Now, Right
+from django.db.models.functions import Cast, Left, Right
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
@@ -21,6 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
@@ -178,9 +179,8 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     """
     executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
     cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
-    found = list(
-        executions.annotate(seen_at=Now(), has_log=HAS_LOG, **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1]
-    )
+    annotated = executions.annotate(seen_at=statement_time(), has_log=HAS_LOG, **cut)
+    found = list(annotated.order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
     workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
     with_texts = private.is_visible(job)
     with_log = [execution.pk for execution in found if vars(execution)["has_log"]]

@@ -6,6 +6,7 @@ hand may have a name that `control.pause()` would refuse. Listing and resuming i
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -15,12 +16,12 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import control, queues, registry
+from django_pgqueue.db.fields import aware
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
@@ -62,8 +63,9 @@ class PauseForm(ModelForm):
         return name
 
     def clean_paused_until(self) -> Any:
-        until = self.cleaned_data["paused_until"]
-        if until is not None and until <= timezone.now():
+        given = self.cleaned_data["paused_until"]
+        until = None if given is None else aware(given)
+        if until is not None and until <= datetime.now(UTC):
             raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
         return until
 

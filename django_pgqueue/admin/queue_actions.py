@@ -8,7 +8,7 @@ same. Each change is written into the history of the admin.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -18,7 +18,6 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 
@@ -73,7 +72,7 @@ def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse
     if problem := _problem(name, length):
         messages.error(request, problem)
         return _back(jobs, request)
-    until = timezone.now() + timedelta(seconds=int(length)) if length else None
+    until = datetime.now(UTC) + timedelta(seconds=int(length)) if length else None
     reason = _text(request, "reason")[:REASON_LENGTH]
     by = request.user.get_username()
     with transaction.atomic(using=alias):

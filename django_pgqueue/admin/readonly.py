@@ -13,10 +13,11 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
+
+from django_pgqueue.db.fields import statement_time
 
 from . import databases
 from .navigation import navigation
@@ -122,7 +123,7 @@ class ListOnlyAdmin(ReadOnlyAdmin):
     list_display_links = None
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=Now())
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=statement_time())
         return rows
 
     def change_view(

@@ -7,12 +7,13 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Now
+from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
@@ -34,8 +35,8 @@ class ScheduleColumns(OperationsAdmin):
         """Return the schedules with the database's clock and the last job's state, without their arguments."""
         last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
         found: QuerySet[Any] = super().get_queryset(request)
-        shown: QuerySet[Any] = found.defer("arguments").annotate(seen_at=Now(), last_state=Subquery(last_job))
-        return with_permission(shown, request)
+        found = found.defer("arguments").annotate(seen_at=statement_time(), last_state=Subquery(last_job))
+        return with_permission(found, request)
 
     @admin.display(description=_("schedule"))
     def title(self, schedule: Schedule) -> SafeString:

@@ -13,10 +13,11 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Window
+from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
 from django_pgqueue import stats
+from django_pgqueue.db.fields import AwareField
 from django_pgqueue.models import Job
 from django_pgqueue.models.operations import BATCH_SIZE
 
@@ -137,7 +138,7 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     order: Any = query.query.order_by
     numbered = query.order_by().annotate(
         # As a plain column: `InstantField` would be read by an expression.
-        at=ExpressionWrapper(F(found.time or "enqueued_at"), DateTimeField()),
+        at=ExpressionWrapper(F(found.time or "enqueued_at"), AwareField()),
         fits=ExpressionWrapper(found.condition or Q(pk__isnull=False), BooleanField()),
         place=Window(RowNumber(), order_by=list(order)),
     )

@@ -123,7 +123,7 @@ def _failures(connection: Connection, params: Mapping[str, Any]) -> tuple[Failur
 def period(connection: Connection, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
     """Return the beginning and the end of a period, widened to whole minutes. By default it is the last hour."""
     _check_aware(since=since, until=until)
-    until = _now(connection) if until is None else until
+    until = execute(connection, rollup_queries.DATABASE_TIME, {})[0][0] if until is None else until
     since = until - timedelta(hours=1) if since is None else since
     if since >= until:
         raise ValueError(f"since must be before until, got {since} and {until}.")
@@ -134,12 +134,6 @@ def _check_aware(**values: datetime | None) -> None:
     for name, value in values.items():
         if value is not None and not timezone.is_aware(value):
             raise ValueError(f"{name} needs a time zone, got {value!r}: pass an aware datetime.")
-
-
-def _now(connection: Connection) -> datetime:
-    """Return the database's time. With `USE_TZ = False`, Django reads it without its time zone."""
-    now: datetime = execute(connection, rollup_queries.DATABASE_TIME, {})[0][0]
-    return now if timezone.is_aware(now) else timezone.make_aware(now)
 
 
 def _minute(moment: datetime) -> datetime:

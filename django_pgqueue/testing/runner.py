@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.db import connections, router
-from django.db.models.functions import Now
-from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
@@ -95,7 +94,7 @@ def _seconds_until(until: Duration | datetime | None) -> float:
         return seconds(until)
     if until.tzinfo is None:
         raise ValueError(f"until must be an aware datetime, got {until!r}: add a time zone")
-    return (until - timezone.now()).total_seconds() - clock.shift_seconds
+    return (until - datetime.now(UTC)).total_seconds() - clock.shift_seconds
 
 
 def _fire_schedules(alias: str) -> float:
@@ -122,7 +121,7 @@ def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:
     from django_pgqueue.models import Job  # as above
 
     jobs = Job.objects.using(alias).filter(state=State.READY.value, **lane._asdict())
-    unpaused = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=Now()).order_by("run_after")
+    unpaused = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=statement_time()).order_by("run_after")
     first = unpaused.values_list("run_after", "seen_at").first()
     return math.inf if first is None else (first[0] - first[1]).total_seconds() - clock.shift_seconds
 
@@ -132,7 +131,7 @@ def _resumes_in(alias: str) -> float:
     from django_pgqueue.models import Pause  # as above
 
     pauses = Pause.objects.using(alias).filter(kind=Pausable.TASK.value, paused_until__isnull=False)
-    found = pauses.annotate(seen_at=Now()).values_list("paused_until", "seen_at")
+    found = pauses.annotate(seen_at=statement_time()).values_list("paused_until", "seen_at")
     left = [(until - seen_at).total_seconds() - clock.shift_seconds for until, seen_at in found if until]
     return min((seconds_left for seconds_left in left if seconds_left > 0), default=math.inf)
 

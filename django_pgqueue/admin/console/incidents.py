@@ -6,7 +6,7 @@ view arguments.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django.db.models import TextField
@@ -85,7 +85,7 @@ def _beginning(chosen: str) -> datetime | None:
     span = moment_of(chosen)
     if span is None:
         return None
-    return span.at or timezone.now() - span.ago
+    return span.at or datetime.now(UTC) - span.ago
 
 
 def _field(at: datetime | None) -> str:

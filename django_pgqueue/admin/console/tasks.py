@@ -7,11 +7,10 @@ bounded, however many jobs there are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -71,7 +70,7 @@ class TaskRow(NamedTuple):
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     jobs = {each.name: each for each in stats.tasks(alias)}
-    now = timezone.now()
+    now = datetime.now(UTC)
     days = {each.name: each for each in stats.throughput_by_task(now - DAY, now, database=alias)}
     known = registry.all_tasks()
     names = {name for task in known for name in registry.names_of(task.name)}
