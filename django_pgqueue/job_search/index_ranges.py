@@ -87,7 +87,7 @@ def condition_of(word: str, alias: str) -> Q:
         return condition & Q(run_after__lte=database_now()) & (is_stopped if word == "paused" else ~is_stopped)
     if word == "lost":
         is_over = Q(finished_at__isnull=True, lease_expires_at__lt=database_now())
-        return condition & Exists(Execution.objects.using(alias).filter(is_over, job_id=OuterRef("pk")))
+        return condition & Q(Exists(Execution.objects.using(alias).filter(is_over, job_id=OuterRef("pk"))))
     return condition
 
 
