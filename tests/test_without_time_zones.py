@@ -75,5 +75,6 @@ def test_schedule_and_statistics_without_time_zones_work() -> None:
     run_jobs(schedules=True)
     schedule = Schedule.objects.get(pk=schedule_id)
     assert schedule.last_run_at is not None and schedule.next_run_at > schedule.last_run_at
-    assert stats.overview().queues and stats.throughput().points is not None
+    assert stats.overview().queues and stats.throughput().since < datetime.now(UTC)
+    assert stats.incidents().until.utcoffset() == timedelta()
     assert stats.why(Job.objects.earliest("pk").pk).sentence
