@@ -75,7 +75,8 @@ RECORDED: Final = """() => {
 CONTROLS: Final = """() => [...document.querySelectorAll("#content :is(a, button, input[type=submit], summary)")]
     .filter(element => element.checkVisibility()
         && !element.closest(".datetimeshortcuts, .calendarbox, .clockbox, .actions"))
-    .map(element => (element.innerText || element.value || "").trim().replace(/\\d+/g, "0"))"""
+    .map(element => (element.innerText || element.value || "").trim()
+        .replace(/\\d+( (ms|s|min|h|d)\\b)?/g, "0").replace(/0( 0)+/g, "0"))"""
 
 
 class Stop(NamedTuple):
@@ -120,7 +121,7 @@ def top_of(page: Page, selector: str) -> float:
 
 
 def controls(page: Page) -> set[str]:
-    """Return the text of all links and buttons of the page's content, with 0 for each number."""
+    """Return the text of all links and buttons of the page's content, with 0 for each number and each age."""
     return set(page.evaluate(CONTROLS))
 
 
