@@ -77,7 +77,7 @@ def _with_search_key(filters: Filters, name: str, text: str) -> Range:
 
 
 def condition_of(word: str, alias: str) -> Q:
-    """Return the condition that jobs with a word meet, for a search that has other means to find few jobs."""
+    """Return the condition that jobs with a word meet. It has no index: use it on few jobs."""
     condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q())
     if word in ("scheduled", "retrying"):
         return condition & Q(run_after__gt=database_now())

@@ -41,7 +41,7 @@ class ConsolePage:
     document: Callable[[str], Any] | None = None
     permission: str = "pgqueue.view_job"
     place: str = ""
-    """The place that the navigation marks as current, for a page that the navigation does not link itself."""
+    """The link that the navigation marks as current, if the navigation does not link this page."""
 
     @property
     def template(self) -> str:

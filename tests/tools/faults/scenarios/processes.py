@@ -51,7 +51,7 @@ def lost_at_each_point(run: Run) -> str:
     starts = {job["job"] for job in run.journal("start")}
     run.wait_until(lambda: len({one["job"] for one in run.journal("start")}) > len(starts), 30)
     releasing = doomed["release.committed"]
-    # A loaded machine can make it prefetch and release a job, and be lost at its point, before it is told to stop.
+    # On a loaded machine, this worker may release a prefetched job, and be lost then, before the signal.
     run.wait_until(lambda: _running_in(run, "release.committed") == 4 or releasing.process.poll() is not None, 30)
     if releasing.process.poll() is None:
         releasing.send(signal.SIGTERM)
