@@ -291,9 +291,7 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
 
 def fill(connection, statistics):
     helpers.empty_tables(connection)
-    connection.execute(
-        "DELETE FROM pg_statistic WHERE starelid IN ('pgqueue_job'::regclass, 'pgqueue_execution'::regclass)"
-    )
+    helpers.forget_statistics(connection, ["pgqueue_job", "pgqueue_execution"])
     if statistics == "analysed idle":
         [job_id] = helpers.make_jobs(connection, 1)
         connection.execute("INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) "

@@ -106,6 +106,7 @@ def plans(django_db_setup: Any, django_db_blocker: Any) -> Iterator[dict[str, An
         helpers.empty_tables(connection)
         for name in TABLES:
             connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+        helpers.forget_statistics(connection, TABLES)
         connection.execute(f"ANALYZE {', '.join(TABLES)}")
         for statement in FILL.values():
             connection.execute(statement)
