@@ -8,21 +8,23 @@ still adds jobs; they wait, and none is lost. Running jobs continue. Workers sto
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from django.conf import settings
 from django.db import connections, router
-from django.utils import timezone
 
-from . import lifecycle, queues, registry
+from . import job_operations, lifecycle, queues, registry
+from .db.fields import aware
 from .db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
-from .states import Pausable, State
+from .states import Pausable
 from .task import Task
 from .validation import NAME
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import QuerySet
 
     from .models import Execution, JobQuerySet
@@ -31,6 +33,8 @@ POLL_SECONDS: Final = 0.1
 """How often `drain()` counts the running jobs."""
 OBEY_SECONDS: Final = 1.0
 """Maximum age of a worker's information about pauses when it claims."""
+CLEAR_BATCH: Final = 1000
+"""Jobs that one statement of `clear()` cancels."""
 
 
 def pause(
@@ -160,21 +164,24 @@ def drain(
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
     """
-    still_running = running(queue_name, task=task, database=database)
+    kind, name = _target(queue_name, task)
     timeout_seconds = float("inf") if timeout is None else seconds(timeout)
     database_alias = alias(database)
     if is_in_transaction(connections[database_alias]):
         raise RuntimeError(
             "drain() cannot run inside a transaction: workers do not see the pause before its transaction is committed"
         )
-    kind, name = _target(queue_name, task)
     if kind is Pausable.QUEUE:
         queues.check(name, database_alias)
     _pause(kind, name, database_alias, _until(None), by=by, reason=reason)
-    deadline = time.monotonic() + timeout_seconds
-    obeyed_at = time.monotonic() + OBEY_SECONDS
-    while (count := still_running.count()) or time.monotonic() < obeyed_at:  # until then, workers may still claim
-        if time.monotonic() >= deadline:
+    return _wait_until_none(running_behind(kind, name, database_alias), timeout_seconds)
+
+
+def _wait_until_none(still_running: QuerySet[Execution], timeout_seconds: float) -> int:
+    """Wait until workers have applied a pause and no execution is left; return how many are when the time is over."""
+    began = time.monotonic()
+    while (count := still_running.count()) or time.monotonic() < began + OBEY_SECONDS:
+        if time.monotonic() >= began + timeout_seconds:
             break
         time.sleep(POLL_SECONDS)
     return count
@@ -184,7 +191,7 @@ def clear(queue_name: str | None = None, *, task: Any = None, database: str | No
     """Cancel the waiting jobs of a queue or a task, including jobs that are due later.
 
     Running jobs continue. The jobs are cancelled in batches. Each batch is a transaction of its own unless a
-    transaction is open; see `JobQuerySet.cancel()`.
+    transaction is open. The duration depends on the number of ready jobs, and not on that of finished ones.
 
     Args:
         queue_name: The queue to clear. Pass either this or `task`.
@@ -201,9 +208,19 @@ def clear(queue_name: str | None = None, *, task: Any = None, database: str | No
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
     """
-    cancelled = waiting(queue_name, task=task, database=database).cancel(running=False)
+    kind, name = _target(queue_name, task)
+    cancelled = _clear(kind, name, connections[alias(database)])
     if not cancelled and queue_name is not None:
         queues.check(queue_name, alias(database))
+    return cancelled
+
+
+def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
+    cancelled = 0
+    for any_name in _names(kind, name):
+        chosen = {"queue_name" if kind is Pausable.QUEUE else "task_name": any_name}
+        for batch in lifecycle.bulk_acts.waiting_jobs(connection, **chosen, limit=CLEAR_BATCH):
+            cancelled += len(job_operations.cancel(connection, batch, running=False))
     return cancelled
 
 
@@ -216,7 +233,7 @@ def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
     """Return the waiting jobs of the queue or task in a pause's row, without checking the name."""
     from .models import Job  # task modules are imported before models can be
 
-    jobs = Job.objects.using(database).filter(state=State.READY.value)
+    jobs = Job.objects.using(database).ready()  # with the condition of the index that finds them
     return (
         jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
     )
@@ -261,13 +278,13 @@ def _task_name(task: Any) -> Any:
 
 def _until(until: Duration | datetime | None) -> dict[str, Any]:
     """Return the arguments of `lifecycle.pause()` that set the end of a pause."""
-    if isinstance(until, datetime) and until.tzinfo is None:
-        raise ValueError(f"invalid until {until}: pass an aware datetime (with a time zone)")
-    if isinstance(until, datetime) and until <= timezone.now():
-        raise ValueError(f"invalid until {until}: it is in the past, pass a time in the future")
-    if until is None or isinstance(until, datetime):
+    if isinstance(until, datetime):
+        if until.tzinfo is None and settings.USE_TZ:
+            raise ValueError(f"invalid until {until}: pass an aware datetime (with a time zone)")
+        if (until := aware(until)) <= datetime.now(UTC):
+            raise ValueError(f"invalid until {until}: it is in the past, pass a time in the future")
         return {"until": until}
-    return {"for_seconds": seconds(until)}
+    return {"until": None} if until is None else {"for_seconds": seconds(until)}
 
 
 def _text(text: str, length: int) -> str:

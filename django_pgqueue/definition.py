@@ -15,13 +15,14 @@ from types import EllipsisType
 from typing import Any
 
 from .arguments.plan import CallArguments, CallPlan, call_plan, new_plan
-from .conf import get_settings, retention_seconds
+from .conf import get_settings
 from .context import TaskAdapter
 from .exceptions import InvalidTask, Retry, seconds
 from .job_log import LEVELS
 from .options import OPTIONS, TaskFields, normalise
 from .redaction import RESULT, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
+from .setting_kinds import retention_seconds
 from .signatures import signature_of
 from .validation import ON_CONFLICT, UNIQUE_WHILE, due, unknown_queue
 

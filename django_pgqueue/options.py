@@ -3,7 +3,7 @@
 A field of `TaskFields` declares an option: its type, its default, the check of its value, and the parameters of the
 insert statements that carry it. Both `@task` decorators, `using()`, `enqueue_many()`, schedules and the `django.tasks`
 backend derive from these fields what they need. For the type checkers of users, the options are also keys of
-`CallOptions`, `TaskOptions` or `UsingOptions`.
+`CallOptions`, `TaskOptions` or `UsingOptions`. `using_options` says what a call of `using()` changes.
 """
 
 # ruff: noqa: RUF009 -- option() returns a field, which ruff cannot know
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
-from .conf import Retention, get_settings
+from .conf import get_settings
 from .exceptions import Duration
 from .limits import Limit
 from .retry import Backoff, check_backoff
+from .setting_kinds import Retention
 from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due, expiry
 
 Errors = tuple[type[BaseException], ...]
@@ -108,21 +108,6 @@ class UsingOptions(CallOptions, total=False):
     headers: Mapping[str, Any] | None
     """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON. None: no
     headers."""
-
-
-class Unchanged(Enum):
-    """The type of `UNCHANGED`."""
-
-    UNCHANGED = "unchanged"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-"""Default of a parameter of `using()` for which None is a value."""
-RESET_BY_NONE: Final = frozenset({"max_attempts", "unique_key", "limit", "expires", "headers", "database"})
-"""Options that None in `using()` resets. For all others None changes nothing, as in Django's framework."""
 
 
 class Option(NamedTuple):
@@ -280,20 +265,3 @@ def scheduled_options(task: TaskFields) -> JobOptions:
     """Return the options that a schedule of this task stores for its jobs."""
     columns = columns_of(task)
     return JobOptions(**{name: columns[name] for name in STORED})
-
-
-def changed_options(given: Mapping[str, Any], **others: Any) -> dict[str, Any]:
-    """Return the options that a call of `using()` sets: those that are not None, or that None resets.
-
-    Raises `TypeError` if a name is not an option of `using()`.
-    """
-    for unknown in given.keys() - UsingOptions.__optional_keys__:
-        raise TypeError(f"using() got an unexpected keyword argument {unknown!r}")
-    changes = {
-        name: value
-        for name, value in {**others, **given}.items()
-        if value is not UNCHANGED and (value is not None or name in RESET_BY_NONE)
-    }
-    if "unique_key" in changes and changes["unique_key"] is None:  # these two need a key
-        changes = {"unique_while": UNIQUE_WHILE[0], "on_conflict": ON_CONFLICT[0], **changes}
-    return changes

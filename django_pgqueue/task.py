@@ -7,7 +7,7 @@ inside functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
@@ -23,11 +23,12 @@ from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
 from .enqueue import bulk, call_limits, plain, search_keys, unique
 from .enqueue.advice import called_in_coroutine, missing_attribute
-from .enqueue.calls import TaskCall, check_fit
+from .enqueue.calls import Calls, TaskCall, check_fit
 from .enqueue.job_ids import JobIds
-from .options import UNCHANGED, Unchanged, UsingOptions, changed_options
+from .options import UsingOptions
 from .redaction import hidden_from_reports, hiding_class
 from .serialization import encode_arguments
+from .using_options import UNCHANGED, Unchanged, changed_options
 from .validation import RunAfter
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Calls = Iterable[TaskCall[Any] | tuple[Any, ...] | list[Any] | Mapping[str, Any]]
-"""Calls for `Task.enqueue_many()`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,16 @@ from functools import lru_cache, partial
 from keyword import iskeyword
 from typing import Any, Final
 
-from .conf import DEFAULT_RETENTION, known_queues, retention_seconds
-from .conf import NAME as NAME
+from django.conf import settings
+
+from .conf import known_queues
+from .db.fields import aware
 from .exceptions import InvalidTask, seconds
 from .job_log import LEVELS
 from .limits import Limit
 from .search_text import MAX_NAME_LENGTH, MAX_NAMES
+from .setting_kinds import DEFAULT_RETENTION, retention_seconds
+from .setting_kinds import NAME as NAME
 from .signatures import signature_of
 
 MAX_KEY_LENGTH: Final = 200
@@ -43,7 +47,7 @@ def due(run_after: RunAfter | None) -> tuple[datetime | None, float]:
         ValueError: `run_after` is a duration that is negative or longer than 100 years.
     """
     if isinstance(run_after, datetime):
-        return run_after, 0.0
+        return aware(run_after), 0.0
     return None, 0.0 if run_after is None else seconds(run_after)
 
 
@@ -155,10 +159,13 @@ def parsing_problems(parse: Callable[[Any], object]) -> Check:
 
 
 def moment_problems(option: str, value: Any) -> Iterator[str]:
-    """Yield the problem of a time at which a job is due or expires: a duration or an aware datetime."""
+    """Yield the problem of a time at which a job is due or expires: a duration or a datetime.
+
+    The datetime must be aware. With `USE_TZ = False`, Django makes naive ones, and `due()` adds the time zone.
+    """
     if not isinstance(value, datetime):
         yield from parsing_problems(due)(option, value)
-    elif value.tzinfo is None:
+    elif value.tzinfo is None and settings.USE_TZ:
         yield f"{option} must be an aware datetime, not {value}: add a time zone"
     elif not 2000 <= value.year < 9000:
         yield f"{option} {value} must be between the years 2000 and 9000"

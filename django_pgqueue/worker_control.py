@@ -7,18 +7,32 @@ lease. It stores its answer in `pgqueue_worker_request`.
 
 from __future__ import annotations
 
-from django.db import connections
+from typing import Final, NamedTuple
+
+from django.db import connections, transaction
 
 from . import lifecycle
 from .db.notifications import WORKER_REQUESTED, wake_workers_after_commit
 from .states import RequestKind
 
+AUDITED_AS: Final = {RequestKind.STOP: "stop_worker", RequestKind.STACK: "live_stack"}
+"""The action of the audit's entry for each kind of request."""
 
-def request(worker_id: int, kind: RequestKind, database: str, *, execution_id: int = 0, by: str = "") -> int | None:
-    """Add a request to a worker process, and notify it. Return the id of the request.
+
+class Requested(NamedTuple):
+    """A request to a worker. It is not new if the same request was waiting for its answer."""
+
+    request_id: int
+    is_new: bool
+
+
+def request(
+    worker_id: int, kind: RequestKind, database: str, *, execution_id: int = 0, by: str = ""
+) -> Requested | None:
+    """Add a request to a worker process with an entry in the audit, and notify the process. Return the request.
 
     The change is part of the transaction that is open on the database. While the same request waits for its answer, a
-    repetition returns its id and adds nothing.
+    repetition returns that request and adds nothing, also no entry.
 
     Args:
         worker_id: Id of the worker process.
@@ -31,7 +45,16 @@ def request(worker_id: int, kind: RequestKind, database: str, *, execution_id: i
         None if the worker has stopped, is unknown, or answers no requests because it has no supervisor.
     """
     connection = connections[database]
-    found = lifecycle.request_of_worker(connection, worker_id, kind, execution_id=execution_id, by=by[:150])
-    if found is not None:
-        wake_workers_after_commit(connection, WORKER_REQUESTED)
+    with transaction.atomic(using=database):
+        added = lifecycle.request_of_worker(connection, worker_id, kind, execution_id=execution_id, by=by[:150])
+        if added is None:
+            request_id = lifecycle.open_request(connection, worker_id, kind, execution_id=execution_id)
+            found = None if request_id is None else Requested(request_id, is_new=False)
+        else:
+            chosen = {"worker": added.worker, "worker_id": worker_id}
+            jobs = [] if added.job_id is None else [added.job_id]
+            lifecycle.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)
+            found = Requested(added.request_id, is_new=True)
+        if found is not None:  # a repetition too, because the first notification may be lost
+            wake_workers_after_commit(connection, WORKER_REQUESTED)
     return found

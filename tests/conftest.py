@@ -1,7 +1,9 @@
 """Fixtures that several test files use, and the options and the order of a test run."""
 
+import gc
+import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,17 +33,23 @@ settings.load_profile("pgqueue")
 
 
 LONG = (
-    *("tests/process/test_application_code.py", "tests/tools/faults/test_quick.py", "tests/process/test_crashes.py"),
-    *("tests/process/test_idle_fleet.py", "tests/process/test_starved_completer.py"),
-    *("tests/concurrency/test_interleavings.py", "tests/process/test_hostile_code.py"),
-    *("tests/process/test_endurance.py", "tests/process/test_timeouts.py", "tests/test_states.py"),
-    *("tests/process/test_cancelling.py", "tests/example/test_demo.py", "tests/test_embedded.py"),
-    *("tests/process/test_running.py", "tests/process/test_stopping.py", "tests/process/test_isolation.py"),
-    *("tests/process/test_schedules.py", "tests/test_stateful.py", "tests/deploys/test_migrate_under_load.py"),
-    *("tests/process/test_tutorial.py", "tests/deploys/test_schemas.py", "tests/deploys/test_schedules.py"),
-    *("tests/test_stateful_schedules.py", "tests/admin/test_every_url.py", "tests/test_serialization.py"),
-    *("tests/process/test_recycling.py", "tests/process/test_output.py", "tests/process/test_restarted_ids.py"),
-    *("tests/concurrency/test_bad_rows.py", "tests/worker/test_interruption.py", "tests/worker/test_lanes.py"),
+    *("tests/tools/faults/test_quick.py", "tests/process/test_application_code.py", "tests/process/test_crashes.py"),
+    *("tests/admin/test_hostile.py", "tests/process/test_hostile_code.py", "tests/admin/test_every_url.py"),
+    *("tests/process/test_worker_signals.py", "tests/process/test_endurance.py", "tests/test_stateful.py"),
+    *("tests/process/test_idle_fleet.py", "tests/process/test_starved_completer.py", "tests/example/test_demo.py"),
+    *("tests/concurrency/test_interleavings.py", "tests/process/test_stopping.py", "tests/process/test_isolation.py"),
+    *("tests/process/test_cancelling.py", "tests/process/test_tutorial.py", "tests/test_embedded.py"),
+    *("tests/deploys/test_migrate_under_load.py", "tests/deploys/test_schemas.py", "tests/deploys/test_schedules.py"),
+    *("tests/test_states.py", "tests/process/test_running.py", "tests/process/test_output.py"),
+    *("tests/process/test_recycling.py", "tests/process/test_timeouts.py", "tests/worker/test_interruption.py"),
+    *("tests/process/test_progress.py", "tests/process/test_network.py", "tests/process/test_schedules.py"),
+    *("tests/test_docs_examples.py", "tests/test_docs_queries.py", "tests/example/test_shop.py"),
+    *("tests/security/test_roles.py", "tests/admin/test_schedules.py", "tests/test_plans.py"),
+    *("tests/security/test_hostile_rows.py", "tests/test_enqueue_many.py", "tests/kit/test_plugin.py"),
+    *("tests/privacy/test_codecs.py", "tests/process/test_health.py", "tests/admin/test_lists.py"),
+    *("tests/process/test_job_lines.py", "tests/privacy/test_workers.py", "tests/process/test_pauses.py"),
+    *("tests/test_release.py", "tests/process/test_restarted_ids.py", "tests/test_stateful_schedules.py"),
+    *("tests/test_serialization.py", "tests/concurrency/test_bad_rows.py", "tests/worker/test_lanes.py"),
 )
 """The slowest test files. They start first: if one started last, the other cores would idle until it ended."""
 
@@ -76,7 +84,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of files under xdist, and reduce the examples of Hypothesis for `--only-quick`.
 
     By default, xdist orders the files by their number of tests, and the slow files would start last.
+
+    A shell starts its background jobs with Ctrl-C ignored, and so do the processes that they start. Tests that press
+    Ctrl-C would then wait for ever.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.option.loadscopereorder = False
     if config.getoption("--only-quick"):
         settings.load_profile("quick")
@@ -138,6 +151,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(0), append=False)
         if "committing" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("django_db"):
             item.add_marker(pytest.mark.django_db(transaction=True, available_apps=["django_pgqueue", "tests.app"]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the 500,000 objects of the collected tests out of garbage collection, because they live until the end.
+
+    Otherwise each full collection would visit them all.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,15 @@ from typing import Any, Final
 import pytest
 
 from django_pgqueue import lifecycle, sql
-from django_pgqueue.stats import incident_queries, limited_queries, queries, rollup_queries, running, used_names
+from django_pgqueue.stats import (
+    incident_queries,
+    limited_queries,
+    ownership,
+    queries,
+    rollup_queries,
+    running,
+    used_names,
+)
 
 MODULES: Final[dict[str, ModuleType]] = {
     name: module
@@ -21,7 +29,7 @@ STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, modul
 
 READING: Final[dict[str, str]] = {
     name: text
-    for module in (used_names, queries, limited_queries, rollup_queries, running, incident_queries)
+    for module in (used_names, queries, limited_queries, rollup_queries, running, incident_queries, ownership)
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str)
 }

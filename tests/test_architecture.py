@@ -18,11 +18,16 @@ PACKAGE = Path(django_pgqueue.__file__).parent
 FILES = {
     str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py")) if "migrations" not in path.parts
 }
-TREES = {name: ast.parse(path.read_text()) for name, path in FILES.items()}
 TEMPLATES = sorted(PACKAGE.rglob("*.html"))
 WRITES = re.compile(r"\b(insert\s+into|update|delete\s+from|truncate|merge\s+into)\s+\"?pgqueue_", re.I)
 DANGEROUS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "jsonpickle"}
 FILE_LINES, FUNCTION_LINES = 300, 50
+
+
+@cache
+def tree_of(name):
+    """Return the parsed module. It is parsed when a test needs it: each process of a test run imports this file."""
+    return ast.parse(FILES[name].read_text())
 
 
 def for_each_file(check):
@@ -88,7 +93,7 @@ def test_architecture_finds_modules_and_templates():
 def test_imports_of_sql_only_in_lifecycle_and_stats(name):
     if name.startswith(("lifecycle/", "sql/", "stats/")):
         return
-    ours = {module.removeprefix("django_pgqueue.") for module in imported(TREES[name])}
+    ours = {module.removeprefix("django_pgqueue.") for module in imported(tree_of(name))}
     assert "sql" not in ours
 
 
@@ -96,7 +101,7 @@ def test_imports_of_sql_only_in_lifecycle_and_stats(name):
 def test_strings_outside_sql_never_write_our_tables(name):
     if name.startswith("sql/"):
         return
-    texts = [node.value for node in nodes(TREES[name], ast.Constant) if isinstance(node.value, str)]
+    texts = [node.value for node in nodes(tree_of(name), ast.Constant) if isinstance(node.value, str)]
     assert [text for text in texts if WRITES.search(text)] == []
 
 
@@ -104,7 +109,7 @@ def test_strings_outside_sql_never_write_our_tables(name):
 def test_calls_of_the_orm_never_write_models(name):
     """Calls of `update` and `delete` are allowed only on receivers that are not querysets, for example on dicts."""
     wrong = {"save", "bulk_create", "bulk_update", "update_or_create", "get_or_create", "create", "asave", "adelete"}
-    for call in calls(TREES[name]):
+    for call in calls(tree_of(name)):
         if (
             isinstance(call.func, ast.Attribute)
             and call.func.attr in wrong
@@ -120,9 +125,9 @@ def test_calls_of_the_orm_never_write_models(name):
 
 @for_each_file
 def test_imports_and_calls_never_unpickle_or_evaluate(name):
-    used = {module.split(".")[0] for module in imported(TREES[name])}
+    used = {module.split(".")[0] for module in imported(tree_of(name))}
     assert not used & DANGEROUS
-    for call in calls(TREES[name]):
+    for call in calls(tree_of(name)):
         called = ast.unparse(call.func)
         assert called not in {"eval", "exec", "compile", "__import__", "import_string"}, f"{name}:{call.lineno}"
 
@@ -130,10 +135,10 @@ def test_imports_and_calls_never_unpickle_or_evaluate(name):
 @for_each_file
 def test_html_is_marked_safe_only_by_format_html(name):
     """Templates and `format_html` make all HTML, and they escape it. The format must be a plain literal."""
-    names = {node.id for node in nodes(TREES[name], ast.Name)}
-    attributes = {node.attr for node in nodes(TREES[name], ast.Attribute)}
+    names = {node.id for node in nodes(tree_of(name), ast.Name)}
+    attributes = {node.attr for node in nodes(tree_of(name), ast.Attribute)}
     assert not {"mark_safe", "SafeData", "allow_tags", "__html__", "safe"} & (names | attributes)
-    for call in calls(TREES[name]):
+    for call in calls(tree_of(name)):
         called = ast.unparse(call.func).rpartition(".")[2]
         assert called not in {"SafeString", "SafeText", "Markup"}, f"{name}:{call.lineno}"
         if called in {"format_html", "format_html_join"}:
@@ -148,14 +153,14 @@ def test_templates_escape_text_and_contain_no_script(path):
 
 
 def test_import_module_is_called_only_in_registry():
-    importers = {name for name, tree in TREES.items() for call in calls(tree) if "import_module" in ast.unparse(call)}
+    importers = {name for name in FILES for call in calls(tree_of(name)) if "import_module" in ast.unparse(call)}
     assert importers <= {"registry.py"}
 
 
 @for_each_file
 def test_execute_statement_is_never_concatenated(name):
     """`execute()` gets a name, an attribute or a plain literal. An f-string may contain upper-case constants only."""
-    for call in calls(TREES[name]):
+    for call in calls(tree_of(name)):
         if not (isinstance(call.func, ast.Attribute) and call.func.attr in {"execute", "executemany"}) or not call.args:
             continue
         statement = call.args[0]
@@ -165,13 +170,13 @@ def test_execute_statement_is_never_concatenated(name):
         else:
             assert not isinstance(statement, ast.BinOp | ast.Call), f"{name}:{call.lineno}: {ast.unparse(statement)}"
         if isinstance(statement, ast.Name) and not statement.id.isupper():
-            assert statement.id in parameters(TREES[name]), f"{name}:{call.lineno}: {statement.id} is built here"
+            assert statement.id in parameters(tree_of(name)), f"{name}:{call.lineno}: {statement.id} is built here"
 
 
 @for_each_file
 def test_sql_runs_only_through_execute(name):
     forbidden = {"raw", "extra", "RawSQL", "mogrify", "executemany", "copy", "callproc"}
-    for call in calls(TREES[name]):
+    for call in calls(tree_of(name)):
         called = ast.unparse(call.func).rpartition(".")[2]
         assert called not in forbidden or not call.args, f"{name}:{call.lineno}: {ast.unparse(call)}"
 
@@ -182,7 +187,7 @@ def test_modules_and_functions_stay_within_line_limits(name):
         return
     limit = FILE_LINES
     assert len(FILES[name].read_text().splitlines()) <= limit
-    for function in functions(TREES[name]):
+    for function in functions(tree_of(name)):
         lines = (function.end_lineno or 0) - function.lineno + 1
         lines -= len((ast.get_docstring(function) or "").splitlines())
         assert lines <= FUNCTION_LINES, f"{name}: {function.name} has {lines} lines"
@@ -191,7 +196,7 @@ def test_modules_and_functions_stay_within_line_limits(name):
 @for_each_file
 def test_modules_all_have_a_docstring(name):
     empty = not FILES[name].read_text().strip()
-    assert empty or ast.get_docstring(TREES[name]), name
+    assert empty or ast.get_docstring(tree_of(name)), name
 
 
 @for_each_file
@@ -199,7 +204,7 @@ def test_modules_loaded_before_apps_import_no_models(name):
     loads_early = name in {"task.py", "context.py", "__init__.py"} or name.startswith(("db/", "lifecycle/", "worker/"))
     if not loads_early or name == "db/fields.py":  # Django's `models`, for ours
         return
-    for node in TREES[name].body:
+    for node in tree_of(name).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             assert "models" not in ast.unparse(node).replace("django.db.models", ""), f"{name}:{node.lineno}"
 
@@ -211,7 +216,7 @@ def modules_imported(name):
     known = {".".join(["django_pgqueue", *Path(other).with_suffix("").parts]): other for other in FILES}
     known |= {module.removesuffix(".__init__"): other for module, other in known.items()}
     found = set()
-    for node in ast.walk(TREES[name]):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             found |= {known[alias.name] for alias in node.names if alias.name in known}
         elif isinstance(node, ast.ImportFrom):
@@ -228,7 +233,7 @@ def test_only_contrib_imports_its_libraries(name):
     """A worker without the integrations needs neither library."""
     imported = {
         module.partition(".")[0]
-        for node in ast.walk(TREES[name])
+        for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for module in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
     }

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from django_pgqueue import conf
+from django_pgqueue import setting_kinds
 from django_pgqueue.db.fields import PlainJSONField
 from tests.documents import PAGES, table
 
@@ -28,7 +28,7 @@ def test_table_of_rates_follows_from_the_measured_figures():
     finished = figure(r"contained ([\d,]+) finished and")
     rows = finished + figure(r"finished and ([\d,]+) future jobs")
     bytes_a_row = figure(r"priorities \(([\d.]+) GB\)") * 1e9 / rows
-    kept_days = conf.DEFAULT_RETENTION["succeeded"] / DAY
+    kept_days = setting_kinds.DEFAULT_RETENTION["succeeded"] / DAY
     table_rows = table("docs/project/choosing.md", "jobs per second")
     assert len(table_rows) == 5
     for row in table_rows:

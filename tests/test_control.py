@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import control
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks
 from tests.framework import tasks as framework
+from tests.test_sql import nodes, rows_read
 
 pytestmark = pytest.mark.django_db
 
@@ -130,6 +133,30 @@ def test_drain_inside_transaction_is_refused():
     with pytest.raises(RuntimeError, match="before its transaction is committed"):
         control.drain("mail")
     assert not Pause.objects.exists()
+
+
+def test_clear_with_many_finished_jobs_reads_only_ready_ones(monkeypatch):
+    monkeypatch.setattr(control, "CLEAR_BATCH", 2)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "
+            "SELECT 'noop', '{}', 'succeeded', statement_timestamp() FROM generate_series(1, 5000)"
+        )
+        cursor.execute("ANALYZE pgqueue_job")
+    for queue_name in ("mail", "mail", "other", "mail"):
+        tasks.noop.using(queue_name=queue_name).enqueue()
+    tasks.add.using(queue_name="mail").enqueue(1)
+    with CaptureQueriesContext(connection) as captured:
+        assert control.clear("mail") == 4
+        assert control.clear(task=tasks.noop) == 1
+    pages = [query["sql"] for query in captured if "FROM pgqueue_job" in query["sql"] and "UPDATE" not in query["sql"]]
+    assert len(pages) == 6, "of each, two pages of jobs without a limit and one of those with a limit"
+    for page in pages:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {page}")
+            [[plan]] = cursor.fetchall()
+        plan = json.loads(plan) if isinstance(plan, str) else plan
+        assert sum(rows_read(node) for node in nodes(plan[0]["Plan"])) <= 10, page
 
 
 # ------------------------------------------------------------------ the commands

@@ -7,6 +7,7 @@ import ast
 import re
 from argparse import ArgumentParser
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from django.core.management import BaseCommand, load_command_class
@@ -15,6 +16,7 @@ from django.dispatch import Signal
 import django_pgqueue
 from django_pgqueue import conf, signals, states
 from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, LimitState, Rollup
+from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
@@ -135,7 +137,7 @@ def test_settings_page_has_every_setting_and_default():
     assert documented == {name: option.default for name, option in conf.OPTIONS.items()}
     assert all(unit and meaning for _, unit, _, meaning in rows)
     kept = {plain(row[0]): float(row[2].split("`")[1]) for row in table("docs/reference/settings.md", "state")}
-    assert kept == conf.DEFAULT_RETENTION
+    assert kept == DEFAULT_RETENTION
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -204,10 +206,13 @@ def test_checks_page_has_every_system_check():
     assert listed == sorted(set(re.findall(r'id="(pgqueue\.[EW]\d+)"', source)))
 
 
+@cache
 def parser_of(command: str) -> ArgumentParser:
+    """Return the parser of a management command. It is made once, because each page asks for all of them."""
     return load_command_class("django_pgqueue", command).create_parser("manage.py", command)
 
 
+@cache
 def own_options(command: str, *subcommand: str) -> set[str]:
     """Return the long options of a management command, without those that every command has."""
     *_, parser = parsers_of(command, *subcommand)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,8 +44,10 @@ def made_in(function: ast.AST) -> list[ast.Call]:
     return [call for call in calls if call.args and isinstance(call.args[0], ast.Constant)]
 
 
-def records() -> Iterator[tuple[str, str, ast.Call | None]]:
-    """Yield each log call: where it is, the name of its function, and the call that makes its event."""
+@cache
+def records() -> list[tuple[str, str, ast.Call | None]]:
+    """Return each log call: where it is, the name of its function, and the call that makes its event."""
+    found: list[tuple[str, str, ast.Call | None]] = []
     for path in FILES:
         for function in functions(ast.parse(path.read_text())):
             for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
@@ -53,20 +56,19 @@ def records() -> Iterator[tuple[str, str, ast.Call | None]]:
                 extra = [word.value for word in call.keywords if word.arg == "extra"]
                 made = made_in(extra[0] if isinstance(extra[0], ast.Call) else function) if extra else []
                 before = [each for each in made if each.lineno <= (call.end_lineno or 0)]
-                yield f"{path.relative_to(TOP)}:{call.lineno}", name_of(call), before[-1] if before else None
-
-
-RECORDS = list(records())
+                where = f"{path.relative_to(TOP)}:{call.lineno}"
+                found.append((where, name_of(call), before[-1] if before else None))
+    return found
 
 
 def test_each_log_call_has_an_event():
-    assert len(RECORDS) > 60
-    without = [where for where, _, made in RECORDS if made is None]
+    assert len(records()) > 60
+    without = [where for where, _, made in records() if made is None]
     assert without == [], "add extra=event(…) or extra=job_event(…), and declare the event in log_events.py"
 
 
 def test_each_event_is_declared_with_its_level_and_fields():
-    for where, function, made in RECORDS:
+    for where, function, made in records():
         declared = EVENTS[made.args[0].value]
         if function in LEVELS:
             assert LEVELS[function] in declared.level.split(" or "), where

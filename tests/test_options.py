@@ -15,7 +15,7 @@ from typing import get_overloads
 
 import pytest
 
-from django_pgqueue import InvalidTask, Limit, options, registry, task
+from django_pgqueue import InvalidTask, Limit, options, registry, task, using_options
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.limits import CallLimit
@@ -110,7 +110,7 @@ def test_using_none_resets_only_options_with_that_value(made, name):
     changed = made.using(**SET)
     reset = changed.using(**{name: None})
     assert getattr(changed, name, None) != getattr(made, name, None) or name == "run_after"
-    if name not in options.RESET_BY_NONE:
+    if name not in using_options.RESET_BY_NONE:
         assert reset == changed
         return
     assert getattr(reset, name) is None

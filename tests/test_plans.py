@@ -93,7 +93,7 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
         for name in FILLED:
             connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
         helpers.empty_tables(connection)
-        connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(FILLED)])
+        helpers.forget_statistics(connection, FILLED)
         if request.param == "analysed idle":
             connection.execute(f"ANALYZE {names}")
         for statement in FILL:

@@ -129,7 +129,7 @@ def classified(prefix: str) -> list[str]:
 
 def pairs() -> list[tuple[str, str]]:
     """Return the pairs of Python and Django that `bin/matrix` runs."""
-    [line] = re.findall(r"^for pair in (.+); do$", MATRIX, re.MULTILINE)
+    [line] = re.findall(r'^pairs="(.+)"$', MATRIX, re.MULTILINE)
     return [(python, django) for python, _, django in (pair.partition(":") for pair in line.split())]
 
 

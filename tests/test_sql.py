@@ -200,6 +200,7 @@ def call_everything(engine, job_in):
 
 def call_statements_of_worker_requests(engine):
     lifecycle.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
+    lifecycle.open_request(engine, 1, RequestKind.STACK, execution_id=7)
     lifecycle.open_requests(engine, 1)
     lifecycle.answer_request(engine, 1, "")
     lifecycle.prune_worker_requests(engine, 0.0)
@@ -228,13 +229,13 @@ def call_statements_of_limits(engine):
         "INSERT INTO pgqueue_job (task_name, arguments, queue_name, limit_key) VALUES (%s, '{}', 'limited', %s)",
         [helpers.NOOP, key],
     )
-    assert lane in lifecycle.scan_limited_lanes(engine)
-    assert lifecycle.next_of_key(engine, lane, key, is_ordered=False) is not None
+    assert lane in lifecycle.limits.scan_limited_lanes(engine)
+    assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
-        lifecycle.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
-        lifecycle.lock_keys(engine, [key])
-        given = [lifecycle.KeyToClaim(key, limit, lifecycle.Cursor())]
-        begun = lifecycle.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
+        lifecycle.limits.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
+        lifecycle.limits.lock_keys(engine, [key])
+        given = [lifecycle.limits.KeyToClaim(key, limit, lifecycle.Cursor())]
+        begun = lifecycle.limits.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
     assert begun.claimed
     [_, waiting] = engine.execute(
         "INSERT INTO pgqueue_job (task_name, arguments, limit_key) SELECT %s, '{}', 'one' FROM generate_series(1, 2) "
@@ -249,7 +250,7 @@ def call_statements_of_limits(engine):
         )
     assert claimed is not None
     lifecycle.snooze(engine, [lifecycle.Released(claimed.key, 0.001, holds_key=True)])
-    lifecycle.prune_limit_states(engine)
+    lifecycle.limits.prune_limit_states(engine)
 
 
 def call_statements_of_history(engine):
@@ -348,7 +349,7 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
 
 def fill(connection, statistics):
     helpers.empty_tables(connection)
-    connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [list(FILLED)])
+    helpers.forget_statistics(connection, ["pgqueue_job", "pgqueue_execution"])
     if statistics == "analysed idle":
         [job_id] = helpers.make_jobs(connection, 1)
         connection.execute("INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) "
@@ -668,7 +669,7 @@ def test_plan_cases_of_limits_find_rows(filled):
         claimed = {row[15] for row in rows if row[0] is not None}
         assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
         assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
-        assert lifecycle.prune_limit_states(filled, 0, BATCH).removed == BATCH
+        assert lifecycle.limits.prune_limit_states(filled, 0, BATCH).removed == BATCH
 
 
 # ------------------------------------------------------------------ the connection that runs the statements

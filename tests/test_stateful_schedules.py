@@ -21,7 +21,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.schedules import expressions, job_options
-from django_pgqueue.worker.maintenance import scheduler
+from django_pgqueue.worker.maintenance import firing, scheduler
 from tests import helpers
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ class Schedules(RuleBasedStateMachine):
         ):
             for schedule in self.read.get(worker, []):
                 if schedule.enabled:
-                    scheduler.fire_due(self.engine, schedule)
+                    firing.fire_due(self.engine, schedule)
 
     @rule(data=st.data(), expression=EXPRESSIONS)
     def change(self, data: st.DataObject, expression: str) -> None:

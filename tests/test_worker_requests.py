@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 from django.db import connection as django_connection
+from django.utils import timezone
 
 from django_pgqueue import lifecycle, sql, worker_control
-from django_pgqueue.models import Worker, WorkerRequest
+from django_pgqueue.models import AuditedJob, AuditEntry, Execution, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.claiming.request_answers import ANSWER_BYTES, RequestAnswers
 from django_pgqueue.worker.slots.inflight import InFlight, Running
+from tests.helpers import make_job
 from tests.test_sql import nodes
 
 pytestmark = pytest.mark.django_db
@@ -48,20 +50,51 @@ def answers(add_worker: Callable[..., int]) -> RequestAnswers:
 
 
 def answer_of(answers: RequestAnswers, kind: RequestKind, execution_id: int = 0) -> str:
-    asked: Any = worker_control.request(answers.worker_id, kind, "default", execution_id=execution_id, by="ada")
+    asked = worker_control.request(answers.worker_id, kind, "default", execution_id=execution_id, by="ada")
+    assert asked is not None and asked.is_new
     answers.answer(django_connection)  # type: ignore[arg-type]  # Django's connection has the same methods here
-    return WorkerRequest.objects.get(pk=asked, answered_at__isnull=False).answer
+    return WorkerRequest.objects.get(pk=asked.request_id, answered_at__isnull=False).answer
 
 
 def test_request_repeated_while_open_is_one_request(add_worker):
     worker_id = add_worker()
     first = worker_control.request(worker_id, STACK, "default", execution_id=5, by="ada")
-    assert first is not None and worker_control.request(worker_id, STACK, "default", execution_id=5) == first
-    assert worker_control.request(worker_id, STACK, "default", execution_id=6) != first
-    lifecycle.answer_request(django_connection, first, "frames")
-    lifecycle.answer_request(django_connection, first, "other")
-    assert worker_control.request(worker_id, STACK, "default", execution_id=5) != first
-    assert WorkerRequest.objects.get(pk=first).answer == "frames"
+    assert first is not None and first.is_new
+    assert worker_control.request(worker_id, STACK, "default", execution_id=5) == (first.request_id, False)
+    other = worker_control.request(worker_id, STACK, "default", execution_id=6)
+    assert other is not None and other.is_new and other != first
+    lifecycle.answer_request(django_connection, first.request_id, "frames")
+    lifecycle.answer_request(django_connection, first.request_id, "other")
+    again = worker_control.request(worker_id, STACK, "default", execution_id=5)
+    assert again is not None and again.is_new and again != first
+    assert WorkerRequest.objects.get(pk=first.request_id).answer == "frames"
+
+
+def test_request_is_audited_once_with_its_worker_and_job(add_worker):
+    worker_id = add_worker()
+    job_id = make_job(django_connection)
+    columns = {"attempt": 1, "claimed_at": timezone.now(), "lease_expires_at": timezone.now()}
+    execution = Execution.objects.create(job_id=job_id, worker_id=worker_id, **columns)
+    for _ in range(2):
+        worker_control.request(worker_id, STACK, "default", execution_id=execution.pk, by="ada")
+        worker_control.request(worker_id, STOP, "default", by="bob")
+    stack, stop = AuditEntry.objects.order_by("pk")
+    assert (stack.action, stack.done_by, stack.outcome, stack.job_count) == ("live_stack", "ada", "done", 1)
+    assert (stop.action, stop.done_by, stop.outcome, stop.job_count) == ("stop_worker", "bob", "done", 0)
+    assert stack.filter == stop.filter == {"worker": "vm:7", "worker_id": worker_id}
+    assert list(AuditedJob.objects.values_list("entry", "job_id")) == [(stack.pk, job_id)]
+    worker_control.request(add_worker(), STACK, "default", execution_id=execution.pk)
+    assert AuditedJob.objects.count() == 1, "that worker does not run the job"
+
+
+def test_request_whose_audit_fails_is_not_added(add_worker, monkeypatch):
+    def fail(*args, **options):
+        raise OSError
+
+    monkeypatch.setattr(lifecycle, "add_audit", fail)
+    with pytest.raises(OSError):
+        worker_control.request(add_worker(), STOP, "default")
+    assert not WorkerRequest.objects.exists()
 
 
 @pytest.mark.parametrize("case", ["unknown", "stopped", "without supervisor"])
@@ -70,15 +103,16 @@ def test_request_worker_that_cannot_answer_is_refused(add_worker, case):
     if case == "stopped":
         lifecycle.unregister_worker(django_connection, worker_id)
     assert worker_control.request(worker_id + (case == "unknown"), STOP, "default") is None
-    assert not WorkerRequest.objects.exists()
+    assert not WorkerRequest.objects.exists() and not AuditEntry.objects.exists()
 
 
 def test_heartbeat_record_says_which_worker_has_open_requests(add_worker):
     asked, other = add_worker(), add_worker()
-    request_id = worker_control.request(asked, STOP, "default")
+    request = worker_control.request(asked, STOP, "default")
+    assert request is not None
     assert lifecycle.record_heartbeats(django_connection, [asked, other], {asked: 64}) == {asked: True, other: False}
     assert dict(Worker.objects.values_list("pk", "resident_mib")) == {asked: 64, other: None}
-    lifecycle.answer_request(django_connection, request_id or 0, "")
+    lifecycle.answer_request(django_connection, request.request_id, "")
     assert lifecycle.record_heartbeats(django_connection, [asked, other]) == {asked: False, other: False}
 
 

@@ -1,6 +1,7 @@
 """Show what *Edit and retry* changed: the link between the two jobs, and the difference of their arguments.
 
-The pages of both jobs show it. Only a user who may view arguments sees the differences, because they are arguments.
+The pages and the histories of both jobs show it. Only a user who may view arguments sees the differences, because they
+are arguments.
 """
 
 from __future__ import annotations
@@ -35,6 +36,14 @@ class Change(NamedTuple):
     after: str
 
 
+class OtherJob(NamedTuple):
+    """A link to the other job of one *Edit and retry*."""
+
+    label: str
+    job_id: int
+    url: str
+
+
 class RelatedJob(NamedTuple):
     """The other job of one *Edit and retry*."""
 
@@ -56,23 +65,29 @@ def related_jobs(request: HttpRequest, job: Job, site: AdminSite) -> list[Relate
     return [each for row in found if (each := _related(request, job, row, site)) is not None]
 
 
-def _related(request: HttpRequest, job: Job, row: AuditedJob, site: AdminSite) -> RelatedJob | None:
-    detail = row.detail if isinstance(row.detail, Mapping) else {}
+def other_job(request: HttpRequest, detail: Any, current_app: str | None) -> OtherJob | None:
+    """Return the other job of an *Edit and retry* from the stored detail. None for other acts, and after an erasure."""
+    stored = detail if isinstance(detail, Mapping) else {}
     label, key = (_("Retried with other arguments as"), "retried_as")
-    if "made_from" in detail:
+    if "made_from" in stored:
         label, key = (_("Made with other arguments from"), "made_from")
-    other = detail.get(key)
-    if not isinstance(other, int):  # an erasure has removed the detail
+    job_id = stored.get(key)
+    if not isinstance(job_id, int):
         return None
-    url = reverse("admin:pgqueue_job_change", args=[other], current_app=site.name)
+    url = reverse("admin:pgqueue_job_change", args=[job_id], current_app=current_app)
+    return OtherJob(label, job_id, databases.link(request, url))
+
+
+def _related(request: HttpRequest, job: Job, row: AuditedJob, site: AdminSite) -> RelatedJob | None:
+    other = other_job(request, row.detail, site.name)
+    if other is None:
+        return None
     is_visible = private.is_visible(job)
     return RelatedJob(
-        label,
-        other,
-        databases.link(request, url),
+        *other,
         moment(row.entry.began_at),
         visible(row.entry.done_by),
-        shown_changes(detail) if is_visible else [],
+        shown_changes(row.detail) if is_visible else [],
         "" if is_visible else str(private.NO_PERMISSION),
     )
 

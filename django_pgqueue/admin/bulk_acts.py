@@ -7,12 +7,13 @@ The lists of jobs, the incidents and other pages link to the preview of a bulk a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.contrib.admin import AdminSite
 from django.http import HttpRequest, QueryDict
-from django.urls import reverse
+from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
@@ -29,6 +30,8 @@ from .formatting import full_date, visible
 
 NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
 """The field of `Selection` for each parameter of a URL that is a text."""
+TIMES: Final = frozenset({"since", "until", "before"})
+"""The values of a filter that are times."""
 PERMISSIONS: Final[dict[str, str]] = {
     TransitionName.RETRY: "pgqueue.retry_job",
     TransitionName.CANCEL: "pgqueue.cancel_job",
@@ -45,6 +48,8 @@ LABELS: Final[dict[str, Promise | str]] = {
     TransitionName.ERASE: gettext_lazy("Erase values"),
     "edit_and_retry": gettext_lazy("Edit and retry"),
     "enqueue": gettext_lazy("Enqueue"),
+    "stop_worker": gettext_lazy("Request to stop"),
+    "live_stack": gettext_lazy("Request for a stack"),
 }
 
 
@@ -99,6 +104,8 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
     word = "dead" if is_dead_only else chosen.get("state", "")
     if (action, word) == (TransitionName.RUN_NOW, "ready"):
         word = "scheduled"  # the other ready jobs are due already
+    if any("\0" in str(value) for value in chosen.values()):
+        return None  # such a list is empty
     if chosen.get("q", "").strip() or word not in WORDS.get(TransitionName(action), ()):
         return None
     error = chosen.get("error")
@@ -109,6 +116,18 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
     since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
     exception_class = None if not error else "" if error == NO_CLASS else error
     return Selection(word, chosen.get("queue") or None, chosen.get("task") or None, exception_class, since, until)
+
+
+def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) -> list[tuple[Promise | str, str]]:
+    """Return the acts on all jobs that a list shows: the name of each, and the URL of its preview."""
+    found = []
+    with suppress(NoReverseMatch, ValueError):  # the jobs are not registered on this site, or the filter is invalid
+        url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
+        for action in PERMISSIONS:
+            selection = of_list(action, request.GET, datetime.now(UTC), is_dead_only=is_dead_only)
+            if selection is not None and is_allowed(request, action):
+                found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
+    return found
 
 
 def _instant(text: str | None, now: datetime) -> datetime | None:
@@ -136,22 +155,23 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "task_name": _("Task"), "tasks": _("Task"), "exception_class": _("Error"), "error": _("Error"),
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
+        "worker": _("Worker"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
-            yield title, _shown(value) if value != "" else _("none")
+            yield title, _shown(value, is_time=name in TIMES) if value != "" else _("none")
     if ids := chosen.get("job_ids") or chosen.get("jobs"):
         count = f"{len(ids):,}" if isinstance(ids, list) else visible(str(ids))
         yield _("Jobs by number"), count
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, *, is_time: bool) -> str:
     if isinstance(value, list):
         return ", ".join(visible(str(each)) for each in value[:20])
-    try:
-        return full_date(datetime.fromisoformat(value))
-    except (TypeError, ValueError):
-        return visible(str(value))
+    if is_time:
+        with suppress(TypeError, ValueError, OverflowError):  # the entry was written by hand
+            return full_date(datetime.fromisoformat(value))
+    return visible(str(value))
 
 
 def ending(entry: AuditEntry) -> str:

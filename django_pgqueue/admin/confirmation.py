@@ -20,7 +20,8 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue.models import Job
 from django_pgqueue.states import Seen, State, TransitionName
 
-from . import databases, shown
+from . import shown
+from .navigation import navigation
 
 FIELD: Final = "confirmed"
 
@@ -39,8 +40,9 @@ def ask(
         return None
     context: dict[str, Any] = {
         **site.each_context(request),
-        "title": _("Run succeeded jobs again?"),
-        "original": _("Run succeeded jobs again?"),
+        **navigation(request, site.name, "job_changelist"),
+        "title": (title := str(_("Run succeeded jobs again?"))),
+        "original": title,  # themes take other values for a row, also a translation that is not yet text
         "opts": Job._meta,
         "has_view_permission": True,
         "succeeded": counts[State.SUCCEEDED],
@@ -50,7 +52,6 @@ def ask(
         "checkbox": ACTION_CHECKBOX_NAME,
         "field": shown.FIELD,
         "shown": " ".join(shown.token(job_id, each) for job_id, each in seen.items()),
-        "database_query": databases.query(request),
         "back": reverse("admin:pgqueue_job_changelist", current_app=site.name),
     }
     request.current_app = site.name

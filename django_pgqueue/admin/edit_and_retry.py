@@ -17,13 +17,15 @@ from django.contrib.admin.models import ADDITION, CHANGE
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import TextField
-from django.db.models.functions import Cast, Left, Now
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import codecs, display, lifecycle, registry
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.models import Job
@@ -73,11 +75,10 @@ def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
     return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResponse:
     """Show the form, or make the new job and show its page."""
-    if request.method not in {"GET", "HEAD", "POST"}:
-        return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
     if not is_allowed(request):
         raise PermissionDenied
     job = _read(databases.chosen(request), object_id)
@@ -120,7 +121,7 @@ def _read(alias: str, job_id: int) -> Job | None:
     """Return a job with its arguments and headers as text, because Python cannot decode every JSON value."""
     texts = {f"{name}_text": Left(Cast(name, TextField()), TEXT_LIMIT + 1) for name in ("arguments", "headers")}
     jobs = Job.objects.using(alias).defer("arguments", "headers", "result")
-    return jobs.annotate(**texts, seen_at=Now()).filter(pk=job_id).first()
+    return jobs.annotate(**texts, seen_at=statement_time()).filter(pk=job_id).first()
 
 
 def editable(job: Job) -> tuple[Task[..., Any], Call]:

@@ -14,13 +14,15 @@ from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.db.fields import aware
 from django_pgqueue.task import Task
 
 from . import databases, form_token
@@ -53,6 +55,8 @@ class EnqueueForm(ArgumentForm, PlaceForm):
     def options(self) -> dict[str, Any]:
         """Return the options for `using()` that the valid form sets."""
         given = {name: self.cleaned_data[name] for name in ("queue_name", "priority", "run_after")}
+        if given["run_after"] is not None:
+            given["run_after"] = aware(given["run_after"])
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -66,11 +70,10 @@ def url(site: AdminSite, task_name: str) -> str:
     return reverse("admin:pgqueue_enqueue", args=[task_name], current_app=site.name)
 
 
+@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page."""
-    if request.method not in {"GET", "HEAD", "POST"}:
-        return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
     if not is_allowed(request):
         raise PermissionDenied
     jobs = reverse("admin:pgqueue_job_changelist", current_app=site.name)

@@ -1,7 +1,8 @@
-"""A token in a form that makes a job, so that a second click on its button makes no second job.
+"""A token in a form that makes a job or requests a bulk act, so that a second click on its button does nothing again.
 
-`edit_and_retry` and `enqueue_form` use it. The token is stored with the audit entry of the act, in the transaction that
-makes the job. A second request with the token waits for that transaction, and then finds the job.
+`edit_and_retry`, `enqueue_form` and `console.bulk_preview` use it. The token is stored with the audit entry of the act,
+in the transaction that makes the job. A second request with the token waits for that transaction, and then finds the
+job or the act.
 """
 
 from __future__ import annotations

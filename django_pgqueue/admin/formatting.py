@@ -8,7 +8,7 @@ that control and direction characters in it cannot change what the operator read
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from django.utils import formats, timezone
@@ -94,7 +94,7 @@ def word_badge(word: str) -> SafeString:
 def seen_at(row: Any) -> datetime:
     """Return the database's clock when the row was read. The admin's querysets annotate it."""
     at = vars(row).get("seen_at")
-    return at if isinstance(at, datetime) else timezone.now()
+    return at if isinstance(at, datetime) else datetime.now(UTC)
 
 
 def situation(job: Job, started_at: datetime | None = None, *, is_paused: bool = False) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
@@ -19,12 +19,12 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 
 from django_pgqueue import job_operations, lifecycle
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
@@ -46,6 +46,8 @@ class JobOperation(Operation):
     change: JobChange
 
     view_permission = "pgqueue.view_job"
+    is_dangerous: ClassVar[bool] = False
+    """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
 
     def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
         """Return whether it would change a job with these values."""
@@ -167,7 +169,7 @@ def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, S
 
 
 def _selected(queryset: QuerySet[Any]) -> list[Any]:
-    plain = queryset.prefetch_related(None).annotate(seen_at=Now())
+    plain = queryset.prefetch_related(None).annotate(seen_at=statement_time())
     columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
     return list(plain.values_list(*columns, named=True)[:SELECTION_LIMIT])
 

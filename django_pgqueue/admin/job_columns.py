@@ -13,11 +13,12 @@ from typing import Any, Final
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef, QuerySet, Subquery, Value
-from django.db.models.functions import Concat, Left, Now
+from django.db.models.functions import Concat, Left
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.job_search import Pauses, word_of
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
@@ -44,7 +45,7 @@ def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
     """
     latest = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id").values("id")[:1]
     jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
-        seen_at=Now(),
+        seen_at=statement_time(),
         latest_execution_id=Subquery(latest),
         paused=ArraySubquery(in_force().values(of=Concat("kind", Value(" "), "name"))),
     )

@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, find
+from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
 from django_pgqueue.states import FINISHED, State
 
@@ -71,14 +71,12 @@ class JobChangeList(DatabaseChangeList):
 
     def _among(self, search: Filters, ids: list[int]) -> Found:
         """Return those of some jobs that have the chosen state and names, newest first."""
-        exact: dict[str, Any] = {}
-        if search.words:
-            exact["state"] = STATE_OF[search.words[0]]
+        condition = condition_of(search.words[0], search.alias) if search.words else Q()
         if search.queue_name:
-            exact["queue_name"] = search.queue_name
+            condition &= Q(queue_name=search.queue_name)
         if search.task_names:
-            exact["task_name__in"] = search.task_names
-        jobs = Job.objects.using(search.alias).filter(pk__in=ids[: paginator.COUNT_LIMIT], **exact)
+            condition &= Q(task_name__in=search.task_names)
+        jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])
         return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
 
     def get_results(self, request: HttpRequest) -> None:
@@ -106,8 +104,13 @@ class JobChangeList(DatabaseChangeList):
         if not self.found.scope:
             return ""
         searched = {"count": f"{self.found.searched:,}"}
+        if self.found.lanes:
+            words = {**searched, "lanes": self.found.lanes}
+            return _("among the first %(count)s jobs of each of the first %(lanes)s queues and priorities") % words
         if self.found.since is None:
-            return _("among the first %(count)s jobs in this order") % searched
+            is_ready = self.word and STATE_OF[self.word] is State.READY
+            first = _("among the first %(count)s jobs of each queue and priority") if is_ready else FIRST
+            return first % searched
         return _("among the newest %(count)s jobs, since %(at)s") % {**searched, "at": full_date(self.found.since)}
 
     @property
@@ -120,10 +123,13 @@ class JobChangeList(DatabaseChangeList):
     def empty_note(self) -> Any:
         """A sentence for an empty list, which says what was not searched."""
         if self.found.scope:
-            return _("No such job %(scope)s. Older jobs were not searched.") % {"scope": self.scope_note}
+            return (OTHERS_LEFT if self.found.since is None else OLDER_LEFT) % {"scope": self.scope_note}
         return EMPTY_FILTERED if self.has_active_filters or self.query else EMPTY
 
 
+FIRST: Final = gettext_lazy("among the first %(count)s jobs in this order")
+OLDER_LEFT: Final = gettext_lazy("No such job %(scope)s. Older jobs were not searched.")
+OTHERS_LEFT: Final = gettext_lazy("No such job %(scope)s. Other jobs were not searched.")
 EMPTY: Final = gettext_lazy("No jobs. Finished jobs are removed after their retention, and may be in the archive.")
 EMPTY_FILTERED: Final = gettext_lazy(
     "No job meets these filters. All jobs in this database were searched. Jobs that were removed after their retention "

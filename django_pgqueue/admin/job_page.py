@@ -13,25 +13,26 @@ from typing import Any, Final
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Now, Right
+from django.db.models.functions import Cast, Left, Right
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
 
-from . import edit_and_retry, live_stack, private, shown
+from . import databases, edit_and_retry, live_stack, private, shown
 from .argument_changes import IS_EDITED, related_jobs
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
+from .links import address_for
 from .move_and_delete import ON_ONE_JOB
 from .pauses import pauses_of
 from .private import TEXT_LIMIT
@@ -64,7 +65,7 @@ def job_page(
         return None
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
-    pauses = pauses_of(job.queue_name, job.task_name, job._state.db) if job.state == State.READY else []
+    pauses = pauses_of(request, job) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
         **admin.navigation(request),
@@ -75,7 +76,7 @@ def job_page(
         "job": job,
         **story(request, job, attempts),
         "situation": situation(job, attempts[0]["execution"].started_at if attempts else None, is_paused=bool(pauses)),
-        "facts": facts(job, pauses),
+        "facts": facts(request, job, pauses),
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
@@ -115,7 +116,7 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     return job
 
 
-def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
+def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
     """Return the facts about a job as pairs of label and value. `pauses` describes the pauses that stop it."""
 
     def when(at: datetime | None) -> Any:
@@ -136,12 +137,12 @@ def facts(job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
         (_("Task unknown since"), when(job.unknown_since)),
-        (_("Paused by"), "; ".join(pauses)),
+        (_("Paused by"), format_html_join("; ", "{}", ((pause,) for pause in pauses))),
         (_("Unique key"), _unique_key(job)),
-        (_("Search keys"), search_links(job)),
+        (_("Search keys"), search_links(request, job)),
         (_("Unique until"), when(vars(job)["window_until"])),
         (_("Limited by"), job.limit_key and visible(job.limit_key)),
-        (_("Enqueued by schedule"), _enqueued_by(job)),
+        (_("Enqueued by schedule"), _enqueued_by(request, job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
 
@@ -152,13 +153,16 @@ def _unique_key(job: Job) -> str:
     return visible(key) if private.is_visible(job) else key and str(private.NO_PERMISSION)
 
 
-def _enqueued_by(job: Job) -> Any:
-    """Return a link to the schedule that enqueued the job, and the tick; None for other jobs."""
+def _enqueued_by(request: HttpRequest, job: Job) -> Any:
+    """Return the schedule that enqueued the job, with a link if the user may see it, and the tick; None without one."""
     run = ScheduleRun.objects.using(job._state.db).filter(job_id=job.pk).select_related("schedule").first()
     if run is None:
         return None
-    url = reverse("admin:pgqueue_schedule_change", args=[run.schedule_id])
-    return format_html('<a href="{}">{}</a>, {}', url, visible(run.schedule.name), moment(run.tick_at))
+    name, at = visible(run.schedule.name), moment(run.tick_at)
+    may_view = request.user.has_perm("pgqueue.view_schedule")
+    if not (found := address_for(request, "schedule_change", run.schedule_id) if may_view else ""):
+        return format_html("{}, {}", name, at)
+    return format_html('<a href="{}">{}</a>, {}', databases.link(request, found), name, at)
 
 
 def _runs_as(task_name: str) -> str | None:
@@ -175,9 +179,8 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     """
     executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
     cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
-    found = list(
-        executions.annotate(seen_at=Now(), has_log=HAS_LOG, **cut).order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1]
-    )
+    annotated = executions.annotate(seen_at=statement_time(), has_log=HAS_LOG, **cut)
+    found = list(annotated.order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
     workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
     with_texts = private.is_visible(job)
     with_log = [execution.pk for execution in found if vars(execution)["has_log"]]

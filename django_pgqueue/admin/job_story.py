@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from django.db import DataError
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -26,6 +25,7 @@ from django_pgqueue.stats import Reason, Why
 from . import databases, private
 from .formatting import duration, moment, seen_at, visible, word_badge
 from .job_columns import FAILURES, word
+from .links import address_for
 from .tracebacks import pieces
 
 QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK})
@@ -90,7 +90,9 @@ def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | No
 def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
     """Yield links to the pause, the workers, or the jobs that the reason names, as far as the user may see them."""
     if why.pause is not None:
-        yield from _link(request, gettext_lazy("Pauses"), "pause", "pgqueue.view_pause")
+        label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {why.pause.name}")}
+        target = {"kind": why.pause.kind.value, "name": why.pause.name}
+        yield from _link(request, label, "pause", "pgqueue.view_pause", **target)
     if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
         yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
     for busy in why.busy_tasks:
@@ -106,14 +108,9 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
 def _link(
     request: HttpRequest, label: Promise | str, model: str, permission: str, **parameters: str | None
 ) -> Iterator[ReasonLink]:
-    if not request.user.has_perm(permission):
-        return
-    try:
-        current_app = getattr(request, "current_app", None)
-        url = reverse(f"admin:pgqueue_{model}_changelist", current_app=current_app)
-    except NoReverseMatch:  # the model is not registered on this site
-        return
-    yield ReasonLink(label, databases.link(request, url, **parameters))
+    found = address_for(request, f"{model}_changelist") if request.user.has_perm(permission) else ""
+    if found:
+        yield ReasonLink(label, databases.link(request, found, **parameters))
 
 
 # ---------------------------------------------------------------------------- the timeline

@@ -22,7 +22,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
 from . import confirmation, databases, search_keys, shown
-from .bulk_acts import of_list
+from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
@@ -64,7 +64,8 @@ class JobAdmin(JobColumns):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list. Below its title, say why it shows no error messages to a user without the permission."""
         note = {} if may_view(request) else {"subtitle": LIST_NOTE}
-        return super().changelist_view(request, {**note, **(extra_context or {})})
+        acts = links_of_list(request, self.admin_site, is_dead_only=self.model is not Job)
+        return super().changelist_view(request, {**note, "bulk_acts": acts, **(extra_context or {})})
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return JobChangeList
@@ -117,22 +118,26 @@ class JobAdmin(JobColumns):
             return act_on_many(request, operation, queryset, self.admin_site)
         name, at = operation.transition.value, shown.page_at(request)
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
-        return answer_list(self, request, name, selection or self._listed(request, queryset))
+        selection = selection or self._listed(request, queryset)
+        if selection is not None:
+            return answer_list(self, request, name, selection)
+        messages.warning(request, _("Nothing was changed: the list is empty now."))
+        return None
 
-    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection:
+    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection | None:
         """Return the ids of the listed jobs. A bulk act needs them if it cannot express the filters of the list."""
         ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
         if len(ids) == MOST_IDS:  # the list finds no more than that
             text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
             messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
-        return Selection(job_ids=tuple(ids))
+        return Selection(job_ids=tuple(ids)) if ids else None
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         """Show the acts of the audit on a job, beside Django's log."""
         request.current_app = self.admin_site.name
-        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION, **self.navigation(request)}
+        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION}
         return super().history_view(request, object_id, {**acts, **(extra_context or {})})
 
     def shown_fields(self, obj: Any) -> SafeString:

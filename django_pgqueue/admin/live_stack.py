@@ -11,12 +11,13 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db.models import QuerySet
-from django.db.models.functions import Left, Now
+from django.db.models.functions import Left
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import states
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, WorkerRequest
 
 from .formatting import ago, full_date, moment_ago, seen_at, visible
@@ -74,7 +75,7 @@ def of_job(request: HttpRequest, job: Job, executions: Iterable[Execution]) -> d
 
 def _requests(alias: str) -> QuerySet[WorkerRequest]:
     found = WorkerRequest.objects.using(alias).defer("answer").order_by("-worker_id", "-id")
-    return found.annotate(seen_at=Now(), text=Left("answer", TEXT_LIMIT))
+    return found.annotate(seen_at=statement_time(), text=Left("answer", TEXT_LIMIT))
 
 
 def _answer(row: WorkerRequest) -> Answer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib.admin import AdminSite
@@ -75,6 +75,8 @@ class MoveOperation(JobOperation):
 @dataclass(frozen=True)
 class DeleteOperation(JobOperation):
     """Deletes a finished job with its executions. It asks for confirmation."""
+
+    is_dangerous: ClassVar[bool] = True
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         if confirmation.is_given(request):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from . import databases
+from .links import address
 
 
 class Place(NamedTuple):
@@ -45,23 +45,23 @@ class Link(NamedTuple):
 
 
 def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, Any]:
-    """Return what the template `pgqueue/admin/navigation.html` needs. `current` is the name of the page's own URL."""
+    """Return what the template `pgqueue/admin/navigation.html` needs. `current` is the name of the page's own URL.
+
+    The answer to a form has no switch between databases, because the form's URL may answer no GET request.
+    """
     alias = databases.chosen(request)
+    choices = _choices() if request.method in {"GET", "HEAD"} else []
     places = [(place, url) for place in PLACES if (url := _url(request, site_name, place))]
     return {
         "pgqueue_places": [Link(place.label, url, place.name == current) for place, url in places],
-        "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in _choices()],
+        "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in choices],
         "database_query": databases.query(request),
     }
 
 
 def _url(request: HttpRequest, site_name: str, place: Place) -> str | None:
-    if not request.user.has_perm(place.permission):
-        return None
-    try:
-        return databases.link(request, reverse(f"admin:pgqueue_{place.name}", current_app=site_name))
-    except NoReverseMatch:
-        return None
+    found = address(place.name, site_name=site_name) if request.user.has_perm(place.permission) else ""
+    return databases.link(request, found) if found else None
 
 
 def _choices() -> list[str]:

@@ -1,32 +1,32 @@
-"""The list of pauses: pause a queue or a task, resume it, or cancel the jobs that wait behind it.
+"""The list of pauses: pause a queue or a task, resume it, or open the preview that cancels the jobs behind it.
 
-All changes go through `control`, so the admin and the command line do the same. A row that was written by hand may have
-a name that `control.pause()` would refuse. Listing and resuming it still works.
+All changes of pauses go through `control`, so the admin and the command line do the same. A row that was written by
+hand may have a name that `control.pause()` would refuse. Listing and resuming it still works.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.utils import timezone
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from django_pgqueue import control, queues, registry
-from django_pgqueue.models import Pause
-from django_pgqueue.states import Pausable
+from django_pgqueue.db.fields import aware
+from django_pgqueue.models import Job, Pause
+from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
 
-from . import databases, shown
+from . import bulk_acts, databases, links, shown
 from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
 from .readonly import ListOnlyAdmin, column
 
@@ -63,8 +63,9 @@ class PauseForm(ModelForm):
         return name
 
     def clean_paused_until(self) -> Any:
-        until = self.cleaned_data["paused_until"]
-        if until is not None and until <= timezone.now():
+        given = self.cleaned_data["paused_until"]
+        until = None if given is None else aware(given)
+        if until is not None and until <= datetime.now(UTC):
             raise forms.ValidationError(_("This time is in the past. Choose a later one, or leave it empty."))
         return until
 
@@ -84,23 +85,38 @@ class PauseAdmin(ListOnlyAdmin):
     """Pauses, latest first."""
 
     form = PauseForm
+    add_form_template = "pgqueue/admin/pause_form.html"
     list_display = ["state", "what", "waiting", "running", "since", "until", "by", "why"]
     ordering = ["-paused_at"]
-    actions = ["resume_selected", "clear_selected"]
+    actions = ["resume_selected"]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002 -- Django's
         """Return the form for the chosen database."""
         form = super().get_form(request, obj, change, **kwargs)
         return type(form.__name__, (form,), {"database": databases.chosen(request)})
 
+    def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
+        """Allow the kind and the name too, which have an index: other pages link a single pause."""
+        return lookup in {"kind", "name"} or super().lookup_allowed(lookup, value, request)
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Add links to the preview that cancels the waiting jobs, if the user may cancel jobs."""
+        columns = super().get_list_display(request)
+        preview = links.address("bulk_preview", site_name=self.admin_site.name)
+
+        @admin.display(description=_("jobs behind it"))
+        def cancel_waiting(pause: Pause) -> SafeString:
+            return _cancel_links(request, preview, pause)
+
+        return (
+            [*columns, cancel_waiting] if preview and bulk_acts.is_allowed(request, TransitionName.CANCEL) else columns
+        )
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
 
     def has_resume_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
-
-    def has_clear_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perms(["pgqueue.pause_queue", "pgqueue.cancel_job"])
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
@@ -115,53 +131,27 @@ class PauseAdmin(ListOnlyAdmin):
 
     @admin.action(description=_("Resume selected"), permissions=["resume"])
     def resume_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
-        for pause in queryset:
-            if control.resume_named(*_target_of(pause), databases.chosen(request)):
-                _log_change(request, pause, "Resumed.")
-                messages.success(request, _("%(what)s is resumed.") % {"what": pause})
-
-    @admin.action(description=_("Cancel waiting jobs of selected"), permissions=["clear"])
-    def clear_selected(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse | None:
-        """Ask for confirmation with counts, then cancel the jobs that wait behind the selected pauses.
-
-        Jobs that were enqueued after the confirmation page was read are not cancelled, because it did not count them.
-        """
-        if "confirmed" not in request.POST:
-            return self._confirmation(request, queryset)
-        for pause in queryset:
-            waiting = control.waiting_behind(*_target_of(pause), databases.chosen(request)).filter(
-                enqueued_at__lte=shown.page_at(request)
-            )
-            count = waiting.cancel(running=False)
-            _log_change(request, pause, f"Cleared: {count} jobs cancelled.")
-            text = ngettext("%(what)s: %(count)s job cancelled.", "%(what)s: %(count)s jobs cancelled.", count)
-            messages.success(request, text % {"what": pause, "count": f"{count:,}"})
-        return None
-
-    def _confirmation(self, request: HttpRequest, queryset: QuerySet[Pause]) -> HttpResponse:
-        pauses = list(queryset)
+        """End the selected pauses. A pause that is not the one that the page showed stays."""
         alias = databases.chosen(request)
-        counts = [(pause, f"{control.waiting_behind(*_target_of(pause), alias).count():,}") for pause in pauses]
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Cancel the waiting jobs?"),
-            "original": _("Cancel the waiting jobs?"),
-            "opts": self.opts,
-            "has_view_permission": True,
-            "counts": counts,
-            "database_query": databases.query(request),
-            "field": shown.TIME_FIELD,
-            "shown_at": max((shown.number(seen_at(pause)) for pause in pauses), default=""),
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, "pgqueue/admin/clear.html", context)
+        with transaction.atomic(using=alias):
+            for pause in queryset.select_for_update():
+                if not shown.is_as_shown(request, pause):
+                    text = _("%(what)s was paused again since the page was shown, so it stays paused.")
+                    messages.warning(request, text % {"what": pause})
+                elif control.resume_named(*_target_of(pause), alias):
+                    _log_change(request, pause, "Resumed.")
+                    messages.success(request, _("%(what)s is resumed.") % {"what": pause})
 
     # ---------------------------------------------------------------- columns
+
+    def action_checkbox(self, obj: Pause) -> SafeString:
+        """Return Django's checkbox and a hidden field with what this row shows."""
+        return format_html("{}{}", super().action_checkbox(obj), shown.pause_field(obj))
 
     @admin.display(description=_("state"))
     def state(self, pause: Pause) -> SafeString:
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
-        return badge("cancelled", _("ended")) if has_ended else badge("running", _("paused"))
+        return badge("cancelled", _("ended")) if has_ended else badge("paused", _("paused"))
 
     what = column(_("target"), lambda pause: breakable(str(pause)))
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
@@ -183,14 +173,34 @@ class PauseAdmin(ListOnlyAdmin):
         return f"{control.running_behind(*_target_of(pause), _alias_of(pause)).count():,}"
 
 
-def pauses_of(queue_name: str, task_name: str, database: str | None) -> list[str]:
-    """Return a description of each pause that keeps a job of this queue and task from starting."""
-    pauses = in_force().using(database).filter(name__in=[queue_name, *registry.names_of(task_name)])
+def pauses_of(request: HttpRequest, job: Job) -> list[str]:
+    """Return a description of each pause that keeps a job from starting, with a link if the user may view pauses."""
+    names = [job.queue_name, *registry.names_of(job.task_name)]
+    pauses = in_force().using(job._state.db).filter(name__in=names)
     return [
-        " ".join(filter(None, [_description(pause), visible(pause.reason)]))
+        _linked(request, pause, " ".join(filter(None, [_description(pause), visible(pause.reason)])))
         for pause in pauses
-        if pause.kind != Pausable.QUEUE or pause.name == queue_name
+        if pause.kind != Pausable.QUEUE or pause.name == job.queue_name
     ]
+
+
+def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
+    """Return a text as a link to one pause in the list of pauses, or as it is if the user may not see the list."""
+    url = links.address_for(request, "pause_changelist")
+    if not url or not request.user.has_perm("pgqueue.view_pause"):
+        return text
+    return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=pause.name), text)
+
+
+def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> SafeString:
+    """Return a link to the preview for the queue, or one for each name of the task."""
+    kind, name = _target_of(pause)
+    parameter, names = ("queue", (name,)) if kind is Pausable.QUEUE else ("task", registry.names_of(name))
+    act = {"action": TransitionName.CANCEL, "state": State.READY}
+    links = (databases.link(request, preview, **act, **{parameter: each}) for each in names)
+    text = _("Cancel waiting…")
+    rows = ((link, text, visible(each), text) for link, each in zip(links, names, strict=True))
+    return format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
 
 
 def in_force() -> QuerySet[Pause]:

@@ -1,4 +1,4 @@
-"""Pause and resume a queue, and cancel its waiting jobs, from the pages of the queues.
+"""Pause and resume a queue, from the pages of the queues.
 
 The forms post the queue's name and what the page showed of its pause. If the pause is another one by now, nothing
 changes and the operator gets a message. All changes go through `control`, so the admin and the command line do the
@@ -7,8 +7,8 @@ same. Each change is written into the history of the admin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,24 +16,19 @@ from django.contrib import messages
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from django_pgqueue import control
-from django_pgqueue.models import JobQuerySet, Pause
+from django_pgqueue.models import Pause
 from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME, unknown_queue
 
 from . import databases, shown
-from .console.queues import CLEAR_PERMISSIONS, LENGTHS, PAUSE_PERMISSION
+from .console.queues import LENGTHS, PAUSE_PERMISSION
 from .formatting import shortened
-from .navigation import navigation
 from .pauses import in_force
 
 if TYPE_CHECKING:
@@ -42,8 +37,6 @@ if TYPE_CHECKING:
 QUEUE_FIELD: Final = "queue"
 PAUSE_FIELD: Final = "shown_pause"
 REASON_LENGTH: Final = 1000
-COUNTED: Final = 100_000
-"""Waiting jobs that the confirmation counts at most. An index alone counts them."""
 
 Act = Callable[["ReadOnlyAdmin", HttpRequest, str], HttpResponse]
 
@@ -57,7 +50,6 @@ def queue_urls(jobs: ReadOnlyAdmin) -> list[URLPattern]:
         for name, url, act, permissions in (
             ("pause", "queue_pause", _pause, (PAUSE_PERMISSION,)),
             ("resume", "queue_resume", _resume, (PAUSE_PERMISSION,)),
-            ("clear", "queue_clear", _clear, CLEAR_PERMISSIONS),
         )
     ]
 
@@ -67,7 +59,12 @@ def _view(jobs: ReadOnlyAdmin, act: Act, permissions: tuple[str, ...], request: 
         return HttpResponseNotAllowed(["POST"])
     if not request.user.has_perms(["pgqueue.view_job", *permissions]):
         raise PermissionDenied
-    return act(jobs, request, request.POST.get(QUEUE_FIELD, ""))
+    return act(jobs, request, _text(request, QUEUE_FIELD))
+
+
+def _text(request: HttpRequest, field: str) -> str:
+    """Return a text of the form without NUL, which PostgreSQL cannot store."""
+    return request.POST.get(field, "").replace("\0", "")
 
 
 def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -75,8 +72,8 @@ def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse
     if problem := _problem(name, length):
         messages.error(request, problem)
         return _back(jobs, request)
-    until = timezone.now() + timedelta(seconds=int(length)) if length else None
-    reason = request.POST.get("reason", "")[:REASON_LENGTH]
+    until = datetime.now(UTC) + timedelta(seconds=int(length)) if length else None
+    reason = _text(request, "reason")[:REASON_LENGTH]
     by = request.user.get_username()
     with transaction.atomic(using=alias):
         if _is_as_shown(request, alias, name):
@@ -126,55 +123,6 @@ def _is_as_shown(request: HttpRequest, alias: str, name: str) -> bool:
 def _pause_of(alias: str, name: str) -> Pause | None:
     """Return the pause of a queue, and lock it until the end of the transaction."""
     return in_force().using(alias).select_for_update().filter(kind=Pausable.QUEUE, name=name).first()
-
-
-def _clear(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Ask for confirmation with the count, then cancel the jobs that were enqueued before the count."""
-    alias = databases.chosen(request)
-    waiting = _waiting(alias, name)
-    if "confirmed" not in request.POST:
-        return _confirmation(jobs, request, name, waiting)
-    shown_at = shown.page_at(request)
-    count = sum(part.filter(enqueued_at__lte=shown_at).cancel(running=False) for part in waiting)
-    pause = Pause.objects.using(alias).filter(kind=Pausable.QUEUE, name=name).first()
-    _log(request, pause or Pause(kind=Pausable.QUEUE, name=name), f"Cleared: {count} jobs cancelled.")
-    text = ngettext("Queue %(name)s: %(count)s job cancelled.", "Queue %(name)s: %(count)s jobs cancelled.", count)
-    messages.success(request, text % {"name": shortened(name), "count": f"{count:,}"})
-    return _back(jobs, request)
-
-
-def _waiting(alias: str, name: str) -> tuple[JobQuerySet, JobQuerySet]:
-    """Return the waiting jobs of a queue without and with a limit, each with the condition of its partial index."""
-    jobs = control.waiting_behind(Pausable.QUEUE, name, alias)
-    return jobs.filter(limit_key__isnull=True), jobs.filter(limit_key__isnull=False)
-
-
-def _confirmation(jobs: ReadOnlyAdmin, request: HttpRequest, name: str, waiting: Sequence[JobQuerySet]) -> HttpResponse:
-    # In no order: ordered by id, PostgreSQL may read all jobs to find the first one that waits.
-    times = (part.order_by().annotate(seen_at=Now()).values_list("seen_at", flat=True)[:1] for part in waiting)
-    found = [seen_at for part in times for seen_at in part]
-    if not found:
-        messages.info(request, _("No job of queue %(name)s is waiting.") % {"name": shortened(name)})
-        return _back(jobs, request)
-    seen_at = found[0]
-    count = sum(part.filter(enqueued_at__lte=seen_at).order_by()[: COUNTED + 1].count() for part in waiting)
-    title = _("Cancel the waiting jobs?")
-    request.current_app = jobs.admin_site.name
-    context = {
-        **jobs.admin_site.each_context(request),
-        **navigation(request, jobs.admin_site.name, "queues"),
-        "title": title,
-        "original": title,
-        "opts": jobs.opts,
-        "has_view_permission": True,
-        "queue": name,
-        "name": shortened(name),
-        "count": f"{COUNTED:,}+" if count > COUNTED else f"{count:,}",
-        "field": shown.TIME_FIELD,
-        "shown_at": shown.number(seen_at),
-        "back": _back(jobs, request).url,
-    }
-    return TemplateResponse(request, "pgqueue/admin/clear_queue.html", context)
 
 
 def _back(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponseRedirect:

@@ -13,10 +13,11 @@ from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
+
+from django_pgqueue.db.fields import statement_time
 
 from . import databases
 from .navigation import navigation
@@ -56,6 +57,7 @@ class ReadOnlyAdmin(ModelAdmin):
     """A read-only list whose queries stay fast however many rows the table has."""
 
     change_list_template = "pgqueue/admin/change_list.html"
+    object_history_template = "pgqueue/admin/history.html"
     paginator = BoundedPaginator
     show_full_result_count = False  # otherwise Django also counts the whole table
     show_facets = admin.ShowFacets.NEVER  # facets would run one count per choice of a filter
@@ -69,6 +71,10 @@ class ReadOnlyAdmin(ModelAdmin):
         rows: QuerySet[Any] = super().get_queryset(request)
         return rows.using(databases.chosen(request))
 
+    def get_preserved_filters(self, request: HttpRequest) -> str:
+        """Return the parameters of Django's own links and redirects. They keep the chosen database."""
+        return databases.list_parameters(request, super().get_preserved_filters(request))
+
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return DatabaseChangeList
 
@@ -81,6 +87,18 @@ class ReadOnlyAdmin(ModelAdmin):
         """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the form of a list that has one below the navigation."""
+        return super().add_view(request, form_url, {**self.navigation(request), **(extra_context or {})})
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show Django's log of a row below the navigation."""
+        return super().history_view(request, object_id, {**self.navigation(request), **(extra_context or {})})
 
     def navigation(self, request: HttpRequest) -> dict[str, Any]:
         """Return what the navigation above the list and the pages of its rows needs."""
@@ -105,7 +123,7 @@ class ListOnlyAdmin(ReadOnlyAdmin):
     list_display_links = None
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=Now())
+        rows: QuerySet[Any] = super().get_queryset(request).annotate(seen_at=statement_time())
         return rows
 
     def change_view(
@@ -114,5 +132,5 @@ class ListOnlyAdmin(ReadOnlyAdmin):
         """Redirect to the list."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        url = f"admin:pgqueue_{self.opts.model_name}_changelist"
-        return HttpResponseRedirect(reverse(url, current_app=self.admin_site.name))
+        url = reverse(f"admin:pgqueue_{self.opts.model_name}_changelist", current_app=self.admin_site.name)
+        return HttpResponseRedirect(databases.link(request, url))

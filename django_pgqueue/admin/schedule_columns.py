@@ -7,19 +7,21 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
-from django.db.models.functions import Cast, Left, Now
+from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.schedules import Origin
 from django_pgqueue.schedules import expressions, job_options
 
+from . import databases
 from .formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
+from .links import address
 from .operations import OperationsAdmin
 from .private import TEXT_LIMIT, as_html, with_permission
 from .private import shown_arguments as shown_call
@@ -33,8 +35,8 @@ class ScheduleColumns(OperationsAdmin):
         """Return the schedules with the database's clock and the last job's state, without their arguments."""
         last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
         found: QuerySet[Any] = super().get_queryset(request)
-        shown: QuerySet[Any] = found.defer("arguments").annotate(seen_at=Now(), last_state=Subquery(last_job))
-        return with_permission(shown, request)
+        found = found.defer("arguments").annotate(seen_at=statement_time(), last_state=Subquery(last_job))
+        return with_permission(found, request)
 
     @admin.display(description=_("schedule"))
     def title(self, schedule: Schedule) -> SafeString:
@@ -55,7 +57,7 @@ class ScheduleColumns(OperationsAdmin):
         if problem_of(schedule):
             return badge("dead", _("cannot run"))
         if not schedule.enabled:
-            return badge("cancelled", _("paused"))
+            return badge("paused", _("paused"))
         if (
             schedule.confirmed_at is not None
             and (seen_at(schedule) - schedule.confirmed_at).total_seconds() > CONFIRMED_SECONDS
@@ -95,8 +97,9 @@ class ScheduleColumns(OperationsAdmin):
         state = vars(schedule).get("last_state")
         if schedule.last_job_id is None or state is None:
             return "" if schedule.last_job_id is None else _("removed")
-        url = reverse("admin:pgqueue_job_change", args=[schedule.last_job_id], current_app=self.admin_site.name)
-        return format_html('<a href="{}">{}</a>', url, badge(state, state))
+        if not (found := address("job_change", schedule.last_job_id, site_name=self.admin_site.name)):
+            return badge(state, state)
+        return format_html('<a href="{}">{}</a>', databases.link_to(schedule._state.db, found), badge(state, state))
 
     queue = column(_("queue"), lambda schedule: breakable(job_options.current(schedule, "queue_name")))
 
@@ -108,7 +111,8 @@ class ScheduleColumns(OperationsAdmin):
     def shown_arguments(self, schedule: Schedule) -> SafeString:
         """Return the arguments as text, because Python cannot decode every value that a row can contain."""
         text = (
-            Schedule.objects.filter(pk=schedule.pk)
+            Schedule.objects.using(schedule._state.db)
+            .filter(pk=schedule.pk)
             .values_list(Left(Cast("arguments", TextField()), TEXT_LIMIT))
             .first()
         )

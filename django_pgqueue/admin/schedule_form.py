@@ -64,6 +64,8 @@ class JSONField(forms.JSONField):
 class ScheduleForm(ModelForm):
     """The task, its arguments, and when to run it."""
 
+    database: str
+
     task_name = forms.ChoiceField(label=_("Task"))
     expression = forms.CharField(
         label=_("When"),
@@ -149,7 +151,8 @@ class ScheduleForm(ModelForm):
         name: str = self.cleaned_data["name"].strip()
         if not times.is_name(name):
             raise ValidationError(_("Invalid name: use printable characters only."))
-        if Schedule.objects.filter(origin="admin", name=name).exclude(pk=self.instance.pk).exists():
+        others = Schedule.objects.using(self.database).filter(origin="admin", name=name).exclude(pk=self.instance.pk)
+        if others.exists():
             raise ValidationError(_("Another schedule has this name. Choose a different one."))
         return name
 

@@ -198,9 +198,11 @@ class ScheduleAdmin(ScheduleColumns):
         return () if self._is_form(request, obj) else SHOWN
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002 -- Django's
-        """Return the form, or an empty one if the user may not edit the schedule."""
-        own = {} if self._is_form(request, obj) else {"form": forms.ModelForm}
-        return super().get_form(request, obj, change, **{**kwargs, **own})
+        """Return the form for the chosen database, or an empty one if the user may not edit the schedule."""
+        if not self._is_form(request, obj):
+            return super().get_form(request, obj, change, **{**kwargs, "form": forms.ModelForm})
+        form = super().get_form(request, obj, change, **kwargs)
+        return type(form.__name__, (form,), {"database": databases.chosen(request)})
 
     def _is_form(self, request: HttpRequest, obj: Any) -> bool:
         return self.has_add_permission(request) if obj is None else self.has_change_permission(request, obj)

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -23,6 +22,7 @@ from django_pgqueue.search_text import as_search_text
 
 from . import databases, private
 from .formatting import shortened, visible
+from .links import address_for
 
 FOUND_LIMIT: Final = 1_000
 """Jobs found at most, the newest ones. With so few ids, the planner reads their rows by id also where the list has
@@ -68,7 +68,7 @@ def find(request: HttpRequest, queryset: QuerySet[Any], term: Term) -> QuerySet[
     return found.exclude(task_name__in=hidden) if hidden else found
 
 
-def search_links(job: Job) -> SafeString | str | None:
+def search_links(request: HttpRequest, job: Job) -> SafeString | str | None:
     """Return the search keys of a job, each as a link to the jobs with the same one; None if it has none.
 
     The keys of a task that declares none any more are not read.
@@ -81,9 +81,9 @@ def search_links(job: Job) -> SafeString | str | None:
         return None
     if not private.is_visible(job):
         return str(private.NO_PERMISSION)
-    url = reverse("admin:pgqueue_job_changelist")
+    url = address_for(request, "job_changelist")
     links = [
-        (databases.link_to(job._state.db, url, q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
+        (databases.link(request, url, q=f"{name}:{text}"), visible(f"{name}:{shortened(text)}"))
         for name, text in sorted(keys.items())
         if name not in task.sensitive
     ]

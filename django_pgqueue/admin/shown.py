@@ -1,8 +1,8 @@
 """Hidden form fields with the state that a page showed, so that an operation applies to that state only.
 
-The lists and pages of jobs and schedules write the fields into their forms; `job_actions` and `schedule_actions` read
-them back. Invariant: a click changes a job only if the job is still as the page showed it, however often the button is
-pressed and by however many operators.
+The lists and pages of jobs, schedules and pauses write the fields into their forms; `job_actions`, `schedule_actions`
+and `pauses` read them back. Invariant: a click changes a job only if the job is still as the page showed it, however
+often the button is pressed and by however many operators.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from django_pgqueue.models import Job, Schedule
+from django_pgqueue.models import Job, Pause, Schedule
 from django_pgqueue.states import Seen, State
 
 from .formatting import seen_at
@@ -25,6 +25,7 @@ from .formatting import seen_at
 FIELD: Final = "shown"
 TIME_FIELD: Final = "shown_at"
 SCHEDULE_FIELD: Final = "shown_schedule"
+PAUSE_FIELD: Final = "shown_pauses"
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 MOMENT: Final = re.compile(r"(?:-?[0-9]{1,18})?")
@@ -89,6 +90,16 @@ def read_schedule(request: HttpRequest, schedule_id: int) -> tuple[int, datetime
         if match is not None and match[1] == str(schedule_id):
             return int(match[2]), _moment(match[3])
     return None
+
+
+def pause_field(pause: Pause) -> SafeString:
+    """Return the hidden input for a form with an operation on this pause."""
+    return format_html('<input type="hidden" name="{}" value="{}:{}">', PAUSE_FIELD, pause.pk, number(pause.paused_at))
+
+
+def is_as_shown(request: HttpRequest, pause: Pause) -> bool:
+    """Return whether a pause began when the page that posted this form says so."""
+    return f"{pause.pk}:{number(pause.paused_at)}" in request.POST.getlist(PAUSE_FIELD)
 
 
 def number(instant: datetime | None) -> Any:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from django.db.models.functions import Now
 from django.utils.safestring import SafeString
 
 from django_pgqueue import stats
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Worker
 
 from .formatting import breakable, duration, moment, moment_ago, visible
@@ -71,7 +71,8 @@ def list_context(alias: str) -> dict[str, Any]:
     for worker in sorted(live, key=lambda worker: (worker.host, worker.pid)):
         hosts[worker.host].append(worker_row(worker, jobs[worker.id], version))
     versions = Counter(worker.version for worker in live)
-    stopped = Worker.objects.using(alias).filter(stopped_at__isnull=False).annotate(seen_at=Now()).order_by("-pk")
+    stopped = Worker.objects.using(alias).filter(stopped_at__isnull=False).order_by("-pk")
+    stopped = stopped.annotate(seen_at=statement_time())
     return {
         "database": alias,
         "hosts": [_host(name, rows) for name, rows in hosts.items()],

@@ -127,16 +127,21 @@ class WorkerAdmin(ListOnlyAdmin):
         return self._request(request, worker_id, RequestKind.STACK)
 
     def _request(self, request: HttpRequest, worker_id: int, kind: RequestKind) -> HttpResponseBase:
-        """Request something of a worker, log it, and show the page where the answer will be."""
+        """Request something of a worker, log a new request, and show the page where the answer will be."""
         alias, by = databases.chosen(request), request.user.get_username()
         execution_id = _number(request.POST.get(live_stack.EXECUTION, "")) if kind is RequestKind.STACK else 0
         job = _job_of(execution_id, alias) if execution_id else None
-        if worker_control.request(worker_id, kind, alias, execution_id=execution_id, by=by) is None:
+        requested = worker_control.request(worker_id, kind, alias, execution_id=execution_id, by=by)
+        if requested is None:
             return self._refused(request, job)
-        text = "Stop requested." if kind is RequestKind.STOP else "Stack requested."
-        _log_change(request, Worker.objects.using(alias).get(pk=worker_id), text)
+        if requested.is_new:
+            text = "Stop requested." if kind is RequestKind.STOP else "Stack requested."
+            worker = Worker.objects.using(alias).get(pk=worker_id)
+            for row in (worker,) if job is None else (worker, job):
+                _log_change(request, row, text)
+        else:
+            messages.info(request, _("The same request is waiting for its answer. Nothing was requested again."))
         if job is not None:
-            _log_change(request, job, text)
             return HttpResponseRedirect(f"{self._url(request, 'job_change', job.pk)}#pgqueue-stack")
         return HttpResponseRedirect(f"{self._url(request, 'worker_change', worker_id)}#pgqueue-requests")
 

@@ -7,11 +7,15 @@ that one such value must not make a whole list of rows unreadable.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from datetime import timezone as FixedOffset
 from typing import TYPE_CHECKING, Any, Final
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -20,6 +24,18 @@ FIRST_INSTANT: Final = datetime(1, 1, 3, tzinfo=UTC)
 LAST_INSTANT: Final = datetime(9999, 12, 29, tzinfo=UTC)
 """Limits of the instants that any driver can read in any time zone. They exclude infinity, which PostgreSQL 15 and 16
 cannot subtract."""
+
+
+def aware(at: datetime) -> datetime:
+    """Return a datetime with a time zone. One without, which Django uses with `USE_TZ = False`, is in `TIME_ZONE`.
+
+    The result has a fixed offset. Python subtracts two times of one named zone by their clock faces, which is wrong
+    across a change of clocks.
+    """
+    if at.tzinfo is not None:
+        return at
+    offset = timezone.make_aware(at, timezone.get_default_timezone()).utcoffset()
+    return at.replace(tzinfo=FixedOffset(offset or timedelta()))
 
 
 def are_instants(*names: str) -> Q:
@@ -84,10 +100,25 @@ class NumbersField(models.Field):  # type: ignore[type-arg]  # mypy 2.4 crashes 
 
 
 if TYPE_CHECKING:
-    InstantField = models.DateTimeField  # keeps the types of Django's field, which a subclass would lose
+    AwareField = InstantField = models.DateTimeField  # keep the types of Django's field, which a subclass would lose
 else:
 
-    class InstantField(models.DateTimeField):
+    class AwareField(models.DateTimeField):
+        """A timestamp that is an aware datetime also with `USE_TZ = False`, so that it compares with every other one.
+
+        Django's field reads a naive datetime with that setting.
+        """
+
+        def get_db_converters(self, connection: BaseDatabaseWrapper) -> list[Any]:
+            """Return the function that adds the time zone, if Django reads values without it."""
+            return [] if settings.USE_TZ else [lambda value, *_: value and aware(value)]
+
+        def to_python(self, value: Any) -> datetime | None:
+            """Return the value with a time zone if Django would compare and store it without."""
+            found = super().to_python(value)
+            return found if settings.USE_TZ or found is None else aware(found)
+
+    class InstantField(AwareField):
         """A timestamp that can always be read: infinity, or a year that Python lacks, reads as the nearest limit.
 
         psycopg raises for such a value, so a single row would make the admin's whole list unreadable.
@@ -103,3 +134,8 @@ else:
             first, last = "'0001-01-03 00:00:00+00'", "'9999-12-29 00:00:00+00'"
             sql = f"CASE WHEN {sql} < {first} THEN {first} WHEN {sql} > {last} THEN {last} ELSE {sql} END"
             return sql, (*params, *params, *params)
+
+
+def statement_time() -> Now:
+    """Return the expression for the database's time, which is read as an aware datetime whatever `USE_TZ` says."""
+    return Now(output_field=AwareField())

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import time
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, ProgrammingError
 from psycopg import errors
+from psycopg.types.datetime import TimestamptzLoader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from psycopg.abc import Buffer
 
 MISSING: Final = (errors.UndefinedTable, errors.UndefinedColumn)
 
@@ -27,6 +32,14 @@ class Connection(Protocol):
     alias: str
 
     def cursor(self) -> AbstractContextManager[Any]: ...
+
+
+class _AwareLoader(TimestamptzLoader):
+    """Read a timestamp as an aware datetime in UTC. With `USE_TZ = False`, Django's loader removes the time zone."""
+
+    def load(self, data: Buffer) -> datetime:
+        """Return the timestamp in UTC: Python subtracts two times of one named zone by their clock faces."""
+        return super().load(data).astimezone(UTC)
 
 
 class _Clock:
@@ -50,6 +63,8 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
         with connection.cursor() as cursor:
             record = getattr(connection, "record_statement", None)  # only an engine connection has one
             began = 0.0 if record is None else time.monotonic()
+            if record is None and not settings.USE_TZ:
+                cursor.adapters.register_loader("timestamptz", _AwareLoader)
             cursor.execute(statement, {**params, "time_shift": time_shift})
             rows = cursor.fetchall() if cursor.description is not None else []
             if record is not None:

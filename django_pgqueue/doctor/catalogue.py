@@ -10,6 +10,7 @@ from typing import Final
 
 from .access_checks import ACCESS_CHECKS
 from .findings import Check
+from .installation_checks import INSTALLATION_CHECKS
 from .pooler_checks import POOLER_CHECKS
 from .server_checks import SERVER_CHECKS
 from .session_checks import SESSION_CHECKS
@@ -22,6 +23,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *POOLER_CHECKS,
     *ACCESS_CHECKS,
     *SETTINGS_CHECKS,
+    *INSTALLATION_CHECKS,
     *WORKER_CHECKS,
     *SESSION_CHECKS,
     *STORAGE_CHECKS,

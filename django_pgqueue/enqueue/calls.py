@@ -6,7 +6,7 @@ that does not fit its function is refused, with its position, before it is writt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -29,6 +29,10 @@ class TaskCall(Generic[R_co]):
     task: TaskDefinition
     args: tuple[Any, ...] = field(repr=False)
     kwargs: dict[str, Any] = field(repr=False)
+
+
+Calls = Iterable[TaskCall[Any] | tuple[Any, ...] | list[Any] | Mapping[str, Any]]
+"""Calls for `Task.enqueue_many()`, in one of the forms of `FORMS`."""
 
 
 class BoundCall(NamedTuple):

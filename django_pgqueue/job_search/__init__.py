@@ -6,7 +6,7 @@ and use the same words.
 
 from .errors import LATEST_ERROR, NO_CLASS, latest
 from .filters import Filters, Moment
-from .index_ranges import Range, ranges
+from .index_ranges import Range, condition_of, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
 from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WORDS, Pauses, word_of
 
@@ -24,6 +24,7 @@ __all__ = [
     "Moment",
     "Pauses",
     "Range",
+    "condition_of",
     "find",
     "is_cut",
     "label_of",

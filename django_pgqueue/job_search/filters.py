@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
-
-from django.utils import timezone
 
 from django_pgqueue.models.operations import database_now
 
@@ -25,7 +23,7 @@ class Moment(NamedTuple):
     @property
     def seconds_ago(self) -> float:
         """How long ago it is."""
-        return (self.ago if self.at is None else timezone.now() - self.at).total_seconds()
+        return (self.ago if self.at is None else datetime.now(UTC) - self.at).total_seconds()
 
 
 @dataclass(frozen=True)

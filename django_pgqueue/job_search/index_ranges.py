@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import FINISHED, State
-from django_pgqueue.stats.limited_lanes import limited_lanes
 
 from .filters import Filters
-from .words import RUNNING_WORDS, STATE_OF, Pauses
+from .words import STATE_OF, Pauses
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
@@ -40,7 +39,10 @@ class Range(NamedTuple):
 
 
 def ranges(filters: Filters) -> Iterator[Range]:
-    """Yield the ranges of indexes that contain all jobs that meet the filters, with the conditions to apply."""
+    """Yield the ranges of indexes that contain all jobs that meet the filters, with the conditions to apply.
+
+    For ready jobs, see `ready_jobs`.
+    """
     if filters.ids:
         jobs = Job.objects.using(filters.alias).filter(pk__in=filters.ids).order_by("pk")
         yield Range(jobs, "pk", "")
@@ -53,10 +55,8 @@ def ranges(filters: Filters) -> Iterator[Range]:
     for word in filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
-        elif word in RUNNING_WORDS:
-            yield _running(filters, word)
         else:
-            yield from _ready(filters, word)
+            yield _running(filters, word)
 
 
 def _enqueued(filters: Filters) -> QuerySet[Job]:
@@ -68,18 +68,27 @@ def _with_search_key(filters: Filters, name: str, text: str) -> Range:
     """Return the jobs with a search key, newest first. Times are those of the end only for finished states."""
     states = Q() if filters.words else Q(state__in=list(State)) & _ids_between(filters)
     for word in filters.words:
-        condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q()) & _is_due(word)
-        states |= condition & (_ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters))
+        states |= condition_of(word, filters.alias) & (
+            _ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters)
+        )
     keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
     label = "the newest {count} jobs with this search key"
     return Range(keys, "job_id", label, states & _names(filters))
 
 
-def _is_due(word: str) -> Q:
-    """Return the condition by which the time of a ready job concerns a word."""
+def condition_of(word: str, alias: str) -> Q:
+    """Return the condition that jobs with a word meet. It has no index: use it on few jobs."""
+    condition = Q(state=STATE_OF[word]) & CONDITIONS.get(word, Q())
+    if word in ("scheduled", "retrying"):
+        return condition & Q(run_after__gt=database_now())
     if word in ("due", "paused"):
-        return Q(run_after__lte=database_now())
-    return Q(run_after__gt=database_now()) if word in ("scheduled", "retrying") else Q()
+        pauses = Pauses.of(alias)
+        is_stopped = Q(queue_name__in=pauses.queues) | Q(task_name__in=pauses.tasks)
+        return condition & Q(run_after__lte=database_now()) & (is_stopped if word == "paused" else ~is_stopped)
+    if word == "lost":
+        is_over = Q(finished_at__isnull=True, lease_expires_at__lt=database_now())
+        return condition & Q(Exists(Execution.objects.using(alias).filter(is_over, job_id=OuterRef("pk"))))
+    return condition
 
 
 def _ended_between(filters: Filters) -> Q:
@@ -120,48 +129,6 @@ def _running(filters: Filters, word: str) -> Range:
     condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
     more = _names(filters) & _ids_between(filters)
     return Range(executions.order_by("claimed_at"), "job_id", "{count} running jobs", condition & more)
-
-
-def _ready(filters: Filters, word: str) -> Iterator[Range]:
-    """Yield the lanes of the ready jobs, highest priority first: of each lane the jobs without and with a limit.
-
-    Jobs without a limit come in the order in which a worker claims them. Those with a limit come in the order of their
-    keys, so their index does not have the condition on the time.
-    """
-    connection = connections[filters.alias]
-    scan = lifecycle.scan_lanes(connection)
-    more = CONDITIONS.get(word, Q()) & _ids_between(filters)
-    if filters.task_names:
-        more &= Q(task_name__in=filters.task_names)
-    pauses = Pauses(scan.paused_queues, scan.paused_tasks)
-    lanes = [(-lane.priority, lane.queue_name, False) for lane in scan.due_in]
-    lanes += [(-priority, queue_name, True) for queue_name, priority in limited_lanes(connection)]
-    for negative_priority, queue_name, is_limited in sorted(lanes):
-        if filters.queue_name not in (None, queue_name):
-            continue
-        held = _held(word, is_queue_paused=queue_name in pauses.queues, paused_tasks=pauses.tasks)
-        if held is None:
-            continue
-        of_lane = Q(queue_name=queue_name, priority=-negative_priority, limit_key__isnull=not is_limited)
-        jobs = Job.objects.using(filters.alias).filter(of_lane, state=State.READY)
-        label = "the first {count} jobs of each queue and priority"
-        if is_limited:
-            yield Range(jobs.order_by("limit_key", "run_after", "pk"), "pk", label, more & held & _is_due(word))
-        else:
-            yield Range(jobs.filter(_is_due(word)).order_by("run_after", "pk"), "pk", label, more & held)
-
-
-def _held(word: str, *, is_queue_paused: bool, paused_tasks: frozenset[str]) -> Q | None:
-    """Return the condition by which a pause concerns a word; None if no job of the lane meets it."""
-    if word == "paused":
-        if is_queue_paused:
-            return Q()
-        return Q(task_name__in=paused_tasks) if paused_tasks else None
-    if word == "due":
-        if is_queue_paused:
-            return None
-        return ~Q(task_name__in=paused_tasks) if paused_tasks else Q()
-    return Q()
 
 
 def _names(filters: Filters) -> Q:

@@ -2,25 +2,30 @@
 
 Each search begins with a range of an index, such as the dead jobs by the time of their death, or one lane of the ready
 jobs. Filters that this index does not have are applied to the first `SEARCHED` jobs of the range, so a search stays
-fast with any number of jobs. `Found.scope` says so if jobs were not searched.
+fast with any number of jobs. Lanes share such a bound (`ready_jobs`). `Found.scope` says so if jobs were not searched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
-from django.db.models import BooleanField, DateTimeField, ExpressionWrapper, F, Q, QuerySet, Window
+from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
 from django_pgqueue import stats
+from django_pgqueue.db.fields import AwareField
 from django_pgqueue.models import Job
 from django_pgqueue.models.operations import BATCH_SIZE
 
 from .errors import LATEST_ERROR, condition_on_error, error_pattern
 from .filters import Filters
 from .index_ranges import Range, ranges
+from .ready_jobs import find_ready
+from .words import READY_WORDS
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
@@ -32,7 +37,8 @@ class Found(NamedTuple):
     """The ids of the jobs that were found, in order, and what was not searched ("" if everything was).
 
     `since` is the time of the oldest job that was searched, if older ones were not: when it ended, or was enqueued.
-    `searched` is how many were, if not all.
+    `searched` is how many were, if not all; of ready jobs, how many of each lane. `lanes` is how many lanes were
+    searched, if not all.
     """
 
     ids: list[int]
@@ -40,37 +46,69 @@ class Found(NamedTuple):
     scope: str
     searched: int = 0
     since: datetime | None = None
+    lanes: int = 0
 
 
 class _Part(NamedTuple):
-    """The matching ids among the first jobs of a range, how many were searched, and the first job that was not."""
+    """The matching ids among the first jobs of a range, how many were searched, and the first job that was not.
+
+    If not all were searched, `label` names those that were. `lanes` is as in `Found`.
+    """
 
     ids: list[int]
     searched: int
     is_cut: bool = False
     since: datetime | None = None
     last_id: int | None = None
+    label: str = ""
+    lanes: int = 0
 
 
 def find(filters: Filters, limit: int) -> Found:
     """Return the ids of at most `limit` jobs that meet the filters. Runs read-only statements."""
     ids: list[int] = []
-    parts: list[_Part] = []
-    labels: list[str] = []
-    for each in ranges(filters):
+    cut: list[_Part] = []
+    for source in _sources(filters):
         wanted = limit + 1 - len(ids)
         if wanted <= 0:
             break
-        part = _first_matching(filters, each, wanted)
+        if isinstance(source, Range):
+            part = _first_matching(filters, source, wanted)
+            part = part._replace(label=label_of(source, part.searched))
+        else:
+            part = _ready(filters, source, wanted)
         ids += part.ids[:wanted]
-        parts.append(part)
         if part.is_cut and len(ids) <= limit:
-            labels.append(label_of(each, part.searched))
-    if not labels:
+            cut.append(part)
+    if not cut:
         return Found(ids[:limit], len(ids) > limit, "")
-    last = parts[-1]
-    scope = f"among {' and '.join(dict.fromkeys(labels))}"
-    return Found(ids[:limit], len(ids) > limit, scope, last.searched, last.since)
+    last = cut[-1]
+    scope = f"among {' and '.join(dict.fromkeys(part.label for part in cut))}"
+    return Found(ids[:limit], len(ids) > limit, scope, last.searched, last.since, last.lanes)
+
+
+def _sources(filters: Filters) -> Iterator[Range | str]:
+    """Yield the ranges to search, in the order of the words; for ready jobs, the word."""
+    if filters.ids or filters.search is not None or not filters.words:
+        yield from ranges(filters)
+        return
+    for word in filters.words:
+        if word in READY_WORDS:
+            yield word
+        else:
+            yield from ranges(replace(filters, words=(word,)))
+
+
+def _ready(filters: Filters, word: str, limit: int) -> _Part:
+    """Return the first ready jobs with this word."""
+    found = find_ready(filters, word, CLASSES_SEARCHED + 1 if filters.error else limit)
+    part = _Part(found.ids, found.searched, bool(found.label), label=found.label, lanes=found.lanes)
+    if not filters.error:
+        return part
+    part = part._replace(ids=_with_class(filters, found.ids[:CLASSES_SEARCHED]))
+    if len(found.ids) <= CLASSES_SEARCHED:
+        return part
+    return _Part(part.ids, CLASSES_SEARCHED, is_cut=True, label=f"the first {CLASSES_SEARCHED:,} ready jobs")
 
 
 def _first_matching(filters: Filters, found: Range, limit: int) -> _Part:
@@ -100,7 +138,7 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     order: Any = query.query.order_by
     numbered = query.order_by().annotate(
         # As a plain column: `InstantField` would be read by an expression.
-        at=ExpressionWrapper(F(found.time or "enqueued_at"), DateTimeField()),
+        at=ExpressionWrapper(F(found.time or "enqueued_at"), AwareField()),
         fits=ExpressionWrapper(found.condition or Q(pk__isnull=False), BooleanField()),
         place=Window(RowNumber(), order_by=list(order)),
     )
@@ -116,12 +154,17 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
 def _with_error(filters: Filters, part: _Part, rows: list[Any]) -> _Part:
     """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
     read = part.ids[:CLASSES_SEARCHED]
-    matching = stats.jobs_with_exception(connections[filters.alias], read, error_pattern(filters.error or ""))
-    kept = [job_id for job_id in read if job_id in matching]
+    kept = _with_class(filters, read)
     if len(part.ids) <= CLASSES_SEARCHED:
         return part._replace(ids=kept)
     last_id, since, searched = rows[CLASSES_SEARCHED]
     return _Part(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
+
+
+def _with_class(filters: Filters, ids: list[int]) -> list[int]:
+    """Return those of some jobs whose latest execution ended with the exception class."""
+    matching = stats.jobs_with_exception(connections[filters.alias], ids, error_pattern(filters.error or ""))
+    return [job_id for job_id in ids if job_id in matching]
 
 
 def _open(filters: Filters, found: Range) -> _Part:

@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import bulk_acts, limited_job, stored_calls
+from . import bulk_acts, limited_job, limits, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -57,21 +57,8 @@ from .history import (
     read_for_archive,
     remove_archived,
 )
-from .installations import Adopted, Identity, adopt, read_installations, record_installation
+from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, open_executions
-from .limits import (
-    FoundKey,
-    KeyClaim,
-    KeyResult,
-    KeyToClaim,
-    PrunedLimitStates,
-    claim_keys,
-    find_keys,
-    lock_keys,
-    next_of_key,
-    prune_limit_states,
-    scan_limited_lanes,
-)
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
@@ -132,8 +119,10 @@ from .unique import (
 )
 from .worker_requests import (
     REQUESTS_PRUNED,
+    AddedRequest,
     WorkerRequestRow,
     answer_request,
+    open_request,
     open_requests,
     prune_worker_requests,
     request_of_worker,
@@ -159,6 +148,7 @@ __all__ = [
     "ROLLUPS_MERGED",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
+    "AddedRequest",
     "Adopted",
     "Cancelled",
     "Claimed",
@@ -171,21 +161,15 @@ __all__ = [
     "Finished",
     "FinishedPage",
     "Fired",
-    "FoundKey",
     "HeartbeatReply",
-    "Identity",
     "JobOptions",
     "KeptLog",
-    "KeyClaim",
-    "KeyResult",
-    "KeyToClaim",
     "Lane",
     "LaneScan",
     "Noted",
     "OpenExecution",
     "Pruned",
     "PrunedAuditedJobs",
-    "PrunedLimitStates",
     "PrunedLogs",
     "PrunedSearchKeys",
     "Refused",
@@ -211,7 +195,6 @@ __all__ = [
     "cancel_requests",
     "change_schedule",
     "claim",
-    "claim_keys",
     "claim_one",
     "confirm_schedules",
     "delete",
@@ -231,21 +214,20 @@ __all__ = [
     "extend",
     "extend_each",
     "fail",
-    "find_keys",
     "finished_jobs",
     "fire",
     "holders",
     "keep_logs",
     "limited_job",
-    "lock_keys",
+    "limits",
     "may_divide",
     "merge_rollups",
     "move",
     "next_in_line",
-    "next_of_key",
     "note_problem",
     "note_progress",
     "open_executions",
+    "open_request",
     "open_requests",
     "open_windows",
     "pause",
@@ -255,7 +237,6 @@ __all__ = [
     "prune",
     "prune_audit",
     "prune_audited_jobs",
-    "prune_limit_states",
     "prune_logs",
     "prune_pauses",
     "prune_rollups",
@@ -288,7 +269,6 @@ __all__ = [
     "run_schedule",
     "savepoint",
     "scan_lanes",
-    "scan_limited_lanes",
     "set_aside",
     "snooze",
     "stop_audit",

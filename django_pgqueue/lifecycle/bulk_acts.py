@@ -12,11 +12,11 @@ The admin calls `preview()` and `request_act()`. The maintenance service of the 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -28,6 +28,7 @@ from .audit import NAME_LENGTH, end_audit, record_audit
 from .bulk_selection import MOST_IDS as MOST_IDS
 from .bulk_selection import Page, read_page
 from .bulk_selection import Selection as Selection
+from .bulk_selection import waiting_jobs as waiting_jobs
 from .execute import execute_with_retry
 
 BATCH: Final = 1000
@@ -50,6 +51,10 @@ WORDS: Final[dict[TransitionName, tuple[str, ...]]] = {
     TransitionName.RUN_NOW: ("scheduled",),
 }
 """The actions, and the states of the jobs that each can change."""
+
+
+class FormSentBefore(Exception):
+    """An act was requested with this form before, and nothing is requested again."""
 
 
 class PreviewedJob(NamedTuple):
@@ -138,12 +143,13 @@ def preview(connection: Connection, action: str, selection: Selection) -> Previe
     """
     checked = check_jobs(action, selection)
     at = execute(connection, sql.bulk_acts.BULK_TIME, {})[0][0]
-    page = _page(connection, checked, selection, None, at, limit=PREVIEWED + 1)
-    chosen = page.rows[:PREVIEWED]
-    fitting = [row for row in chosen if row.is_chosen and row.is_unchanged]
-    sample = tuple(PreviewedJob(row.job_id, row.task_name, row.state) for row in fitting[:SAMPLE])
-    left = len(selection.job_ids) - len(fitting) if selection.job_ids else 0
-    return Preview(at, len(fitting), len(page.rows) > PREVIEWED, sample, left, Counter(row.state for row in fitting))
+    page = _page(connection, checked, selection, None, at, limit=PREVIEWED + 1, shown=SAMPLE)
+    states = {row.state: min(row.alike, PREVIEWED) for row in page.groups if row.is_fitting}
+    chosen = min(sum(states.values()), PREVIEWED)
+    fitting = [row for row in page.rows if row.is_fitting][:SAMPLE]
+    sample = tuple(PreviewedJob(row.job_id, row.task_name, row.state) for row in fitting)
+    left = len(selection.job_ids) - chosen if selection.job_ids else 0
+    return Preview(at, chosen, not page.is_last, sample, left, states)
 
 
 def request_act(
@@ -157,6 +163,7 @@ def request_act(
     total: int | None = None,
     rate: float | None = None,
     stops_on_repeat: bool = False,
+    form_token: UUID | None = None,
 ) -> int:
     """Add an act for the workers, in the caller's transaction; return the id of its entry in the audit.
 
@@ -171,8 +178,10 @@ def request_act(
         total: The number of jobs in the preview.
         rate: Jobs per second at most. None: no limit.
         stops_on_repeat: Whether to stop when a retried job fails again with the error that it had died of.
+        form_token: Identifies the form with which the act is requested. None: no form.
 
     Raises:
+        FormSentBefore: An act was requested with the same form. Nothing is written.
         ValueError: No worker could execute such an act.
     """
     params = {
@@ -184,8 +193,12 @@ def request_act(
         "rate": rate,
         "stops_on_repeat": stops_on_repeat,
         "previewed_at": previewed_at,
+        "form_token": None if form_token is None else str(form_token),
     }
-    return int(execute(connection, sql.bulk_acts.REQUEST_ACT, params)[0][0])
+    rows = execute(connection, sql.bulk_acts.REQUEST_ACT, params)
+    if not rows:
+        raise FormSentBefore(f"The form {form_token} was sent before.")
+    return int(rows[0][0])
 
 
 def waiting_acts(connection: Connection) -> list[WaitingAct]:
@@ -222,10 +235,10 @@ def _execute(connection: EngineConnection, act: _Act) -> Batch:
         job_id, error = repeated
         end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
         return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
-    page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, BATCH, act.audit_id)
+    page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, BATCH, BATCH, act.audit_id)
     size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
     batch = page.up_to(size)
-    names = {row.job_id: row.task_name for row in batch.rows if row.is_chosen and row.is_unchanged}
+    names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     seen = {row.job_id: Seen(row.state, row.finished_at, row.run_after) for row in batch.rows}
     change = _transition(act.action, act.selection)
     changed = change(connection, list(names), seen=seen, lock_seconds=LOCK_SECONDS) if names else {}
@@ -256,11 +269,12 @@ def _page(
     cursor: Sequence[Any] | None,
     at: datetime,
     limit: int,
+    shown: int,
     audit_id: int = 0,
 ) -> Page:
     """Return the next jobs of a filter. Of listed jobs, only those in a state that the action can change are chosen."""
     states = [state for word in WORDS[action] for state in _states_of(word)]
-    return read_page(connection, selection, cursor, at, states=states, audit_id=audit_id, limit=limit)
+    return read_page(connection, selection, cursor, at, states=states, audit_id=audit_id, limit=limit, shown=shown)
 
 
 def _states_of(word: str) -> tuple[str, ...]:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from django_pgqueue.states import FINISHED, State
 
 MOST_IDS: Final = 10_000
 """Ids in one filter."""
+HIGHEST_ID: Final = 2**63 - 1
 HIGHEST_PRIORITY: Final = 32_767
 AFTER: Final = ("after_queue", "after_priority", "after_at", "after_id")
 """Parameters of a position among the ready jobs without a limit."""
@@ -66,10 +68,20 @@ class Selection:
             raise ValueError(f"Too many ids: {len(self.job_ids):,}. Pass at most {MOST_IDS:,}, or a filter.")
         if self.exception_class is not None and self.word not in FINISHED:
             raise ValueError(f"Only finished jobs can be filtered by an exception class, not {self.word} ones.")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise `ValueError` for values that the database cannot compare or that nobody could read later."""
         if any("\0" in (getattr(self, name) or "") for name in NAMES):
             raise ValueError("A name contains the character NUL, which no stored name can contain.")
-        if any(at is not None and at.tzinfo is None for at in (self.since, self.until)):
-            raise ValueError("Pass times with a time zone.")
+        for job_id in self.job_ids:
+            if not 0 < job_id <= HIGHEST_ID:
+                raise ValueError(f"Invalid id {job_id}: use the ids of jobs, from 1 to {HIGHEST_ID}.")
+        for at in filter(None, (self.since, self.until)):
+            if at.tzinfo is None:
+                raise ValueError("Pass times with a time zone.")
+            if not FIRST_INSTANT <= at < LAST_INSTANT:
+                raise ValueError(f"Invalid time {at.isoformat()}: use one from 0001-01-03 to 9999-12-28.")
 
     def as_json(self) -> dict[str, Any]:
         """Return the values that are not None, as the audit stores them."""
@@ -96,7 +108,10 @@ class Selection:
 
 
 class Row(NamedTuple):
-    """A job on a page. `position` is where the next page begins, as JSON can store it."""
+    """A job on a page. `position` is where the next page begins, as JSON can store it.
+
+    `alike` counts the jobs of the page in the same state that the act changes too, or leaves too.
+    """
 
     job_id: int
     task_name: str
@@ -105,7 +120,18 @@ class Row(NamedTuple):
     run_after: datetime
     is_chosen: bool
     is_unchanged: bool
+    alike: int
     position: list[Any]
+
+    @property
+    def is_fitting(self) -> bool:
+        """Whether the act changes the job."""
+        return self.is_chosen and self.is_unchanged
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """The state, and whether the act changes the job."""
+        return self.state, self.is_fitting
 
 
 class Page(NamedTuple):
@@ -114,11 +140,16 @@ class Page(NamedTuple):
     rows: list[Row]
     is_last: bool
 
+    @property
+    def groups(self) -> list[Row]:
+        """One job of each kind, whose `alike` counts the jobs of its kind."""
+        return list({row.kind: row for row in self.rows}.values())
+
     def up_to(self, size: int) -> Page:
         """Return the part of the page that ends with the chosen job number `size`."""
         count = 0
         for index, row in enumerate(self.rows, start=1):
-            count += row.is_chosen and row.is_unchanged
+            count += row.is_fitting
             if count == size and index < len(self.rows):
                 return Page(self.rows[:index], is_last=False)
         return self
@@ -133,8 +164,11 @@ def read_page(
     states: Sequence[str],
     audit_id: int,
     limit: int,
+    shown: int,
 ) -> Page:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
+
+    Only `shown` jobs of each kind are among the rows, and `Row.alike` counts all.
 
     Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
     because the act has changed them already.
@@ -148,32 +182,72 @@ def read_page(
     elif selection.word == State.RUNNING:
         statement, params = sql.bulk_acts.BULK_PAGE_RUNNING, _running(selection, cursor, at)
     else:
-        params = {**_ready(selection, at), "audit_id": audit_id}
-        rows = _ready_rows(connection, selection.queue_name or "", cursor, params, limit)
-        return Page(rows, is_last=len(rows) < limit)
-    rows = _rows(connection, statement, {**params, "limit": limit})
-    return Page(rows, is_last=len(rows) < limit)
+        params = {**_ready(selection, at), "audit_id": audit_id, "shown": shown}
+        return _ready_page(connection, selection.queue_name or "", cursor, params, limit)
+    return _page(_rows(connection, statement, {**params, "limit": limit, "shown": shown}), limit)
 
 
-def _ready_rows(
+def waiting_jobs(
+    connection: Connection, *, queue_name: str | None = None, task_name: str | None = None, limit: int
+) -> Iterator[dict[int, str]]:
+    """Yield the tasks of the ready jobs of a queue or a task by job id, `limit` jobs at a time, in claim order.
+
+    In the order of ids, PostgreSQL reads every finished job before the first ready one: with 400,000 finished jobs, the
+    first 1,000 ready ones took 161 ms instead of 13 ms.
+    """
+    selection, cursor, is_last = Selection(State.READY.value, queue_name, task_name), None, False
+    while not is_last:
+        rows, is_last = read_page(
+            connection, selection, cursor, LAST_INSTANT, states=(), audit_id=0, limit=limit, shown=limit
+        )
+        if rows:
+            cursor = rows[-1].position
+            yield {row.job_id: row.task_name for row in rows}
+
+
+def _ready_page(
     connection: Connection, first_queue: str, cursor: Sequence[Any] | None, params: dict[str, Any], limit: int
-) -> list[Row]:
+) -> Page:
     """Return the next ready jobs: those without a limit, then those with one, whose positions also have the key."""
-    rows = []
+    plain = Page([], is_last=True)
     if cursor is None or len(cursor) == len(AFTER):
         after = dict(zip(AFTER, cursor or (first_queue, *FIRST_IN_QUEUE), strict=True))
-        rows = _rows(connection, sql.bulk_acts.BULK_PAGE_READY, {**params, **after, "limit": limit})
+        plain = _page(_rows(connection, sql.bulk_acts.BULK_PAGE_READY, {**params, **after, "limit": limit}), limit)
         cursor = (first_queue, *FIRST_IN_LIMITED_QUEUE)
-    if len(rows) < limit:
-        after = dict(zip(AFTER_LIMITED, cursor, strict=True))
-        more = {**params, **after, "limit": limit - len(rows)}
-        rows += _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, more)
-    return rows
+    if not plain.is_last:
+        return plain
+    after = dict(zip(AFTER_LIMITED, cursor, strict=True))
+    left = limit - _count(plain)
+    limited = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **after, "limit": left})
+    return _together(plain, _page(limited, left), params["shown"])
+
+
+def _together(first: Page, second: Page, shown: int) -> Page:
+    """Return one page with the rows of both, at most `shown` of each kind."""
+    counts: Counter[tuple[str, bool]] = Counter()
+    for page in (first, second):
+        counts.update({row.kind: row.alike for row in page.groups})
+    places: Counter[tuple[str, bool]] = Counter()
+    rows = []
+    for row in (*first.rows, *second.rows):
+        places[row.kind] += 1
+        if places[row.kind] <= shown:
+            rows.append(row._replace(alike=counts[row.kind]))
+    return Page(rows, second.is_last)
 
 
 def _rows(connection: Connection, statement: str, params: dict[str, Any]) -> list[Row]:
     found = execute(connection, statement, params)
-    return [Row._make((*row[:7], [_plain(value) for value in row[7:]])) for row in found]
+    return [Row._make((*row[:8], [_plain(value) for value in row[8:]])) for row in found]
+
+
+def _page(rows: list[Row], limit: int) -> Page:
+    page = Page(rows, is_last=False)
+    return page._replace(is_last=_count(page) < limit)
+
+
+def _count(page: Page) -> int:
+    return sum(row.alike for row in page.groups)
 
 
 def _plain(value: Any) -> Any:

@@ -13,18 +13,10 @@ from psycopg import errors
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import execute
+from django_pgqueue.identity import Identity
 
 UNREADABLE: Final = (errors.InsufficientPrivilege, errors.UndefinedFunction, errors.FeatureNotSupported)
 """Errors of a server that hides its identifier from this role."""
-
-
-class Identity(NamedTuple):
-    """The server, the database and the environment of an installation."""
-
-    system_identifier: str
-    """Empty if the role may not read it."""
-    database_oid: int
-    environment: str
 
 
 class Adopted(NamedTuple):

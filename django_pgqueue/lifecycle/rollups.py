@@ -39,14 +39,24 @@ def append_rollups(connection: Connection, tallies: Iterable[dict[str, Any]], se
 def merge_rollups(connection: Connection) -> int:
     """Merge the parts of ended minutes, and the minutes of hours that ended two hours ago.
 
-    Return how many rows the larger of the two statements has merged: `ROLLUPS_MERGED` if there may be more.
+    Each merge of parts also adds the total of the minute. The totals of minutes become those of hours.
+
+    Return how many rows the largest of the statements has merged: `ROLLUPS_MERGED` if there may be more.
     """
     merged = 0
-    for from_span, to_span, seconds in (
-        ("part", "minute", MINUTES_MERGED_AFTER_SECONDS),
-        ("minute", "hour", HOURS_MERGED_AFTER_SECONDS),
+    for from_span, to_span, total_span, unit, seconds in (
+        ("part", "minute", "minute_total", "minute", MINUTES_MERGED_AFTER_SECONDS),
+        ("minute", "hour", None, "hour", HOURS_MERGED_AFTER_SECONDS),
+        ("minute_total", "hour_total", None, "hour", HOURS_MERGED_AFTER_SECONDS),
     ):
-        params = {"from_span": from_span, "to_span": to_span, "older_than_seconds": seconds, "limit": ROLLUPS_MERGED}
+        params = {
+            "from_span": from_span,
+            "to_span": to_span,
+            "total_span": total_span,
+            "unit": unit,
+            "older_than_seconds": seconds,
+            "limit": ROLLUPS_MERGED,
+        }
         merged = max(merged, execute_with_retry(connection, sql.rollups.MERGE_ROLLUPS, params)[0][0])
     return merged
 

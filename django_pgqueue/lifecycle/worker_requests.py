@@ -18,6 +18,18 @@ REQUESTS_PRUNED: Final = 1000
 """Requests that one call removes at most."""
 
 
+class AddedRequest(NamedTuple):
+    """A request to a worker that this call has added.
+
+    `worker` is the host and pid of the process. `job_id` is the job whose stack is requested, if this worker runs one
+    such execution.
+    """
+
+    request_id: int
+    worker: str
+    job_id: int | None
+
+
 class WorkerRequestRow(NamedTuple):
     """A request that waits for the answer of a worker. With an `execution_id` of 0 it is about the whole worker."""
 
@@ -29,14 +41,21 @@ class WorkerRequestRow(NamedTuple):
 
 def request_of_worker(
     connection: Connection, worker_id: int, kind: RequestKind, *, execution_id: int = 0, by: str = ""
-) -> int | None:
-    """Add a request to a running worker; return its id. If the same request waits for its answer, return that one's.
+) -> AddedRequest | None:
+    """Add a request to a running worker, and return it.
 
-    Return None if the worker has stopped, is unknown, or has no supervisor.
+    Return None if the same request waits for its answer, or if the worker has stopped, is unknown, or has no
+    supervisor.
     """
+    params = {"worker_id": worker_id, "kind": str(kind), "execution_id": execution_id, "by": by}
+    rows = execute(connection, sql.worker_requests.ADD_REQUEST, params)
+    return AddedRequest(rows[0][0], f"{rows[0][1]}:{rows[0][2]}", rows[0][3]) if rows else None
+
+
+def open_request(connection: Connection, worker_id: int, kind: RequestKind, *, execution_id: int = 0) -> int | None:
+    """Return the id of the request that waits for its answer, or None if none does."""
     params = {"worker_id": worker_id, "kind": str(kind), "execution_id": execution_id}
-    rows = execute(connection, sql.worker_requests.ADD_REQUEST, {**params, "by": by})
-    rows = rows or execute(connection, sql.worker_requests.OPEN_REQUEST, params)
+    rows = execute(connection, sql.worker_requests.OPEN_REQUEST, params)
     return int(rows[0][0]) if rows else None
 
 

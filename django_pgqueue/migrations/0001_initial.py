@@ -114,8 +114,14 @@ class Migration(migrations.Migration):
                 (
                     "span",
                     models.CharField(
-                        choices=[("part", "part"), ("minute", "minute"), ("hour", "hour")],
-                        max_length=6,
+                        choices=[
+                            ("part", "part"),
+                            ("minute", "minute"),
+                            ("hour", "hour"),
+                            ("minute_total", "minute_total"),
+                            ("hour_total", "hour_total"),
+                        ],
+                        max_length=12,
                         verbose_name="span",
                     ),
                 ),
@@ -144,7 +150,8 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(models.F("span"), models.F("starts_at"), name="pgqueue_rollup_starts")],
                 "constraints": [
                     models.CheckConstraint(
-                        condition=models.Q(("span__in", ["part", "minute", "hour"])), name="pgqueue_rollup_span"
+                        condition=models.Q(("span__in", ["part", "minute", "hour", "minute_total", "hour_total"])),
+                        name="pgqueue_rollup_span",
                     )
                 ],
             },

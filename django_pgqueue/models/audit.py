@@ -16,7 +16,7 @@ from django_pgqueue.states import ActOutcome
 
 
 class AuditEntry(models.Model):
-    """An act of an operator or a program on jobs: who, when, why, which jobs, how many, and how it ended."""
+    """An act on jobs, or a request to a worker: who, when, why, which jobs, how many, and how it ended."""
 
     Outcome = ActOutcome
 
@@ -27,7 +27,7 @@ class AuditEntry(models.Model):
     ended_at = InstantField(_("ended at"), null=True)
     """None: it is under way, or was interrupted."""
     filter = PlainJSONField(_("filter"))
-    """Which jobs were chosen, and what was done to them. It never contains arguments or results."""
+    """Which jobs were chosen, and what was done to them; or the worker. It never contains arguments or results."""
     job_count = models.BigIntegerField(_("jobs"), db_default=0)
     """Number of jobs changed so far. Each batch adds its jobs in its own transaction."""
     left_count = models.BigIntegerField(_("jobs left"), db_default=0)

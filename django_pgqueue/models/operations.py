@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from django.apps import apps
-from django.db.models import DateTimeField, DurationField, ExpressionWrapper, QuerySet, Value
+from django.db.models import DurationField, ExpressionWrapper, QuerySet, Value
 from django.db.models.functions import Now
 
+from django_pgqueue.db.fields import AwareField
 from django_pgqueue.db.statements import clock
 from django_pgqueue.states import Seen, State
 
@@ -106,4 +107,4 @@ def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[t
 def database_now(ago: timedelta = timedelta()) -> ExpressionWrapper[Any]:
     """Return the database's time, or the time `ago` before it, with the shift of `testing.time_travel`."""
     shift = timedelta(seconds=clock.shift_seconds) - ago
-    return ExpressionWrapper(Now() + Value(shift, DurationField()), DateTimeField())
+    return ExpressionWrapper(Now() + Value(shift, DurationField()), AwareField())

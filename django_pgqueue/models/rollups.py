@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, NumbersField
 
-SPANS = ["part", "minute", "hour"]
+SPANS = ["part", "minute", "hour", "minute_total", "hour_total"]
 
 
 class Rollup(models.Model):
@@ -20,10 +20,14 @@ class Rollup(models.Model):
     A worker process appends a row of the span `part` every 10 s. It never changes a row, so that no two processes wait
     for one another. Maintenance merges the parts of a minute into one row, and later the minutes of an hour.
 
+    A row of the span `minute_total` or `hour_total` has the sums of all queues, tasks and exception classes; its names
+    are empty. The parts and totals together count the same attempts as the parts, minutes and hours together.
+
     The waits and run times are histograms: for each bucket with a count, its number and the count (see `histogram`).
+    Those of failed attempts are in the row without an exception class.
     """
 
-    span = models.CharField(_("span"), max_length=6, choices=[(span, span) for span in SPANS])
+    span = models.CharField(_("span"), max_length=12, choices=[(span, span) for span in SPANS])
     starts_at = InstantField(_("starts at"))
     queue_name = models.CharField(_("queue"), max_length=100)
     task_name = models.CharField(_("task"), max_length=100)

@@ -2,7 +2,9 @@
 
 The statements whose names begin with BULK_PAGE return a page of jobs in the order of an index. Each row has the id, the
 task, the state, `finished_at` and `run_after` of a job; whether the act's filter chooses the job; whether the job has
-not changed since the preview; and then the position of the row, behind which the next page begins.
+not changed since the preview; how many jobs of the page are like it, which means in the same state, and chosen and
+unchanged or not; and then the position of the row, behind which the next page begins. Of the jobs that are like each
+other, at most `shown` are returned: a preview counts many and shows few.
 """
 
 from typing import Final
@@ -14,17 +16,22 @@ BULK_TIME: Final = """/* pgqueue:bulk_time */
 SELECT statement_timestamp() + %(time_shift)s::interval
 """
 
-# Add an act that workers will execute.
+# Add an act that workers will execute, unless an entry has the token of the form. Then return no row.
 #
 # Caller: lifecycle.request_act()
+# Locks:  waits for another transaction that has just requested an act with the same form
+# Index:  pgqueue_audit_form, if the act comes from a form
 REQUEST_ACT: Final = """/* pgqueue:request_act */
 INSERT INTO pgqueue_audit (
-    action, done_by, reason, began_at, next_batch_at, filter, job_count, total, rate, stops_on_repeat, previewed_at
+    action, done_by, reason, began_at, next_batch_at, filter, job_count, total, rate, stops_on_repeat, previewed_at,
+    form_token
 )
 SELECT
     %(action)s, %(done_by)s, %(reason)s, instant, instant, %(filter)s::json, 0,
-    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, least(%(previewed_at)s::timestamptz, instant)
+    %(total)s::bigint, %(rate)s::float8, %(stops_on_repeat)s, least(%(previewed_at)s::timestamptz, instant),
+    %(form_token)s::uuid
 FROM (SELECT statement_timestamp() + %(time_shift)s::interval AS instant) AS clock
+ON CONFLICT (form_token) WHERE form_token IS NOT NULL DO NOTHING
 RETURNING id
 """
 
@@ -106,32 +113,42 @@ LIMIT 1
 # Caller: lifecycle.preview(), lifecycle.execute_batch()
 # Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class
 BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
-SELECT
-    id, task_name, state, finished_at, run_after,
-    %(exception_class)s::text IS NULL OR coalesce((
-        SELECT exception_class
-        FROM pgqueue_execution
-        WHERE job_id = oldest.id
-        ORDER BY job_id DESC, id DESC
-        LIMIT 1
-    ), '') = %(exception_class)s::text,
-    true,
-    finished_at, id
+SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, finished_at, id
 FROM (
-    SELECT id, task_name, state, finished_at, run_after
-    FROM pgqueue_job
-    WHERE state = %(state)s
-      AND finished_at IS NOT NULL
-      AND finished_at >= %(after_at)s::timestamptz
-      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-      AND finished_at <= %(until_at)s::timestamptz
-      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
-      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-    ORDER BY finished_at
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-) AS oldest
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
+           count(*) OVER alike_jobs AS alike,
+           row_number() OVER (alike_jobs ORDER BY finished_at, id) AS place
+    FROM (
+        SELECT
+            id, task_name, state, finished_at, run_after,
+            %(exception_class)s::text IS NULL OR coalesce((
+                SELECT exception_class
+                FROM pgqueue_execution
+                WHERE job_id = oldest.id
+                ORDER BY job_id DESC, id DESC
+                LIMIT 1
+            ), '') = %(exception_class)s::text AS is_chosen,
+            true AS is_unchanged
+        FROM (
+            SELECT id, task_name, state, finished_at, run_after
+            FROM pgqueue_job
+            WHERE state = %(state)s
+              AND finished_at IS NOT NULL
+              AND finished_at >= %(after_at)s::timestamptz
+              AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+              AND finished_at <= %(until_at)s::timestamptz
+              AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+              AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+            ORDER BY finished_at
+            FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+        ) AS oldest
+        ORDER BY finished_at, id
+        LIMIT %(limit)s::bigint
+    ) AS page
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+) AS numbered
+WHERE place <= %(shown)s::bigint
 ORDER BY finished_at, id
-LIMIT %(limit)s::bigint
 """
 
 # Return the next ready jobs, in claim order of one lane after the other. A job that was retried, has failed, or was
@@ -140,57 +157,74 @@ LIMIT %(limit)s::bigint
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  pgqueue_job_ready, three ranges of it: the rest of the lane, the queue's lower priorities, and later queues
+#
+# The subqueries of single rows return values: with NOT EXISTS, the planner read all executions into a hash table.
 BULK_PAGE_READY: Final = """/* pgqueue:bulk_page_ready */
-SELECT
-    id, task_name, 'ready', NULL, run_after,
-    NOT EXISTS (
-        SELECT FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint
-    ),
-    run_after <= %(previewed_at)s::timestamptz
-        OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
-            SELECT FROM pgqueue_execution WHERE job_id = lanes.id AND finished_at > %(previewed_at)s::timestamptz
-        ),
-    queue_name, priority, run_after, id
+SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, queue_name, priority, run_after, id
 FROM (
-    (
-        SELECT id, task_name, run_after, queue_name, priority
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
-          AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-        ORDER BY run_after, id
-        LIMIT %(limit)s::bigint
-    )
-    UNION ALL
-    (
-        SELECT id, task_name, run_after, queue_name, priority
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
-          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-        ORDER BY priority DESC, run_after, id
-        LIMIT %(limit)s::bigint
-    )
-    UNION ALL
-    (
-        SELECT id, task_name, run_after, queue_name, priority
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
-          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, queue_name, priority,
+           count(*) OVER alike_jobs AS alike,
+           row_number() OVER (alike_jobs ORDER BY queue_name, -priority, run_after, id) AS place
+    FROM (
+        SELECT
+            id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
+            (
+                SELECT true FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint LIMIT 1
+            ) IS NULL AS is_chosen,
+            run_after <= %(previewed_at)s::timestamptz
+                OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
+                    SELECT finished_at
+                    FROM pgqueue_execution
+                    WHERE job_id = lanes.id
+                    ORDER BY job_id DESC, id DESC
+                    LIMIT 1
+                ) <= %(previewed_at)s::timestamptz, true) AS is_unchanged,
+            queue_name, priority
+        FROM (
+            (
+                SELECT id, task_name, run_after, queue_name, priority
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NULL
+                  AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
+                  AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+                ORDER BY run_after, id
+                LIMIT %(limit)s::bigint
+            )
+            UNION ALL
+            (
+                SELECT id, task_name, run_after, queue_name, priority
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NULL
+                  AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
+                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+                ORDER BY priority DESC, run_after, id
+                LIMIT %(limit)s::bigint
+            )
+            UNION ALL
+            (
+                SELECT id, task_name, run_after, queue_name, priority
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NULL
+                  AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
+                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+                ORDER BY queue_name, priority DESC, run_after, id
+                LIMIT %(limit)s::bigint
+            )
+        ) AS lanes
         ORDER BY queue_name, priority DESC, run_after, id
         LIMIT %(limit)s::bigint
-    )
-) AS lanes
-ORDER BY queue_name, priority DESC, run_after, id
-LIMIT %(limit)s::bigint
+    ) AS page
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+) AS numbered
+WHERE place <= %(shown)s::bigint
+ORDER BY queue_name, -priority, run_after, id
 """
 
 # Return the next ready jobs with a limit, in the order of the limit keys of one lane after the other.
@@ -199,56 +233,73 @@ LIMIT %(limit)s::bigint
 # Index:  pgqueue_job_limited, three ranges of it as in BULK_PAGE_READY
 BULK_PAGE_READY_LIMITED: Final = """/* pgqueue:bulk_page_ready_limited */
 SELECT
-    id, task_name, 'ready', NULL, run_after,
-    NOT EXISTS (
-        SELECT FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint
-    ),
-    run_after <= %(previewed_at)s::timestamptz
-        OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
-            SELECT FROM pgqueue_execution WHERE job_id = lanes.id AND finished_at > %(previewed_at)s::timestamptz
-        ),
+    id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike,
     queue_name, priority, limit_key, run_after, id
 FROM (
-    (
-        SELECT id, task_name, run_after, queue_name, priority, limit_key
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NOT NULL
-          AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
-          AND (limit_key, run_after, id)
-              > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
-          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-        ORDER BY limit_key, run_after, id
-        LIMIT %(limit)s::bigint
-    )
-    UNION ALL
-    (
-        SELECT id, task_name, run_after, queue_name, priority, limit_key
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NOT NULL
-          AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
-          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-        ORDER BY priority DESC, limit_key, run_after, id
-        LIMIT %(limit)s::bigint
-    )
-    UNION ALL
-    (
-        SELECT id, task_name, run_after, queue_name, priority, limit_key
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NOT NULL
-          AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
-          AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-          AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-          AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, queue_name, priority, limit_key,
+           count(*) OVER alike_jobs AS alike,
+           row_number() OVER (alike_jobs ORDER BY queue_name, -priority, limit_key, run_after, id) AS place
+    FROM (
+        SELECT
+            id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
+            (
+                SELECT true FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint LIMIT 1
+            ) IS NULL AS is_chosen,
+            run_after <= %(previewed_at)s::timestamptz
+                OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
+                    SELECT finished_at
+                    FROM pgqueue_execution
+                    WHERE job_id = lanes.id
+                    ORDER BY job_id DESC, id DESC
+                    LIMIT 1
+                ) <= %(previewed_at)s::timestamptz, true) AS is_unchanged,
+            queue_name, priority, limit_key
+        FROM (
+            (
+                SELECT id, task_name, run_after, queue_name, priority, limit_key
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NOT NULL
+                  AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
+                  AND (limit_key, run_after, id)
+                      > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+                ORDER BY limit_key, run_after, id
+                LIMIT %(limit)s::bigint
+            )
+            UNION ALL
+            (
+                SELECT id, task_name, run_after, queue_name, priority, limit_key
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NOT NULL
+                  AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
+                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+                ORDER BY priority DESC, limit_key, run_after, id
+                LIMIT %(limit)s::bigint
+            )
+            UNION ALL
+            (
+                SELECT id, task_name, run_after, queue_name, priority, limit_key
+                FROM pgqueue_job
+                WHERE state = 'ready' AND limit_key IS NOT NULL
+                  AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
+                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+                ORDER BY queue_name, priority DESC, limit_key, run_after, id
+                LIMIT %(limit)s::bigint
+            )
+        ) AS lanes
         ORDER BY queue_name, priority DESC, limit_key, run_after, id
         LIMIT %(limit)s::bigint
-    )
-) AS lanes
-ORDER BY queue_name, priority DESC, limit_key, run_after, id
-LIMIT %(limit)s::bigint
+    ) AS page
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+) AS numbered
+WHERE place <= %(shown)s::bigint
+ORDER BY queue_name, -priority, limit_key, run_after, id
 """
 
 # Return the next running jobs, worker by worker. A job whose attempt began after the preview was not seen running.
@@ -256,31 +307,41 @@ LIMIT %(limit)s::bigint
 # Caller: as BULK_PAGE_FINISHED
 # Index:  pgqueue_execution_open, the primary key. Without the inner LIMIT, the planner may join by reading all jobs
 BULK_PAGE_RUNNING: Final = """/* pgqueue:bulk_page_running */
-SELECT
-    coalesce(job.id, 0), job.task_name, 'running', NULL, job.run_after,
-    coalesce(
-        (%(queue_name)s::text IS NULL OR job.queue_name = %(queue_name)s::text)
-            AND (%(task_name)s::text IS NULL OR job.task_name = %(task_name)s::text)
-            AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
-            AND job.cancel_requested_at IS NULL,
-        false
-    ),
-    opened.claimed_at <= %(previewed_at)s::timestamptz,
-    opened.worker_id, opened.id
+SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, worker_id, execution_id
 FROM (
-    SELECT id, job_id, worker_id, claimed_at
-    FROM pgqueue_execution
-    WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
-    ORDER BY worker_id, id
-    LIMIT %(limit)s::bigint
-) AS opened
-LEFT JOIN LATERAL (
-    SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
-    FROM pgqueue_job
-    WHERE id = opened.job_id AND state = 'running'
-    LIMIT 1
-) AS job ON true
-ORDER BY opened.worker_id, opened.id
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, worker_id, execution_id,
+           count(*) OVER alike_jobs AS alike,
+           row_number() OVER (alike_jobs ORDER BY worker_id, execution_id) AS place
+    FROM (
+        SELECT
+            coalesce(job.id, 0) AS id, job.task_name, 'running' AS state, NULL AS finished_at, job.run_after,
+            coalesce(
+                (%(queue_name)s::text IS NULL OR job.queue_name = %(queue_name)s::text)
+                    AND (%(task_name)s::text IS NULL OR job.task_name = %(task_name)s::text)
+                    AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
+                    AND job.cancel_requested_at IS NULL,
+                false
+            ) AS is_chosen,
+            opened.claimed_at <= %(previewed_at)s::timestamptz AS is_unchanged,
+            opened.worker_id, opened.id AS execution_id
+        FROM (
+            SELECT id, job_id, worker_id, claimed_at
+            FROM pgqueue_execution
+            WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+            ORDER BY worker_id, id
+            LIMIT %(limit)s::bigint
+        ) AS opened
+        LEFT JOIN LATERAL (
+            SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
+            FROM pgqueue_job
+            WHERE id = opened.job_id AND state = 'running'
+            LIMIT 1
+        ) AS job ON true
+    ) AS page
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+) AS numbered
+WHERE place <= %(shown)s::bigint
+ORDER BY worker_id, execution_id
 """
 
 # Return the next jobs of a list of ids.
@@ -288,30 +349,45 @@ ORDER BY opened.worker_id, opened.id
 # Caller: as BULK_PAGE_FINISHED
 # Index:  primary key, pgqueue_execution_job
 BULK_PAGE_LISTED: Final = """/* pgqueue:bulk_page_listed */
-SELECT
-    id, task_name, state, finished_at, run_after,
-    state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL),
-    CASE
-        WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
-        WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND (
-            run_after <= %(previewed_at)s::timestamptz
-            OR run_after > statement_timestamp() + %(time_shift)s::interval AND NOT EXISTS (
-                SELECT
-                FROM pgqueue_execution
-                WHERE job_id = listed.id AND finished_at > %(previewed_at)s::timestamptz
-            )
-        )
-        ELSE NOT EXISTS (
-            SELECT FROM pgqueue_execution WHERE job_id = listed.id AND claimed_at > %(previewed_at)s::timestamptz
-        )
-    END,
-    id
+SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, id
 FROM (
-    SELECT id, task_name, state, finished_at, run_after, enqueued_at, cancel_requested_at
-    FROM pgqueue_job
-    WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
-    ORDER BY id
-    LIMIT %(limit)s::bigint
-) AS listed
+    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
+           count(*) OVER alike_jobs AS alike,
+           row_number() OVER (alike_jobs ORDER BY id) AS place
+    FROM (
+        SELECT
+            id, task_name, state, finished_at, run_after,
+            state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AS is_chosen,
+            CASE
+                WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
+                WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND (
+                    run_after <= %(previewed_at)s::timestamptz
+                    OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
+                        SELECT finished_at
+                        FROM pgqueue_execution
+                        WHERE job_id = listed.id
+                        ORDER BY job_id DESC, id DESC
+                        LIMIT 1
+                    ) <= %(previewed_at)s::timestamptz, true)
+                )
+                ELSE coalesce((
+                    SELECT claimed_at
+                    FROM pgqueue_execution
+                    WHERE job_id = listed.id
+                    ORDER BY job_id DESC, id DESC
+                    LIMIT 1
+                ) <= %(previewed_at)s::timestamptz, true)
+            END AS is_unchanged
+        FROM (
+            SELECT id, task_name, state, finished_at, run_after, enqueued_at, cancel_requested_at
+            FROM pgqueue_job
+            WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
+            ORDER BY id
+            LIMIT %(limit)s::bigint
+        ) AS listed
+    ) AS page
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+) AS numbered
+WHERE place <= %(shown)s::bigint
 ORDER BY id
 """

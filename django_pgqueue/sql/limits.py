@@ -9,7 +9,7 @@ from typing import Final
 
 # Visit the keys of a lane that have ready jobs, from `after_key` on, and lock those that have a due job.
 #
-# Caller: lifecycle.find_keys(), from the fetcher, in the transaction of CLAIM_KEYS
+# Caller: lifecycle.limits.find_keys(), from the fetcher, in the transaction of CLAIM_KEYS
 # Locks:  an advisory lock for each key with a due job, until the transaction ends; SKIP LOCKED: `is_locked` is false if
 #         another session claims jobs of the key
 # Index:  pgqueue_job_limited: one index search for each key
@@ -77,7 +77,7 @@ WHERE visits > 0
 
 # Lock the given keys, and return those that no other session has locked.
 #
-# Caller: lifecycle.lock_keys(), from the fetcher, in the transaction of CLAIM_KEYS
+# Caller: lifecycle.limits.lock_keys(), from the fetcher, in the transaction of CLAIM_KEYS
 # Locks:  an advisory lock for each returned key, until the transaction ends; SKIP LOCKED
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
@@ -89,7 +89,7 @@ ORDER BY given.place
 # Claim due jobs of keys in one lane, as many as the limit of each key admits, and open an execution for each.
 #
 # Moves:  ready → running
-# Caller: lifecycle.claim_keys(), from the fetcher. The caller's transaction holds the advisory locks of all keys
+# Caller: lifecycle.limits.claim_keys(), from the fetcher. The caller's transaction holds the advisory locks of all keys
 # Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
 # Index:  pgqueue_execution_limited for the count, pgqueue_limit_state_key for the rate, pgqueue_limit_state_held for
 #         holds, pgqueue_job_limited for the jobs; pgqueue_job_ordered for the next job of an ordered key
@@ -331,7 +331,7 @@ FROM result
 # Return the job that a claim of one key would take first. The claimer uses this to find the row that makes a claim
 # fail.
 #
-# Caller: lifecycle.next_of_key(), from the fetcher's claimer
+# Caller: lifecycle.limits.next_of_key(), from the fetcher's claimer
 # Index:  pgqueue_job_limited; pgqueue_job_ordered for an ordered key
 NEXT_OF_KEY: Final = """/* pgqueue:next_of_key */
 SELECT head.id
@@ -366,7 +366,7 @@ LIMIT 1
 
 # Return the lanes that have ready jobs with a limit.
 #
-# Caller: lifecycle.scan_limited_lanes(), with LANES, in workers whose tasks have limits
+# Caller: lifecycle.limits.scan_limited_lanes(), with LANES, in workers whose tasks have limits
 # Index:  pgqueue_job_limited: one index search per lane finds the first entry of the next lane
 LIMITED_LANES: Final = """/* pgqueue:limited_lanes */
 WITH RECURSIVE lane AS (
@@ -403,7 +403,7 @@ SELECT queue_name, priority FROM lane
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page
 # had, how many of them were removed, and the last id of the page.
 #
-# Caller: lifecycle.prune_limit_states(), page by page. Otherwise each key that ever had a rate would keep a row.
+# Caller: lifecycle.limits.prune_limit_states(), page by page. Otherwise each key that ever had a rate would keep a row.
 # Locks:  SKIP LOCKED: a claim may be replacing the row. The statement needs no advisory lock: rows never change, and to
 #         a claim such a row means the same as none
 # Index:  primary key

@@ -29,7 +29,8 @@ FROM json_to_recordset(%(tallies)s::json) AS given (
 )
 """
 
-# Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class.
+# Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class. If %(total_span)s is
+# not NULL, add one row for all of them together, so that a reader who filters by nothing reads one row per minute.
 #
 # Caller: lifecycle.merge_rollups(), from the maintenance of each worker
 # Locks:  SKIP LOCKED: another worker merges these rows. If two workers merge parts of one minute, it keeps two rows,
@@ -45,7 +46,7 @@ WITH old AS MATERIALIZED (
     FROM pgqueue_rollup
     WHERE span = %(from_span)s
       AND starts_at < date_trunc(
-          %(to_span)s,
+          %(unit)s,
           statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8),
           'UTC'
       )
@@ -56,7 +57,7 @@ WITH old AS MATERIALIZED (
 taken AS (
     DELETE FROM pgqueue_rollup
     WHERE id = ANY (ARRAY (SELECT id FROM old))
-    RETURNING date_trunc(%(to_span)s, starts_at, 'UTC') AS starts_at, queue_name, task_name, exception_class,
+    RETURNING date_trunc(%(unit)s, starts_at, 'UTC') AS starts_at, queue_name, task_name, exception_class,
               succeeded, retried, dead, cancelled, released, snoozed, crashed,
               wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts
 ),
@@ -78,12 +79,21 @@ summed AS (
     ) AS item
     GROUP BY 1, 2, 3, 4, 5, 6
 ),
+summed_with_total AS (
+    SELECT %(to_span)s::varchar AS span, starts_at, queue_name, task_name, exception_class, kind, bucket, value
+    FROM summed
+    UNION ALL
+    SELECT %(total_span)s::varchar, starts_at, '', '', '', kind, bucket, sum(value)
+    FROM summed
+    WHERE %(total_span)s::varchar IS NOT NULL
+    GROUP BY starts_at, kind, bucket
+),
 merged AS (
     INSERT INTO pgqueue_rollup
         (span, starts_at, queue_name, task_name, exception_class,
          succeeded, retried, dead, cancelled, released, snoozed, crashed,
          wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts)
-    SELECT %(to_span)s, starts_at, queue_name, task_name, exception_class,
+    SELECT span, starts_at, queue_name, task_name, exception_class,
            sum(value) FILTER (WHERE kind = 'succeeded'), sum(value) FILTER (WHERE kind = 'retried'),
            sum(value) FILTER (WHERE kind = 'dead'), sum(value) FILTER (WHERE kind = 'cancelled'),
            sum(value) FILTER (WHERE kind = 'released'), sum(value) FILTER (WHERE kind = 'snoozed'),
@@ -93,8 +103,8 @@ merged AS (
            coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
            coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}'),
            coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}')
-    FROM summed
-    GROUP BY starts_at, queue_name, task_name, exception_class
+    FROM summed_with_total
+    GROUP BY span, starts_at, queue_name, task_name, exception_class
 )
 SELECT count(*) FROM old
 """
@@ -108,7 +118,7 @@ PRUNE_ROLLUPS: Final = """/* pgqueue:prune_rollups */
 WITH old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_rollup
-    WHERE span = ANY ('{part,minute,hour}')
+    WHERE span = ANY ('{part,minute,hour,minute_total,hour_total}')
       AND starts_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
     LIMIT %(limit)s

@@ -2,24 +2,40 @@
 
 from typing import Final
 
-# Add a request to a worker that runs under a supervisor, and return its id. If the same request waits for its answer,
-# return nothing. `supervisor_pid` is NULL for a worker that answers no requests.
+# Add a request to a worker that runs under a supervisor. Return its id, the host and pid of the worker, and the job of
+# the execution if the worker has claimed it. If the same request waits for its answer, return nothing. `supervisor_pid`
+# is NULL for a worker that answers no requests.
 #
 # Caller: lifecycle.request_of_worker()
 # Locks:  the entry of the unique index, so that a double click adds one request
-# Index:  primary key of workers; pgqueue_worker_request_open
+# Index:  primary keys of workers and executions; pgqueue_worker_request_open
 ADD_REQUEST: Final = """/* pgqueue:add_request */
-INSERT INTO pgqueue_worker_request (worker_id, kind, execution_id, requested_at, requested_by)
-SELECT worker.id, %(kind)s, %(execution_id)s, statement_timestamp() + %(time_shift)s::interval, %(by)s
-FROM pgqueue_worker AS worker
-WHERE worker.id = %(worker_id)s AND worker.stopped_at IS NULL AND worker.supervisor_pid IS NOT NULL
-ON CONFLICT (worker_id, kind, execution_id) WHERE answered_at IS NULL DO NOTHING
-RETURNING id
+WITH asked AS MATERIALIZED (
+    SELECT id, hostname, pid
+    FROM pgqueue_worker
+    WHERE id = %(worker_id)s::bigint AND stopped_at IS NULL AND supervisor_pid IS NOT NULL
+),
+added AS (
+    INSERT INTO pgqueue_worker_request (worker_id, kind, execution_id, requested_at, requested_by)
+    SELECT id, %(kind)s, %(execution_id)s::bigint, statement_timestamp() + %(time_shift)s::interval, %(by)s
+    FROM asked
+    ON CONFLICT (worker_id, kind, execution_id) WHERE answered_at IS NULL DO NOTHING
+    RETURNING id
+)
+SELECT
+    added.id, asked.hostname, asked.pid,
+    (
+        SELECT job_id
+        FROM pgqueue_execution
+        WHERE id = %(execution_id)s::bigint AND worker_id = %(worker_id)s::bigint
+    )
+FROM added
+CROSS JOIN asked
 """
 
 # Return the request of this kind that waits for its answer.
 #
-# Caller: lifecycle.request_of_worker(), after ADD_REQUEST added none
+# Caller: lifecycle.open_request(), after ADD_REQUEST added none
 # Index:  pgqueue_worker_request_open
 OPEN_REQUEST: Final = """/* pgqueue:open_request */
 SELECT id

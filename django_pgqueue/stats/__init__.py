@@ -5,14 +5,14 @@ each function is bounded, however many jobs there are: counting stops at a limit
 functions only read, and take part in the transaction that is open on the connection. Times are the database's.
 """
 
-from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueStats, TaskStats, WorkerStats
+from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueFigures, QueueStats, TaskStats, WorkerStats
 from .by_task import throughput_by_task
 from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
 from .history import failures, throughput
-from .overall import lanes, overview, queues, tasks
+from .overall import lanes, overview, queue_figures, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .running import RunningJob, running_jobs
 from .used_names import Names, first_id, first_id_since, last_id, names
@@ -31,6 +31,7 @@ __all__ = [
     "Overview",
     "PauseStats",
     "Point",
+    "QueueFigures",
     "QueueStats",
     "Reason",
     "RunningJob",
@@ -49,6 +50,7 @@ __all__ = [
     "last_id",
     "names",
     "overview",
+    "queue_figures",
     "queues",
     "running_jobs",
     "tasks",

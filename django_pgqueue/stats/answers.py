@@ -170,6 +170,15 @@ class WorkerStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """The answers of `queues()`, `lanes()` and `workers()`, read at once."""
+
+    queues: list[QueueStats]
+    lanes: list[LaneStats]
+    workers: list[WorkerStats]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(Depth):
     """All queues together.
 

@@ -21,6 +21,7 @@ def throughput_by_task(
     until: datetime | None = None,
     *,
     queue: str | None = None,
+    waits: bool = True,
     database: str | None = None,
 ) -> list[TaskThroughput]:
     """Return how many attempts of each task ended in a period, and how long they waited and ran.
@@ -31,6 +32,7 @@ def throughput_by_task(
         since: Beginning of the period, an aware datetime. By default an hour before `until`.
         until: End of the period, an aware datetime. By default now.
         queue: Only this queue.
+        waits: Whether to read the waits. Without them, `wait` is empty, and the call takes half the time.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
@@ -44,7 +46,7 @@ def throughput_by_task(
     """
     connection = connection_of(database)
     since, until = period(connection, since, until)
-    params = {"since": since, "until": until, "queue_name": queue}
+    params = {"since": since, "until": until, "queue_name": queue, "waits": waits}
     histograms: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     for name, kind, bucket, count in execute(connection, rollup_queries.DURATIONS_BY_TASK, params):
         histograms[name, kind][bucket] += count

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.registry import in_words
 from django_pgqueue.states import FINISHED, State
@@ -21,6 +22,7 @@ from .alias import connection_of
 from .answers import Count, PauseStats, WorkerStats
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .fleet import OpenGroup, Pauses, busy_groups, read_open_groups, read_workers
+from .ownership import read_ownership
 from .reasons import BusyTask, Reason, Why
 
 if TYPE_CHECKING:
@@ -192,11 +194,22 @@ def _of_queue(connection: Connection, row: Any) -> Why:
     live = [worker for worker in read_workers(connection, open_groups) if worker.is_live]
     serving = Serving([worker for worker in live if worker.serves(row.queue_name)], open_groups)
     if not live:
-        return _why(row, Reason.NO_WORKER, "No worker is running: start `manage.py runworker`.", workers=0)
+        return _why(row, Reason.NO_WORKER, _no_worker(connection), workers=0)
     if not serving.workers:
         sentence = f"{_number(len(live), 'worker process')} run, and none of them serves the queue {row.queue_name}."
         return _why(row, Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
     return _in_line(row, serving, _ahead(connection, row, serving.workers, pauses))
+
+
+def _no_worker(connection: Connection) -> str:
+    """Return a sentence. A worker that waits for an adoption is not registered, so it looks like none."""
+    differences = read_ownership(connection).differences if get_settings().CLONE_GUARD == "refuse" else ""
+    if not differences:
+        return "No worker is running: start `manage.py runworker`."
+    return (
+        f"No worker is running: the database belongs to another installation ({differences}), so workers wait for "
+        "`manage.py pgqueue adopt`."
+    )
 
 
 def _paused(row: Any, reason: Reason, what: str, pause: PauseStats) -> Why:

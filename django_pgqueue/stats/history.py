@@ -5,8 +5,8 @@ Worker processes count the attempts (`worker.completion.attempt_counter`) and wr
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,10 +22,13 @@ from .figures import AttemptCounts, Durations, FailureCount, Point, Throughput
 
 FAILURES_LIMIT: Final = 100
 MINUTE: Final = timedelta(minutes=1)
+SPANS_OF_TOTALS: Final = ["part", "minute_total", "hour_total"]
+"""The rows of the rollup that have all attempts, in one row for each ended minute or hour."""
+SPANS_OF_GROUPS: Final = ["part", "minute", "hour"]
+"""The rows of the rollup that have all attempts, by queue, task and exception class."""
 COUNTS: Final = tuple(field.name for field in fields(AttemptCounts))
 Slice = tuple[datetime, int]
 """The beginning and the seconds of a point."""
-SliceOf = Callable[[datetime, int], Slice]
 Histograms = Mapping[tuple[Slice, str], Counter[int]]
 
 
@@ -36,12 +39,13 @@ def throughput(
     queue: str | None = None,
     task: Any = None,
     hourly: bool = False,
+    with_failures: bool = True,
     database: str | None = None,
 ) -> Throughput:
     """Return how many attempts ended in a period, how long they waited and ran, and why they failed.
 
     Workers write the counts every 10 s, so those of the last seconds are missing. Counts older than two hours are
-    kept by the hour: an hour belongs to the period if it begins in it. Runs three or four read-only statements.
+    kept by the hour: an hour belongs to the period if it begins in it. Runs two to four read-only statements.
 
     Args:
         since: Beginning of the period, an aware datetime. By default an hour before `until`.
@@ -49,6 +53,7 @@ def throughput(
         queue: Only this queue.
         task: Only this task: a task, or its name. The jobs under its former names count too.
         hourly: Whether every point is an hour, also where the counts of minutes exist.
+        with_failures: Whether to read `failures`, with one statement more.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Raises:
@@ -61,10 +66,10 @@ def throughput(
     """
     connection = connection_of(database)
     since, until = period(connection, since, until)
-    params = _params(since, until, queue, task)
-    slice_of = _hour_of if hourly else _stored_slice
-    histograms = _histograms(connection, params, slice_of)
-    points, totals = _points(connection, params, histograms, slice_of)
+    params = {**_params(since, until, queue, task), "hourly": hourly}
+    histograms = _histograms(connection, params)
+    points, totals = _points(connection, params, histograms)
+    failures_by_class = _failures(connection, params) if with_failures else ()
     return Throughput(
         since=since,
         until=until,
@@ -72,7 +77,7 @@ def throughput(
         counts=counts_of(totals),
         wait=durations_of(_together(histograms, "wait"), totals["wait_seconds"]),
         run=durations_of(_together(histograms, "run"), totals["run_seconds"]),
-        failures=_failures(connection, params),
+        failures=failures_by_class,
     )
 
 
@@ -103,7 +108,8 @@ def failures(
 def _params(since: datetime, until: datetime, queue: str | None, task: Any) -> dict[str, Any]:
     name = getattr(task, "name", task)
     task_names = None if name is None else list(registry.names_of(name))
-    return {"since": since, "until": until, "queue_name": queue, "task_names": task_names}
+    spans = SPANS_OF_TOTALS if queue is None and name is None else SPANS_OF_GROUPS
+    return {"since": since, "until": until, "queue_name": queue, "task_names": task_names, "spans": spans}
 
 
 def _failures(connection: Connection, params: Mapping[str, Any]) -> tuple[FailureCount, ...]:
@@ -117,7 +123,7 @@ def _failures(connection: Connection, params: Mapping[str, Any]) -> tuple[Failur
 def period(connection: Connection, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
     """Return the beginning and the end of a period, widened to whole minutes. By default it is the last hour."""
     _check_aware(since=since, until=until)
-    until = _now(connection) if until is None else until
+    until = execute(connection, rollup_queries.DATABASE_TIME, {})[0][0] if until is None else until
     since = until - timedelta(hours=1) if since is None else since
     if since >= until:
         raise ValueError(f"since must be before until, got {since} and {until}.")
@@ -130,29 +136,15 @@ def _check_aware(**values: datetime | None) -> None:
             raise ValueError(f"{name} needs a time zone, got {value!r}: pass an aware datetime.")
 
 
-def _now(connection: Connection) -> datetime:
-    """Return the database's time. With `USE_TZ = False`, Django reads it without its time zone."""
-    now: datetime = execute(connection, rollup_queries.DATABASE_TIME, {})[0][0]
-    return now if timezone.is_aware(now) else timezone.make_aware(now)
-
-
 def _minute(moment: datetime) -> datetime:
     return moment.replace(second=0, microsecond=0)
 
 
-def _stored_slice(starts_at: datetime, seconds: int) -> Slice:
-    return starts_at, seconds
-
-
-def _hour_of(starts_at: datetime, _seconds: int) -> Slice:
-    return starts_at - timedelta(seconds=starts_at.timestamp() % 3600), 3600
-
-
-def _histograms(connection: Connection, params: Mapping[str, Any], slice_of: SliceOf) -> Histograms:
-    found: defaultdict[tuple[Slice, str], Counter[int]] = defaultdict(Counter)
-    for starts_at, seconds, kind, bucket, count in execute(connection, rollup_queries.DURATIONS_OVER_TIME, params):
-        found[slice_of(starts_at, seconds), kind][bucket] += count
-    return found
+def _histograms(connection: Connection, params: Mapping[str, Any]) -> Histograms:
+    return {
+        ((starts_at, seconds), kind): Counter(dict(zip(buckets, counts, strict=True)))
+        for starts_at, seconds, kind, buckets, counts in execute(connection, rollup_queries.DURATIONS_OVER_TIME, params)
+    }
 
 
 def _together(histograms: Histograms, kind: str) -> Counter[int]:
@@ -164,17 +156,13 @@ def _together(histograms: Histograms, kind: str) -> Counter[int]:
 
 
 def _points(
-    connection: Connection, params: Mapping[str, Any], histograms: Histograms, slice_of: SliceOf
+    connection: Connection, params: Mapping[str, Any], histograms: Histograms
 ) -> tuple[tuple[Point, ...], Counter[str]]:
     """Return the points of a period and the sums of their columns."""
     totals: Counter[str] = Counter()
-    rows: defaultdict[Slice, Counter[str]] = defaultdict(Counter)
-    for starts_at, seconds, *values in execute(connection, rollup_queries.COUNTS_OVER_TIME, params):
-        rows[slice_of(starts_at, seconds)].update(
-            dict(zip((*COUNTS, "wait_seconds", "run_seconds"), values, strict=True))
-        )
     points = []
-    for (starts_at, seconds), row in rows.items():
+    for starts_at, seconds, *values in execute(connection, rollup_queries.COUNTS_OVER_TIME, params):
+        row = dict(zip((*COUNTS, "wait_seconds", "run_seconds"), values, strict=True))
         totals.update(row)
         empty: Counter[int] = Counter()
         wait = histograms.get(((starts_at, seconds), "wait"), empty)

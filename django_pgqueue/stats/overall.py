@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from django_pgqueue import registry
@@ -10,8 +11,8 @@ from django_pgqueue.db.statements import execute
 
 from . import queries
 from .alias import connection_of
-from .answers import NONE, Count, Depth, LaneStats, Overview, QueueStats, TaskStats, WorkerStats
-from .depths import COUNT_LIMIT, Reading, Sums, read_ready
+from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
+from .depths import COUNT_LIMIT, Reading, Ready, Sums, read_ready
 from .fleet import Pauses, read_workers
 
 
@@ -20,8 +21,8 @@ def queues(database: str | None = None) -> list[QueueStats]:
 
     Runs about eight read-only statements. Their cost is bounded: see `Count`. If a lane has more than 10,000 due jobs,
     or all lanes together have more than 100,000, the counts are lower bounds. So are the counts of jobs that are due
-    later from 20,000 on, and while a task is paused those of due jobs too. Dead jobs are counted among the newest
-    10,000.
+    later from 10,000 on, and while a task is paused those of due jobs from 20,000 on. Dead jobs are counted among the
+    newest 10,000.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -78,18 +79,21 @@ def lanes(database: str | None = None) -> list[LaneStats]:
     """
     connection = connection_of(database)
     pauses = Pauses(connection)
-    return [
-        LaneStats(
-            queue_name=ready.queue_name,
-            priority=ready.priority,
-            due=Count(ready.due, not ready.due_is_cut),
-            scheduled=Count(ready.scheduled, not ready.later_is_cut),
-            retrying=Count(ready.retrying, not ready.later_is_cut),
-            oldest_due_seconds=ready.oldest_due_seconds,
-            is_paused=ready.queue_name in pauses.of_queues,
-        )
-        for ready in read_ready(connection, by_task=False)
-    ]
+    return _lanes(read_ready(connection, by_task=False), pauses)
+
+
+def queue_figures(database: str | None = None) -> QueueFigures:
+    """Return the queues, the lanes and the workers, with the statements of `queues()` alone.
+
+    While a task is paused, fewer jobs of each lane are counted than by `lanes()`: see `queues()`.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+    """
+    connection = connection_of(database)
+    reading = Reading(connection, by_task=False)
+    found = read_workers(connection, reading.open_groups)
+    return QueueFigures(queues=_queues(reading, found), lanes=_lanes(reading.ready, reading.pauses), workers=found)
 
 
 def overview(database: str | None = None) -> Overview:
@@ -154,6 +158,25 @@ def _queues(reading: Reading, workers: Sequence[WorkerStats]) -> list[QueueStats
         )
         found.append(queue)
     return found
+
+
+def _lanes(rows: Iterable[Ready], pauses: Pauses) -> list[LaneStats]:
+    """Return the lanes, by queue, the highest priority first. A lane may have a row for each task."""
+    sums: defaultdict[tuple[str, int], Sums] = defaultdict(Sums)
+    for ready in rows:
+        sums[ready.queue_name, -ready.priority].add_ready(ready, is_paused=False)
+    return [
+        LaneStats(
+            queue_name=queue_name,
+            priority=-negative,
+            due=lane.due,
+            scheduled=lane.scheduled,
+            retrying=lane.retrying,
+            oldest_due_seconds=lane.oldest_due_seconds,
+            is_paused=queue_name in pauses.of_queues,
+        )
+        for (queue_name, negative), lane in sorted(sums.items())
+    ]
 
 
 def _finished(sums: Sums) -> float | None:

@@ -7,15 +7,17 @@ DATABASE_TIME: Final = """/* pgqueue:database_time */
 SELECT statement_timestamp() + %(time_shift)s::interval
 """
 
-# Sum the rollup rows of each minute or hour in a period.
+# Sum the rollup rows of each minute or hour in a period. `spans` names the parts, and either the totals or the rows of
+# each queue and task. If `hourly` is true, the minutes of an hour are added.
 #
 # Index: pgqueue_rollup_starts
 COUNTS_OVER_TIME: Final = """/* pgqueue:counts_over_time */
-SELECT starts_at, CASE WHEN span = 'hour' THEN 3600 ELSE 60 END AS seconds,
+SELECT CASE WHEN %(hourly)s THEN date_trunc('hour', starts_at, 'UTC') ELSE starts_at END,
+       CASE WHEN %(hourly)s OR span IN ('hour', 'hour_total') THEN 3600 ELSE 60 END AS seconds,
        sum(succeeded), sum(retried), sum(dead), sum(cancelled), sum(released), sum(snoozed), sum(crashed),
        sum(wait_seconds), sum(run_seconds)
 FROM pgqueue_rollup
-WHERE span = ANY ('{part,minute,hour}')
+WHERE span = ANY (%(spans)s::varchar[])
   AND starts_at >= %(since)s AND starts_at < %(until)s
   AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
   AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
@@ -23,29 +25,44 @@ GROUP BY 1, 2
 ORDER BY 1, 2
 """
 
-# Sum the histograms of each minute or hour in a period, one row per bucket.
+# Sum the histograms of each minute or hour in a period: two rows for each, with the numbers and the counts of buckets.
 #
 # Index: pgqueue_rollup_starts
+# Cost:  0.15 µs for each bucket of each row
 DURATIONS_OVER_TIME: Final = """/* pgqueue:durations_over_time */
-SELECT starts_at, CASE WHEN span = 'hour' THEN 3600 ELSE 60 END AS seconds, kind, bucket, sum(count)
+SELECT starts_at, seconds, 'wait' AS kind, array_agg(bucket) AS buckets, array_agg(count) AS counts
 FROM (
-    SELECT starts_at, span, 'wait' AS kind, wait.bucket, wait.count
-    FROM pgqueue_rollup
-    CROSS JOIN LATERAL unnest(wait_buckets, wait_counts) AS wait (bucket, count)
-    WHERE span = ANY ('{part,minute,hour}')
-      AND starts_at >= %(since)s AND starts_at < %(until)s
-      AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
-      AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
-    UNION ALL
-    SELECT starts_at, span, 'run', run.bucket, run.count
-    FROM pgqueue_rollup
-    CROSS JOIN LATERAL unnest(run_buckets, run_counts) AS run (bucket, count)
-    WHERE span = ANY ('{part,minute,hour}')
-      AND starts_at >= %(since)s AND starts_at < %(until)s
-      AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
-      AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
-) AS counted
-GROUP BY 1, 2, 3, 4
+    SELECT starts_at, seconds, bucket, sum(count) AS count
+    FROM (
+        SELECT CASE WHEN %(hourly)s THEN date_trunc('hour', starts_at, 'UTC') ELSE starts_at END AS starts_at,
+               CASE WHEN %(hourly)s OR span IN ('hour', 'hour_total') THEN 3600 ELSE 60 END AS seconds,
+               unnest(wait_buckets) AS bucket, unnest(wait_counts) AS count
+        FROM pgqueue_rollup
+        WHERE span = ANY (%(spans)s::varchar[])
+          AND starts_at >= %(since)s AND starts_at < %(until)s
+          AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
+          AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
+    ) AS wait
+    GROUP BY starts_at, seconds, bucket
+) AS wait_sums
+GROUP BY starts_at, seconds
+UNION ALL
+SELECT starts_at, seconds, 'run', array_agg(bucket), array_agg(count)
+FROM (
+    SELECT starts_at, seconds, bucket, sum(count) AS count
+    FROM (
+        SELECT CASE WHEN %(hourly)s THEN date_trunc('hour', starts_at, 'UTC') ELSE starts_at END AS starts_at,
+               CASE WHEN %(hourly)s OR span IN ('hour', 'hour_total') THEN 3600 ELSE 60 END AS seconds,
+               unnest(run_buckets) AS bucket, unnest(run_counts) AS count
+        FROM pgqueue_rollup
+        WHERE span = ANY (%(spans)s::varchar[])
+          AND starts_at >= %(since)s AND starts_at < %(until)s
+          AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
+          AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
+    ) AS run
+    GROUP BY starts_at, seconds, bucket
+) AS run_sums
+GROUP BY starts_at, seconds
 """
 
 # Sum the rollup rows of each task in a period, those with the most attempts first.
@@ -64,27 +81,31 @@ ORDER BY sum(succeeded + retried + dead + cancelled) DESC, task_name
 LIMIT %(limit)s
 """
 
-# Sum the histograms of each task in a period, one row per bucket.
+# Sum the histograms of each task in a period, one row per bucket. The waits can be left out.
 #
 # Index: pgqueue_rollup_starts
+# Cost:  as DURATIONS_OVER_TIME
 DURATIONS_BY_TASK: Final = """/* pgqueue:durations_by_task */
-SELECT task_name, kind, bucket, sum(count)
+SELECT task_name, 'wait' AS kind, bucket, sum(count)
 FROM (
-    SELECT task_name, 'wait' AS kind, wait.bucket, wait.count
+    SELECT task_name, unnest(wait_buckets) AS bucket, unnest(wait_counts) AS count
     FROM pgqueue_rollup
-    CROSS JOIN LATERAL unnest(wait_buckets, wait_counts) AS wait (bucket, count)
     WHERE span = ANY ('{part,minute,hour}')
       AND starts_at >= %(since)s AND starts_at < %(until)s
       AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
-    UNION ALL
-    SELECT task_name, 'run', run.bucket, run.count
+      AND %(waits)s
+) AS wait
+GROUP BY task_name, bucket
+UNION ALL
+SELECT task_name, 'run', bucket, sum(count)
+FROM (
+    SELECT task_name, unnest(run_buckets) AS bucket, unnest(run_counts) AS count
     FROM pgqueue_rollup
-    CROSS JOIN LATERAL unnest(run_buckets, run_counts) AS run (bucket, count)
     WHERE span = ANY ('{part,minute,hour}')
       AND starts_at >= %(since)s AND starts_at < %(until)s
       AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
-) AS counted
-GROUP BY 1, 2, 3
+) AS run
+GROUP BY task_name, bucket
 """
 
 # Count the failed attempts in a period by task and exception class.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connections, router, transaction
-from django.db.models.functions import Now
-from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
 from django_pgqueue.exceptions import Duration, seconds
-from django_pgqueue.lifecycle import Claimed, Cursor, KeyToClaim, Lane, LaneScan
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
+from django_pgqueue.lifecycle.limits import KeyToClaim
 from django_pgqueue.limits import name_of
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
@@ -102,7 +102,7 @@ def _seconds_until(until: Duration | datetime | None) -> float:
         return seconds(until)
     if until.tzinfo is None:
         raise ValueError(f"until must be an aware datetime, got {until!r}: add a time zone")
-    return (until - timezone.now()).total_seconds() - clock.shift_seconds
+    return (until - datetime.now(UTC)).total_seconds() - clock.shift_seconds
 
 
 def _fire_schedules(alias: str) -> float:
@@ -114,7 +114,7 @@ def _fire_schedules(alias: str) -> float:
 def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
     """Return the lanes, highest priority first, and what is paused, with all names of paused tasks."""
     found, paused_queues, paused, seen_at = lifecycle.scan_lanes(connections[alias])
-    limited = lifecycle.scan_limited_lanes(connections[alias]) if registry.limits() else []
+    limited = lifecycle.limits.scan_limited_lanes(connections[alias]) if registry.limits() else []
     found |= {lane: 0.0 for lane in limited if lane.queue_name not in paused_queues}
     lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
@@ -134,7 +134,7 @@ def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:
     from django_pgqueue.models import Job  # as above
 
     jobs = Job.objects.using(alias).filter(state=State.READY.value, queue_name=lane.queue_name, priority=lane.priority)
-    unpaused = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=Now()).order_by("run_after")
+    unpaused = jobs.exclude(task_name__in=paused_tasks).annotate(seen_at=statement_time()).order_by("run_after")
     first = unpaused.values_list("run_after", "seen_at").first()
     return math.inf if first is None else (first[0] - first[1]).total_seconds() - clock.shift_seconds
 
@@ -144,7 +144,7 @@ def _resumes_in(alias: str) -> float:
     from django_pgqueue.models import Pause  # as above
 
     pauses = Pause.objects.using(alias).filter(kind=Pausable.TASK.value, paused_until__isnull=False)
-    found = pauses.annotate(seen_at=Now()).values_list("paused_until", "seen_at")
+    found = pauses.annotate(seen_at=statement_time()).values_list("paused_until", "seen_at")
     left = [(until - seen_at).total_seconds() - clock.shift_seconds for until, seen_at in found if until]
     return min((seconds_left for seconds_left in left if seconds_left > 0), default=math.inf)
 
@@ -174,13 +174,15 @@ def _claim_limited(alias: str, lane: Lane, options: dict[str, Any]) -> tuple[lis
     after_key = ""
     while True:
         with transaction.atomic(using=alias):
-            found = lifecycle.find_keys(connection, lane, after_key=after_key, known={}, wanted=100, visits=1000)
+            found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=100, visits=1000)
             keys = [
                 KeyToClaim(key.limit_key, limit, Cursor())
                 for key in found
                 if key.is_locked and (limit := limits.get(name_of(key.limit_key))) is not None
             ]
-            claim = lifecycle.claim_keys(connection, lane, keys, limit=1, free_slots=1, **options) if keys else None
+            claim = (
+                lifecycle.limits.claim_keys(connection, lane, keys, limit=1, free_slots=1, **options) if keys else None
+            )
         waits = [key.due_seconds for key in found] + [result.due_seconds for result in (claim.results if claim else [])]
         wait_seconds = min(wait_seconds, *(left for left in waits if left is not None and left > 0), math.inf)
         if not found or (claim is not None and claim.claimed):

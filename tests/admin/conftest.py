@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
+from django_pgqueue import control
 from django_pgqueue.models import Execution, Job
 
 JobMaker = Callable[..., Job]
@@ -30,7 +33,7 @@ class Browser(Client):
         return super().post(path, given, *args, **options)
 
 
-HIDDEN = ("shown", "shown_at", "shown_schedule")
+HIDDEN = ("shown", "shown_at", "shown_schedule", "shown_pauses")
 
 
 def shown_by(client: Client, path: str) -> dict[str, list[str]]:
@@ -98,6 +101,25 @@ def make_job(db: None) -> JobMaker:
     return make
 
 
+@pytest.fixture
+def one_of_each(make_job: JobMaker) -> dict[str, Job]:
+    """Make a job for each word, and return them by their words."""
+    later = timezone.now() + timedelta(hours=1)
+    jobs = {
+        "due": make_job(),
+        "scheduled": make_job(run_after=later),
+        "retrying": make_job(run_after=later, attempt=1),
+        "paused": make_job(queue_name="mail"),
+        "running": make_job("running"),
+        "lost": make_job("running"),
+        "cancelling": make_job("running", cancel_requested_at=timezone.now()),
+        **{state: make_job(state) for state in ("succeeded", "dead", "cancelled")},
+    }
+    Execution.objects.filter(job=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
+    control.pause("mail")
+    return jobs
+
+
 def _set_state(job_id: int, state: str) -> None:
     """Set the state of a job. A finished job finished a minute ago, and a running job gets an open execution."""
     if state == "ready":
@@ -118,10 +140,6 @@ def _set_state(job_id: int, state: str) -> None:
 
 def add_execution(job: Job, **columns: object) -> Execution:
     """Add a failed execution to a job. It ran for ten seconds and finished a minute ago."""
-    from datetime import timedelta
-
-    from django.utils import timezone
-
     now = timezone.now()
     values: dict[str, object] = {
         "attempt": 1,

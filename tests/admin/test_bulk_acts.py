@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.admin import bulk_acts
 from django_pgqueue.admin.console import bulk_acts as pages
 from django_pgqueue.admin.console import bulk_preview
+from django_pgqueue.admin.formatting import full_date
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.models import AuditEntry, Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
@@ -86,6 +88,9 @@ def test_preview_of_succeeded_jobs_says_how_many_run_again(operator: Client, mak
         ("action=retry&state=dead&since=yesterday", "Invalid isoformat"),
         ("action=retry&state=dead&since=2026-01-01T00:00", "time zone"),
         ("action=retry&state=dead&task=%00", "NUL"),
+        ("action=retry&state=dead&since=9999-12-31T23:59:59-12:00", "from 0001-01-03 to"),
+        ("action=retry&state=dead&until=0001-01-01T00:00:00%2B12:00", "from 0001-01-03 to"),
+        (f"action=retry&ids={2**63}", f"Invalid id {2**63}"),
     ],
 )
 def test_preview_of_invalid_filter_says_what_is_wrong(operator: Client, query: str, says: str) -> None:
@@ -100,6 +105,7 @@ def test_preview_of_invalid_filter_says_what_is_wrong(operator: Client, query: s
         ({"previewed_at": ""}, "Nothing was changed"),
         ({"previewed_at": "2026-01-01T00:00:00"}, "does not say when it was shown"),
         ({"state": "ready"}, "Invalid state &#x27;ready&#x27; to retry"),
+        ({"form_token": "x"}, "The form was incomplete"),
     ],
 )
 def test_request_with_invalid_form_writes_nothing(
@@ -110,6 +116,21 @@ def test_request_with_invalid_form_writes_nothing(
     answer = operator.post(REQUEST, {**fields, **changes}, follow=True)
     assert says in answer.content.decode() and answer.redirect_chain[0][0].startswith(f"{JOBS}bulk_preview/?")
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.promise("bulk-act-requested-once")
+def test_request_sent_twice_is_one_act(operator: Client, make_job: JobMaker) -> None:
+    make_job("dead")
+    fields = form(text_of(operator, url("retry", state="dead")))
+    assert "sent before" not in operator.post(REQUEST, fields, follow=True).content.decode()
+    entry = AuditEntry.objects.get()
+    lifecycle.stop_audit(connection, entry.pk, "ada")  # also long after the act has ended
+    again = operator.post(REQUEST, {**fields, "reason": "other"}, follow=True)
+    assert "This form was sent before" in again.content.decode()
+    assert again.redirect_chain == [(f"{JOBS}bulk_act/?id={entry.pk}", 302)]
+    assert AuditEntry.objects.get().reason == ""
+    operator.post(REQUEST, form(text_of(operator, url("retry", state="dead"))))
+    assert AuditEntry.objects.count() == 2, "a new form requests a new act"
 
 
 def test_request_from_a_later_time_is_dated_back(operator: Client, make_job: JobMaker) -> None:
@@ -142,7 +163,8 @@ def test_user_without_the_permission_of_the_action_is_refused(client_of: Callabl
     assert viewer.get(url("retry", state="dead")).status_code == 403
     assert viewer.post(REQUEST, {"action": "retry", "state": "dead"}).status_code == 403
     assert viewer.post(STOP, {"id": audit_id}).status_code == 403
-    assert "Stop" not in text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    page = text_of(viewer, f"{JOBS}bulk_act/?id={audit_id}")
+    assert "Stop" not in page and ' aria-current="page">Audit<' in page
     assert [viewer.get(path).status_code for path in (REQUEST, STOP)] == [405, 405]
     assert viewer.get(f"{JOBS}bulk_act/?id={audit_id + 1}").status_code == 404
     assert viewer.get(f"{JOBS}bulk_act/?id=%00").status_code == 404
@@ -175,13 +197,19 @@ def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, m
         ),
         ({"next_batch_at": timezone.now(), "cursor": [1]}, "running"),
         ({"filter": "nonsense", "action": "<i>"}, "under way elsewhere, or interrupted"),
+        ({"filter": {"since": "9999-12-31T23:59:59-12:00"}}, "under way elsewhere, or interrupted"),
     ],
 )
 def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[str, Any], says: str) -> None:
     AuditEntry.objects.create(**{"action": "retry", "done_by": "ada", "filter": {"tasks": ["a"]}, **columns})
     text = text_of(operator, f"{JOBS}bulk_acts/")
-    assert f"<td>{says}" in text and ">ada" in text and "<i>" not in text
+    assert f'<td data-label="Ended">{says}' in text and ">ada" in text and "<i>" not in text
     assert text_of(operator, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
+
+
+def test_audit_shows_only_times_as_dates() -> None:
+    shown = dict(bulk_acts.described({"queue_name": "20261122", "since": "2026-11-22T08:00:00+00:00"}))
+    assert shown == {"Queue": "20261122", "Since": full_date(datetime(2026, 11, 22, 8, tzinfo=UTC))}
 
 
 def test_audit_continues_on_older_pages(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +249,45 @@ def test_select_all_of_a_list_leads_to_the_preview_of_its_filter(operator: Clien
     assert Job.objects.filter(state="dead").count() == 2, "nothing is changed before the confirmation"
 
 
+ACTS = ("retry_job", "cancel_job", "run_job", "move_job", "delete_job")
+
+
+@pytest.mark.parametrize(
+    ("path", "names", "selection"),
+    [
+        (f"{JOBS}?state=ready&queue=mail", ["Cancel", "Run now", "Move"], Selection("ready", "mail")),
+        (f"{JOBS}?state=succeeded&task=app.add", ["Retry", "Delete"], Selection("succeeded", None, "app.add")),
+        (f"{DEAD}?error=shop.E&queue=mail", ["Retry", "Delete"], Selection("dead", "mail", None, "shop.E")),
+        (f"{JOBS}?queue=mail", [], None),
+        (f"{JOBS}?state=dead&queue=none", [], None),
+    ],
+)
+def test_lists_link_the_previews_of_what_they_show(
+    client_of: Callable[..., Client], make_job: JobMaker, path: str, names: list[str], selection: Selection | None
+) -> None:
+    for state in ("ready", "succeeded", "dead"):
+        job = make_job(state, queue_name="mail", run_after=timezone.now() + timedelta(hours=1))
+    add_execution(job, exception_class="shop.E")
+    client = client_of("view_job", *ACTS)
+    text = text_of(client, path)
+    links = re.findall(rf'<li><a href="({JOBS}bulk_preview/[^"]+)">([^<]+)…</a></li>', text)
+    assert [name for _url, name in links] == names
+    for link, name in links:
+        query = QueryDict(unescape(link).partition("?")[2])
+        assert bulk_acts.label(query["action"]) == name
+        assert name == "Run now" or bulk_acts.selection_of(query) == selection
+    if links:
+        assert "<strong>1</strong> job meets" in text_of(client, unescape(links[-1][0]))
+
+
+def test_list_links_only_the_acts_that_the_user_may_request(
+    client_of: Callable[..., Client], make_job: JobMaker
+) -> None:
+    make_job("dead")
+    text = text_of(client_of("view_job", "retry_job", "move_job"), DEAD)
+    assert re.findall(r"bulk_preview/\?action=(\w+)", text) == ["retry"]
+
+
 def test_select_all_of_another_list_sends_the_numbers(operator: Client, make_job: JobMaker) -> None:
     dead, ready, _ = make_job("dead"), make_job("ready"), make_job("dead", task_name="app.other")
     data = {"action": "retry_selected", "_selected_action": [dead.pk], "select_across": "1"}
@@ -228,6 +295,15 @@ def test_select_all_of_another_list_sends_the_numbers(operator: Client, make_job
     assert form(page)["ids"] == f"{ready.pk},{dead.pk}" and "1 listed job:" in page
     operator.post(REQUEST, form(page))
     assert AuditEntry.objects.get().filter == {"job_ids": [ready.pk, dead.pk]}
+
+
+@pytest.mark.parametrize("query", ["q=app.pruned", "state=dead&queue=%00"])
+def test_select_all_of_a_list_that_is_empty_by_now_changes_nothing(
+    operator: Client, make_job: JobMaker, query: str
+) -> None:
+    data = {"action": "retry_selected", "_selected_action": [make_job("dead").pk], "select_across": "1"}
+    answer = operator.post(f"{JOBS}?{query}", data, follow=True)
+    assert "Nothing was changed: the list is empty now." in answer.content.decode()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -12,13 +14,13 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue.admin import shown
-from django_pgqueue.models import AuditEntry, Job, Pause
+from django_pgqueue.models import AuditEntry, Job, Pause, Schedule, ScheduleRun
 from tests.app import tasks
 
-from .conftest import Browser
+from .conftest import Browser, shown_by
 from .test_edit_and_retry import fields_in
 
-JOBS = "/admin/pgqueue/job/"
+JOBS, SCHEDULES, PAUSES = (f"/admin/pgqueue/{model}/" for model in ("job", "schedule", "pause"))
 TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public' AND table_name LIKE 'pgqueue%'"
 SECOND = "?database=second"
 
@@ -102,11 +104,12 @@ def test_selected_action_changes_the_jobs_that_the_list_showed(browser: Browser)
 
 
 def test_pause_is_written_to_the_chosen_database(browser: Browser) -> None:
-    answer = browser.post(
-        f"/admin/pgqueue/pause/add/{SECOND}", {"kind": "queue", "name": "default", "paused_until_0": "", "reason": ""}
-    )
-    assert answer.status_code == 302
-    assert Pause.objects.using("second").get().name == "default"
+    url = link(browser, PAUSES + SECOND, "pause/add/")
+    answer = browser.post(url, {"kind": "queue", "name": "default", "paused_until_0": "", "reason": ""})
+    assert answer.url == PAUSES + SECOND
+    pause = Pause.objects.using("second").get()
+    assert pause.name == "default"
+    assert browser.get(f"{PAUSES}{pause.pk}/change/{SECOND}").headers["Location"] == PAUSES + SECOND
     assert not Pause.objects.using("default").exists()
 
 
@@ -131,6 +134,41 @@ def test_forms_of_jobs_write_to_the_chosen_database(browser: Browser) -> None:
     assert AuditEntry.objects.using("second").count() == 3 and not AuditEntry.objects.exists()
 
 
+def test_pages_of_schedules_stay_in_the_chosen_database(browser: Browser) -> None:
+    for alias, argument in (("default", "of the first"), ("second", "of the second")):
+        make_job(alias, pk=77)
+        values: dict[str, Any] = {"task_name": tasks.add.name, "expression": "@daily", "next_run_at": timezone.now()}
+        values["arguments"] = {"args": [argument], "kwargs": {}}
+        schedules = Schedule.objects.using(alias)
+        schedules.create(pk=50, name="nightly", origin="admin", last_run_at=timezone.now(), last_job_id=77, **values)
+        schedules.create(pk=51, name="hourly", origin="code", **values)
+        ScheduleRun.objects.using(alias).create(schedule_id=50, tick_at=timezone.now(), job_id=77)
+    page = text_of(browser, f"{SCHEDULES}51/change/{SECOND}")
+    assert "of the second" in page and "of the first" not in page
+    assert f'href="{JOBS}77/change/{SECOND}"' in text_of(browser, SCHEDULES + SECOND)
+    assert f'href="{SCHEDULES}50/change/{SECOND}"' in text_of(browser, f"{JOBS}77/change/{SECOND}")
+
+    url = link(browser, SCHEDULES + SECOND, "schedule/add/")
+    form = {"name": "new", "task_name": tasks.add.name, "expression": "@daily", "time_zone": "UTC", "args": "[1]"}
+    form |= {"missed": "latest", "if_running": "overlap"}
+    assert browser.post(url, form).url == SCHEDULES + SECOND
+    assert not Schedule.objects.filter(name="new").exists()
+    Schedule.objects.using("second").filter(name="nightly").update(name="renamed")
+    assert browser.post(url, {**form, "name": "nightly"}).status_code == 302
+    assert Schedule.objects.using("second").filter(name="nightly").exists()
+
+    url = link(browser, f"{SCHEDULES}50/change/{SECOND}", "50/delete/")
+    assert "renamed" in text_of(browser, url)
+    assert browser.post(url, {"post": "yes"}).url == SCHEDULES + SECOND
+    assert not Schedule.objects.using("second").filter(pk=50).exists() and Schedule.objects.filter(pk=50).exists()
+
+
+def link(client: Client, page: str, url: str) -> str:
+    """Return the address of the link of a page whose path ends with `url` and that has parameters."""
+    [found] = set(re.findall(rf'href="([^"]*{url}\?[^"]*)"', text_of(client, page)))
+    return html.unescape(found)
+
+
 def test_navigation_switches_between_databases(browser: Browser) -> None:
     page = text_of(browser, JOBS + SECOND)
     assert f'<a href="{JOBS}">default</a>' in page
@@ -139,9 +177,19 @@ def test_navigation_switches_between_databases(browser: Browser) -> None:
     assert "“second”" in text_of(browser, f"{JOBS}doctor/{SECOND}")
 
 
+def test_question_after_a_form_offers_no_switch(browser: Browser) -> None:
+    job = make_job("second")
+    Job.objects.using("second").update(state="succeeded", finished_at=timezone.now())
+    shown = shown_by(browser, f"{JOBS}{job.pk}/change/{SECOND}")
+    asked = browser.post(f"{JOBS}{job.pk}/retry/{SECOND}", shown).content.decode()
+    assert "has succeeded already" in asked and f'<a href="/admin/pgqueue/deadjob/{SECOND}">' in asked
+    assert 'aria-current="true"' not in asked
+
+
 def test_unknown_database_is_not_found(browser: Browser) -> None:
-    for page in (JOBS, f"{JOBS}doctor/", "/admin/pgqueue/pause/"):
+    for page in (JOBS, f"{JOBS}doctor/", PAUSES):
         assert browser.get(f"{page}?database=third").status_code == 404
+    assert browser.get(f"{SCHEDULES}add/?_changelist_filters=database%3Dthird").status_code == 404
 
 
 def test_navigation_with_one_database_offers_no_switch(operator: Client) -> None:

@@ -105,6 +105,9 @@ def test_edit_is_linked_from_both_jobs_and_logged(editor: Client, make_job: JobM
             '<th scope="row">y</th><td>not passed</td><td>2</td>',
         ):
             assert row in page, row
+        history = unescape(editor.get(f"{JOBS}{each.pk}/history/").content.decode())
+        assert f'{label} <a href="{JOBS}{other.pk}/change/">#{other.pk}</a>' in history
+        assert '<th scope="row">x</th><td>1</td><td>not passed</td>' in history
     logged = {entry.object_id: entry.change_message for entry in LogEntry.objects.all()}
     assert logged == {
         str(job.pk): f"Edited and retried as job #{new.pk}. Changed arguments: args, x, y.",
@@ -121,6 +124,9 @@ def test_edit_difference_is_hidden_without_permission_and_erased_with_arguments(
     other.force_login(make_user("view_job", name="other"))
     page = other.get(f"{JOBS}{job.pk}/change/").content.decode()
     assert "hunter" not in page and "Retried with other arguments as" in page
+    for each in (job, new_job(job)):
+        past = other.get(f"{JOBS}{each.pk}/history/").content.decode()
+        assert "hunter" not in past and "with other arguments" in past and "Hidden: you do not" in past
     history.erase(jobs=[job.pk])
     assert not AuditedJob.objects.filter(detail__isnull=False).exists()
     assert editor.get(f"{JOBS}{new_job(job).pk}/change/").status_code == 200

@@ -83,9 +83,17 @@ def post_everything(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]
 
 def test_registered_urls_include_every_list_and_operation(jobs: list[Job]) -> None:
     found = list(urls(jobs[0]))
-    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 14
+    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 13
     assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in OPERATIONS} <= set(found)
     assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "pause", "schedule", "worker")} <= set(found)
+
+
+def test_forms_questions_and_histories_have_navigation(operator: Client, jobs: list[Job], make_job: JobMaker) -> None:
+    question = operator.post(f"{list_of(Job)}{make_job('succeeded').pk}/retry/")
+    assert type(question.context["original"]) is str  # a theme takes anything else for a row
+    histories = [operator.get(f"{list_of(model)}{jobs[0].pk}/history/") for model in (Job, Pause, Schedule)]
+    for page in (question, *histories, operator.get(f"{list_of(Pause)}add/")):
+        assert b'class="pgqueue-navigation"' in page.content, page.request["PATH_INFO"]
 
 
 @pytest.mark.quick

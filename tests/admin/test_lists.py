@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -13,12 +14,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_pgqueue import stats
+from django_pgqueue import lifecycle, stats
 from django_pgqueue.admin import paginator
-from django_pgqueue.job_search import search
+from django_pgqueue.job_search import ready_jobs, search
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker, add_execution
-from tests.test_sql import nodes
+from tests.test_sql import nodes, rows_read
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +143,17 @@ def plans(client: Client, url: str) -> list[str]:
     return found
 
 
+def reads(client: Client, url: str) -> Iterator[list[Any]]:
+    """Yield the nodes of the plan of each search for ready jobs that a page runs, with the rows that it read."""
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(url).status_code == 200
+    for query in captured:
+        if "pgqueue:ready_in_lanes" in query["sql"]:
+            with connection.cursor() as cursor:
+                cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + query["sql"].replace("%", "%%"), [])
+                yield list(nodes(cursor.fetchone()[0][0]["Plan"]))
+
+
 @pytest.mark.usefixtures("many_jobs")
 @pytest.mark.parametrize(
     "query",
@@ -251,6 +263,27 @@ def test_filter_due_finds_jobs_behind_many_scheduled_ones(operator: Client, make
     scheduled = operator.get(JOBS, {"state": "scheduled"}).context["cl"]
     assert scheduled.result_count == 2000
     assert not {job.pk for job in due} & {job.pk for job in scheduled.result_list}
+
+
+@pytest.mark.usefixtures("many_jobs")
+def test_ready_jobs_of_a_task_read_a_bounded_number_of_rows(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five lanes with 400 jobs each share a bound of 500, so 100 jobs and the next one are read of each."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_job (task_name, queue_name, arguments) "
+            "SELECT 'app.many', 'queue' || n % 5, '{}' FROM generate_series(1, 2000) AS n"
+        )
+    lanes = len(lifecycle.scan_lanes(connection).due_in)
+    monkeypatch.setattr(ready_jobs, "READY_SEARCHED", 100 * lanes)
+    page = operator.get(JOBS, {"state": "ready", "task": "app.none"})
+    assert "No such job among the first 100 jobs of each queue and priority. Other jobs" in page.content.decode()
+    read = 0
+    for query in reads(operator, f"{JOBS}?state=ready&task=app.none"):
+        read += sum(rows_read(node) for node in query if node.get("Index Name") == "pgqueue_job_ready")
+    assert 100 * lanes <= read <= 130 * lanes
+    monkeypatch.setattr(ready_jobs, "LANES_SEARCHED", 2)
+    page = operator.get(JOBS, {"state": "ready", "task": "app.none"})
+    assert f"first {50 * lanes} jobs of each of the first 2 queues and priorities" in page.content.decode()
 
 
 @pytest.mark.parametrize("lookup", ["arguments__icontains", "executions__error__contains", "task_name__regex", "state"])

@@ -38,6 +38,16 @@ def values(job: Job) -> tuple[str, int]:
     return job.queue_name, job.priority
 
 
+def test_delete_is_the_last_and_quiet_button(client_of: Callable[..., Client], make_job: JobMaker) -> None:
+    client = client_of("view_job", "retry_job", "delete_job", "view_arguments", "edit_and_retry_job")
+    job = make_job("dead", task_name=tasks.add.name)
+    page = client.get(f"{JOBS}{job.pk}/change/").content.decode()
+    tools = page.split("pgqueue-tools")[1].split("</ul>")[0]
+    places = [tools.index(f">{label}</") for label in ("Retry", "Edit and retry", "History", "Delete")]
+    assert places == sorted(places)
+    assert tools.count("pgqueue-quiet-act") == 1 and 'class="pgqueue-quiet-act">Delete<' in tools
+
+
 @pytest.mark.quick
 def test_move_asks_for_the_queue_then_moves(client: Client, make_job: JobMaker) -> None:
     job, run_after = make_job(run_after=LATER), LATER

@@ -1,4 +1,4 @@
-"""The admin's list of pauses: pause, resume, clear after a confirmation with the count, and permissions."""
+"""The admin's list of pauses: pause, resume, links to the jobs behind a pause, and permissions."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.contrib.admin import AdminSite
 from django.contrib.admin.models import LogEntry
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import path
 from django.utils import timezone
 
 from django_pgqueue import control, registry
-from django_pgqueue.models import Job, Pause
+from django_pgqueue.admin import PauseAdmin
+from django_pgqueue.models import Pause
 from django_pgqueue.task import Task
 from tests.app import tasks
 
 from .conftest import JobMaker, add_execution
 
 LIST = "/admin/pgqueue/pause/"
+only_pauses = AdminSite()
+only_pauses.register(Pause, PauseAdmin)
+urlpatterns = [path("admin/", only_pauses.urls)]
+"""The URLs of a site where only the pauses are registered."""
 FORM = {"kind": "queue", "name": "mail", "paused_until_0": "", "paused_until_1": "", "reason": "the server is down"}
 
 
@@ -33,7 +42,7 @@ def test_pause_form_records_user_and_reason(operator: Client) -> None:
     assert (str(pause), pause.paused_by, pause.reason) == ("queue mail", "staff", "the server is down")
     assert LogEntry.objects.get().object_id == str(pause.pk)
     page = operator.get(LIST).content.decode()
-    assert "staff" in page
+    assert "staff" in page and "pgqueue-state pgqueue-paused" in page
     assert "the server is down" in page
 
 
@@ -82,35 +91,51 @@ def test_resume_action_deletes_the_pause(operator: Client) -> None:
     assert not Pause.objects.exists()
 
 
-def test_clear_action_confirmed_cancels_only_counted_jobs(operator: Client, make_job: JobMaker) -> None:
-    jobs = [make_job(queue_name="mail"), make_job(queue_name="mail", run_after=timezone.now() + timedelta(days=1))]
-    running, other = make_job("running", queue_name="mail"), make_job()
-    control.pause("mail")
-    pause = Pause.objects.get()
-    page = run_action(operator, "clear_selected", pause)
-    assert "<strong>2</strong>" in page
-    assert not Job.objects.filter(state="cancelled").exists()
-    [shown_at] = re.findall('name="shown_at" value="([0-9]+)"', page)
-    later = make_job(queue_name="mail")
-    answer = run_action(operator, "clear_selected", pause, confirmed="1", shown_at=shown_at)
-    assert "Queue mail: 2 jobs cancelled." in answer, (
-        "clearing has to cancel the counted jobs, but not the job that was enqueued after the count"
-    )
-    assert Job.objects.get(pk=later.pk).state == "ready"
-    states = dict(Job.objects.exclude(pk=later.pk).values_list("pk", "state"))
-    assert states == {jobs[0].pk: "cancelled", jobs[1].pk: "cancelled", running.pk: "running", other.pk: "ready"}
-    assert Pause.objects.exists()
+def test_resume_action_leaves_a_pause_that_the_page_did_not_show(operator: Client) -> None:
+    control.pause("mail", by="ada")
+    control.pause("reports")
+    shown = {"shown_pauses": re.findall('name="shown_pauses" value="([^"]+)"', operator.get(LIST).content.decode())}
+    control.resume("mail")
+    control.pause("mail", by="bob")
+    Pause.objects.filter(name="mail").update(paused_at=timezone.now() + timedelta(seconds=5))
+    chosen = [pause.pk for pause in Pause.objects.all()]
+    answer = operator.post(LIST, {"action": "resume_selected", "_selected_action": chosen, **shown}, follow=True)
+    assert list(Pause.objects.values_list("name", "paused_by")) == [("mail", "bob")]
+    assert "Queue mail was paused again since the page was shown, so it stays paused." in answer.content.decode()
+    assert "Queue reports is resumed." in answer.content.decode()
 
 
-def test_clear_action_without_cancel_permission_is_refused(
-    client_of: Callable[..., Client], make_job: JobMaker
+def test_pause_list_links_the_preview_that_cancels_waiting_jobs(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = client_of("view_pause", "pause_queue")
-    job = make_job(queue_name="mail")
+    renamed: Task[..., None] = Task(func=tasks.noop.func, aliases=("app.former",))
+    for name in ("app.former", renamed.name):
+        monkeypatch.setitem(registry._tasks, name, renamed)
+        make_job(task_name=name)
+    make_job(task_name="app.other", queue_name="mail")
+    make_job(task_name="app.other")
     control.pause("mail")
-    run_action(client, "clear_selected", Pause.objects.get(), confirmed="1")
-    job.refresh_from_db()
-    assert job.state == "ready"
+    control.pause(task=renamed)
+    text = operator.get(LIST).content.decode()
+    links = re.findall(r'<a href="([^"]+)" aria-label="Cancel waiting… ([^"]+)">Cancel waiting…<', text)
+    assert sorted(name for _url, name in links) == sorted(["app.former", "mail", renamed.name])
+    for url, _name in links:
+        assert (
+            "<strong>1</strong> job meets the filter now." in operator.get(url.replace("&amp;", "&")).content.decode()
+        )
+
+
+def test_pause_list_without_cancel_permission_links_no_preview(client_of: Callable[..., Client]) -> None:
+    control.pause("mail")
+    client = client_of("view_pause", "view_job", "pause_queue")
+    assert "Cancel waiting" not in client.get(LIST).content.decode()
+
+
+@pytest.mark.urls("tests.admin.test_pauses")
+def test_pause_list_on_a_site_without_jobs_links_no_preview(operator: Client) -> None:
+    control.pause("mail")
+    text = operator.get(LIST).content.decode()
+    assert "queue mail" in text and "Cancel waiting" not in text
 
 
 @pytest.mark.parametrize("until", [None, timedelta(hours=1)])
@@ -127,6 +152,28 @@ def test_job_page_paused_task_shows_the_pause(operator: Client, make_job: JobMak
     text = operator.get(page).content.decode()
     assert "Paused by" not in text and "paused, due" not in text
     assert "waiting for a worker, due for" in text
+
+
+@pytest.mark.parametrize("sees_pauses", [True, False])
+def test_pages_link_the_pause_itself(client_of: Callable[..., Client], make_job: JobMaker, sees_pauses: bool) -> None:
+    client = client_of("view_job", *(["view_pause"] if sees_pauses else []))
+    job = make_job(queue_name="mail", task_name="app.add")
+    control.pause("mail", reason="SMTP is down")
+    control.pause(task="app.add", reason="<b>")
+    control.pause("other")
+    pages = [
+        client.get(url).content.decode()
+        for url in (f"/admin/pgqueue/job/{job.pk}/change/", "/admin/pgqueue/job/queue/?queue=mail")
+    ]
+    links = [set(re.findall(rf'href="({LIST}\?[^"]+)"', page)) for page in pages]
+    mail, task = (f"{LIST}?kind={kind}&amp;name={name}" for kind, name in (("queue", "mail"), ("task", "app.add")))
+    assert links == ([{mail, task}, {mail}] if sees_pauses else [set(), set()])
+    assert all("SMTP is down" in page for page in pages)
+    assert ">Pause of the queue mail</a>" in pages[0] or not sees_pauses
+    if sees_pauses:
+        listed = client.get(mail.replace("&amp;", "&")).context["cl"].result_list
+        assert [str(pause) for pause in listed] == ["queue mail"]
+        assert client.get(f"{LIST}?reason=x").status_code == 400
 
 
 def test_job_page_paused_retry_shows_attempt_and_pause(operator: Client, make_job: JobMaker) -> None:
@@ -167,3 +214,17 @@ def test_pause_list_counts_running_jobs_of_each_pause(operator: Client, make_job
     add_execution(make_job("dead", queue_name="mail"))
     page = operator.get(LIST).content.decode()
     assert re.findall(r'field-running">([^<]*)<', page) == ["2", "2"]
+
+
+@pytest.mark.usefixtures("many_jobs")
+def test_pause_list_counts_waiting_jobs_by_index(operator: Client) -> None:
+    control.pause("queue0")
+    with CaptureQueriesContext(connection) as captured:
+        operator.get(LIST)
+    counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and '"pgqueue_job"' in query["sql"]]
+    assert counts
+    for statement in counts:
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN " + statement.replace("%", "%%"), [])
+            plan = "\n".join(row[0] for row in cursor.fetchall())
+        assert "Seq Scan on pgqueue_job" not in plan, plan

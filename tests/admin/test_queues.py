@@ -1,4 +1,4 @@
-"""The pages of the queues: one row each, one click to pause and resume, and waiting jobs cancelled after a question."""
+"""The pages of the queues: one row each, one click to pause and resume, and a bulk act on waiting jobs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import control
-from django_pgqueue.models import Job, Pause, Worker
+from django_pgqueue.models import AuditEntry, Job, Pause, Worker
 from tests.admin.test_databases import browser as browser
 from tests.admin.test_databases import second as second
 
 from .conftest import JobMaker
 
 PAGE, DOCUMENT = "/admin/pgqueue/job/queues/", "/admin/pgqueue/job/queues.json"
-PAUSE, RESUME, CLEAR = f"{PAGE}pause/", f"{PAGE}resume/", f"{PAGE}clear/"
+PAUSE, RESUME = f"{PAGE}pause/", f"{PAGE}resume/"
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -87,7 +87,7 @@ def test_pause_and_resume_take_one_click(operator: Client, make_job: JobMaker) -
     pause = Pause.objects.get()
     assert (pause.kind, pause.name, pause.paused_by, pause.paused_until) == ("queue", "mail", "staff", None)
     assert "Queue mail is paused." in text
-    assert re.search(r"paused since [-0-9]+ [:0-9]+ by staff · draining: 1 still running", row_of(text, "mail"))
+    assert re.search(r"paused since [-0-9]+ [:0-9]+ by staff</a> · draining: 1 still running", row_of(text, "mail"))
     text = posted(operator, "resume", "mail")
     assert "Queue mail is resumed." in text and not Pause.objects.exists()
     assert [entry.get_change_message() for entry in LogEntry.objects.order_by("pk")] == ["Paused.", "Resumed."]
@@ -137,6 +137,14 @@ def test_acts_on_another_pause_than_shown_are_refused(operator: Client, make_job
     assert Pause.objects.exists() and not LogEntry.objects.exists()
 
 
+def test_acts_ignore_nul_which_postgresql_cannot_store(operator: Client, make_job: JobMaker) -> None:
+    make_job(queue_name="mail")
+    assert "is paused" in posted(operator, "pause", "mail", reason="a\0b")
+    assert Pause.objects.get().reason == "ab"
+    for act in (PAUSE, RESUME):
+        assert operator.post(act, {"queue": "ma\0il"}).status_code in {200, 302}
+
+
 def test_resume_works_for_a_name_written_by_hand(operator: Client) -> None:
     pause = Pause.objects.create(kind="queue", name="<b> x/y")
     moment = re.findall(r'name="shown_pause" value="(\d+)"', text_of(operator))
@@ -145,30 +153,24 @@ def test_resume_works_for_a_name_written_by_hand(operator: Client) -> None:
     assert not Pause.objects.exists()
 
 
-def test_cancel_waiting_asks_and_cancels_only_counted_jobs(operator: Client, make_job: JobMaker) -> None:
-    counted = [make_job(queue_name="mail"), make_job(queue_name="mail", run_after=timezone.now() + timedelta(days=1))]
-    counted.append(make_job(queue_name="mail", limit_key="customers:7"))
-    running, other = make_job("running", queue_name="mail"), make_job()
-    page = posted(operator, "clear", "mail")
-    assert "<strong>3</strong> jobs of queue <strong>mail</strong>" in page
-    assert not Job.objects.filter(state="cancelled").exists()
-    fields = dict(re.findall(r'<input type="hidden" name="(queue|confirmed|shown_at|back)" value="([^"]*)"', page))
-    later = make_job(queue_name="mail", enqueued_at=timezone.now() + timedelta(seconds=5))
-    text = operator.post(CLEAR, fields, follow=True).content.decode()
-    assert "Queue mail: 3 jobs cancelled." in text
-    assert set(Job.objects.filter(state="cancelled").values_list("pk", flat=True)) == {job.pk for job in counted}
-    assert Job.objects.filter(pk__in=[running.pk, other.pk, later.pk], state="cancelled").count() == 0
-    assert LogEntry.objects.get().get_change_message() == "Cleared: 3 jobs cancelled."
-    assert "No job of queue none is waiting." in operator.post(CLEAR, {"queue": "none"}, follow=True).content.decode()
+def test_cancel_waiting_is_a_bulk_act_on_the_queue(operator: Client, make_job: JobMaker) -> None:
+    waiting = [make_job(queue_name="mail"), make_job(queue_name="mail", run_after=timezone.now() + timedelta(days=1))]
+    make_job("running", queue_name="mail")
+    make_job()
+    make_job("running", queue_name="busy")
+    text = text_of(operator)
+    [link] = re.findall(r'href="([^"]+)" class="button">Cancel waiting', row_of(text, "mail"))
+    assert "Cancel waiting" not in row_of(text, "busy"), "no job of it waits"
+    page = text_of(operator, link.replace("&amp;", "&"))
+    assert "<strong>2</strong> jobs meet the filter now." in page
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page))
+    operator.post("/admin/pgqueue/job/bulk_preview/request/", fields)
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.filter) == ("cancel", {"word": "ready", "queue_name": "mail"})
+    assert Job.objects.filter(state="ready", queue_name="mail").count() == len(waiting), "workers cancel them"
 
 
-def test_cancel_without_confirmed_time_cancels_nothing(operator: Client, make_job: JobMaker) -> None:
-    make_job(queue_name="mail")
-    operator.post(CLEAR, {"queue": "mail", "confirmed": "1"})
-    assert Job.objects.get().state == "ready"
-
-
-@pytest.mark.parametrize("url", [PAUSE, RESUME, CLEAR])
+@pytest.mark.parametrize("url", [PAUSE, RESUME])
 def test_acts_take_only_post(operator: Client, url: str) -> None:
     answer = operator.get(url, {"queue": "mail"})
     assert answer.status_code == 405 and answer.headers["Allow"] == "POST"
@@ -179,7 +181,6 @@ def test_acts_need_their_permissions(client_of: Callable[..., Client], make_job:
     client = client_of("view_job", "pause_queue")
     text = text_of(client)
     assert "Pause" in row_of(text, "mail") and "Cancel waiting" not in text
-    assert client.post(CLEAR, {"queue": "mail", "confirmed": "1"}).status_code == 403
     client.logout()
     assert client.post(PAUSE, {"queue": "mail", "shown_pause": ""}).status_code == 302
     assert not Pause.objects.exists()
@@ -205,6 +206,7 @@ def test_page_of_a_queue_shows_lanes_and_returns_after_an_act(operator: Client, 
     url = "/admin/pgqueue/job/queue/?queue=mail"
     text = text_of(operator, url)
     assert "Queue mail" in text and "Waiting jobs by priority" in text
+    assert ' aria-current="page">Queues<' in text
     assert re.findall(r'<th scope="row">(-?\d+)</th><td>(\d+)</td>', text) == [("5", "1"), ("0", "2")]
     answer = operator.post(PAUSE, form_of(text, "mail", "pause"))
     assert answer.headers["Location"] == url

@@ -106,7 +106,7 @@ def test_list_shows_the_last_job_and_its_state(planner: Client, db: None) -> Non
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("enabled = false", "paused"),
+        ("enabled = false", 'pgqueue-paused">paused<'),
         ("expression = 'whenever'", "must have five fields"),
         ("time_zone = 'Mars'", "invalid time zone"),
         ("origin = 'code', confirmed_at = now() - interval '1 hour'", "in no worker"),

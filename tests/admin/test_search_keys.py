@@ -21,6 +21,7 @@ from tests.admin.conftest import JobMaker
 from tests.admin.test_lists import plans
 from tests.app import tasks
 
+SELECTED = re.compile(r'name="_selected_action" value="(\d+)"')
 JOBS, DEAD = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/"
 
 
@@ -34,8 +35,7 @@ def bill(monkeypatch: pytest.MonkeyPatch) -> Task[..., Any]:
 
 def found(client: Client, term: str, url: str = JOBS) -> list[int]:
     """Return the ids of the jobs in the list."""
-    text = client.get(url, {"q": term}).content.decode()
-    return [int(number) for number in re.findall(r'name="_selected_action" value="(\d+)"', text)]
+    return [int(number) for number in SELECTED.findall(client.get(url, {"q": term}).content.decode())]
 
 
 def messages_of(client: Client, term: str) -> str:
@@ -54,6 +54,15 @@ def test_search_finds_jobs_by_key_in_both_lists(operator: Client, bill: Any, mak
     assert found(operator, "a:4711", DEAD) == [dead.pk]
     for url in (JOBS, DEAD):
         assert "customer_id:4711" in operator.get(url).content.decode()
+
+
+def test_search_by_key_and_word_finds_jobs_with_that_word(operator: Client, one_of_each: dict[str, Job]) -> None:
+    lifecycle.add_search_keys(connection, {job.pk: {"a": "4711"} for job in one_of_each.values()})
+    for word, job in one_of_each.items():
+        in_state = ("cancelling", "lost", "running") if word == "running" else (word,)
+        expected = [one_of_each[each].pk for each in in_state]
+        text = operator.get(JOBS, {"q": "a:4711", "state": word}).content.decode()
+        assert [int(number) for number in SELECTED.findall(text)] == expected, (word, job)
 
 
 def test_search_of_task_name_with_colon_finds_its_jobs(operator: Client, bill: Any, make_job: JobMaker) -> None:

@@ -12,7 +12,6 @@ from django.test import Client
 from django.utils import timezone
 
 import django_pgqueue
-from django_pgqueue import control
 from django_pgqueue.admin.formatting import LABELS
 from django_pgqueue.models import Execution, Job
 from tests.admin.conftest import JobMaker
@@ -22,25 +21,6 @@ pytestmark = pytest.mark.slow
 
 CSS = Path(django_pgqueue.__file__).parent / "static/pgqueue/admin.css"
 DJANGO_CSS = Path(django.contrib.admin.__file__).parent / "static/admin/css"
-
-
-@pytest.fixture
-def one_of_each(make_job: JobMaker) -> dict[str, Job]:
-    """A job for each word."""
-    later = timezone.now() + timedelta(hours=1)
-    jobs = {
-        "due": make_job(),
-        "scheduled": make_job(run_after=later),
-        "retrying": make_job(run_after=later, attempt=1),
-        "paused": make_job(queue_name="mail"),
-        "running": make_job("running"),
-        "lost": make_job("running"),
-        "cancelling": make_job("running", cancel_requested_at=timezone.now()),
-        **{state: make_job(state) for state in ("succeeded", "dead", "cancelled")},
-    }
-    Execution.objects.filter(job=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
-    control.pause("mail")
-    return jobs
 
 
 def test_filter_by_word_lists_exactly_its_jobs(operator: Client, one_of_each: dict[str, Job]) -> None:

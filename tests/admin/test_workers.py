@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import lifecycle
-from django_pgqueue.models import Execution, Worker, WorkerRequest
+from django_pgqueue.models import AuditEntry, Execution, Worker, WorkerRequest
 from tests.admin.conftest import JobMaker, add_execution
 
 pytestmark = pytest.mark.slow
@@ -152,7 +152,11 @@ def test_stack_of_job_is_requested_shown_and_logged(chief, add_worker, run):
     answered = text_of(chief, page)
     assert "shop.py&quot;, line 7 &lt;b&gt;" in answered and 'http-equiv="refresh"' not in answered
     assert {entry.get_change_message() for entry in LogEntry.objects.all()} == {"Stack requested."}
-    assert {entry.content_type.model for entry in LogEntry.objects.all()} == {"job", "worker"}
+    assert sorted(entry.content_type.model for entry in LogEntry.objects.all()) == ["job", "worker"]
+    history = text_of(chief, f"{JOBS}{execution.job_id}/history/")
+    assert history.count("Request for a stack</a>") == 1 and "</span> vm:7" in history
+    act = text_of(chief, f"{JOBS}bulk_act/?id={AuditEntry.objects.get().pk}")
+    assert "Left unchanged" not in act and f"#{execution.job_id}</a>" in act
 
 
 def test_stack_unanswered_request_says_since_when(chief, add_worker, run):

@@ -126,8 +126,10 @@ def exit_at_once(code: int = 1) -> None:
 
 
 @task
-def hold_the_interpreter(seconds: float) -> None:
+def hold_the_interpreter(seconds: float, started: str | None = None) -> None:
     """Keep the interpreter lock in C code for so long."""
+    if started:
+        Path(started).touch()
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))  # PyDLL, unlike CDLL, does not let go of it
 
 

@@ -39,6 +39,21 @@ BROKEN_WORDS: Final = """() => {
     return found;
 }"""
 
+# Lists whose table is wider than its place, so that the last columns are out of sight.
+CUT_LISTS: Final = """() => [...document.querySelectorAll("#content .results")]
+    .map(results => results.scrollWidth - results.clientWidth).filter(missing => missing > 1)"""
+
+# Links, buttons and fields with something else at their middle, which then gets the click.
+COVERED: Final = """() => [...document.querySelectorAll("#content :is(a, button, input, select, summary)")]
+    .filter(element => {
+        if (!element.checkVisibility() || element.type === "hidden") return false;
+        element.scrollIntoView({block: "center", inline: "center"});
+        const box = element.getClientRects()[0];
+        const found = box && document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+        return !found || !element.contains(found);
+    })
+    .map(element => `${element.tagName.toLowerCase()} ${(element.innerText || element.value || "").trim()}`)"""
+
 RECORD_FOCUS: Final = """() => {
     window.stops = [];
     const look = element => {
@@ -60,7 +75,8 @@ RECORDED: Final = """() => {
 CONTROLS: Final = """() => [...document.querySelectorAll("#content :is(a, button, input[type=submit], summary)")]
     .filter(element => element.checkVisibility()
         && !element.closest(".datetimeshortcuts, .calendarbox, .clockbox, .actions"))
-    .map(element => (element.innerText || element.value || "").trim().replace(/\\d+/g, "0"))"""
+    .map(element => (element.innerText || element.value || "").trim()
+        .replace(/\\d+( (ms|s|min|h|d)\\b)?/g, "0").replace(/0( 0)+/g, "0"))"""
 
 
 class Stop(NamedTuple):
@@ -85,6 +101,18 @@ def broken_words(page: Page) -> list[str]:
     return found
 
 
+def cut_lists(page: Page) -> list[int]:
+    """Return for each list that does not fit how many pixels of it are out of sight."""
+    found: list[int] = page.evaluate(CUT_LISTS)
+    return found
+
+
+def covered(page: Page) -> list[str]:
+    """Return the links, buttons and fields that another element covers."""
+    found: list[str] = page.evaluate(COVERED)
+    return found
+
+
 def top_of(page: Page, selector: str) -> float:
     """Return the distance of the first such element from the top of the page."""
     box = page.locator(selector).first.bounding_box()
@@ -93,7 +121,7 @@ def top_of(page: Page, selector: str) -> float:
 
 
 def controls(page: Page) -> set[str]:
-    """Return the text of all links and buttons of the page's content, with 0 for each number."""
+    """Return the text of all links and buttons of the page's content, with 0 for each number and each age."""
     return set(page.evaluate(CONTROLS))
 
 

@@ -54,7 +54,7 @@ SCHEDULES: Final = (
 ROLLUP: Final = (
     "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, exception_class, succeeded, retried, dead, "
     "wait_seconds, run_seconds, wait_buckets, wait_counts, run_buckets, run_counts) "
-    f"SELECT 'minute', date_trunc('minute', {NOW}) - n * interval '1 min', %(queue)s, %(task)s, %(exception)s, "
+    f"SELECT 'part', date_trunc('minute', {NOW}) - n * interval '1 min', %(queue)s, %(task)s, %(exception)s, "
     "%(succeeded)s * k, %(retried)s * k, %(dead)s * k, 2.0 * k, 0.4 * k, ARRAY[%(wait)s, %(wait)s + 6], "
     "ARRAY[3 * k, k], ARRAY[%(run)s, %(run)s + 5], ARRAY[3 * k, k] "
     "FROM generate_series(%(first)s, %(last)s) AS n, LATERAL (SELECT 1 + (n * 7 + n / 3) %% 5 AS k) AS size"

@@ -6,6 +6,7 @@ The fixture `open_context` fails each test in which a page breaks the strict Con
 from __future__ import annotations
 
 import pytest
+from playwright.sync_api import expect
 
 from . import axe, layout
 from .chromium import PHONE
@@ -29,8 +30,25 @@ def test_page_fits_desktop_and_phone(open_context, name):
     visit(page, name)
     assert layout.too_wide(page) == []
     assert layout.broken_words(page) == []
+    assert layout.cut_lists(page) == []
+    assert layout.covered(page) == []
     page.set_viewport_size(PHONE)
     assert layout.too_wide(page) == []
+    assert layout.covered(page) == []
+
+
+def test_schedule_has_navigation_above_buttons(page):
+    visit(page, "schedule")
+    assert layout.top_of(page, ".pgqueue-navigation") < layout.top_of(page, ".pgqueue-tools")
+
+
+@pytest.mark.parametrize("name", ["overview", "doctor"])
+def test_navigation_on_phone_is_one_row_with_own_link(open_context, name):
+    page = visit(open_context(viewport=PHONE, has_touch=True).new_page(), name)
+    links = page.get_by_role("navigation", name="Job queue").get_by_role("link")
+    boxes = [link.bounding_box() for link in links.all()]
+    assert len({box["y"] for box in boxes}) == 1
+    expect(links.and_(page.locator("[aria-current=page]"))).to_be_in_viewport(ratio=1)
 
 
 @pytest.mark.parametrize("name", FILTERED)

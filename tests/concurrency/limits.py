@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Cursor, KeyClaim, KeyToClaim, Lane
+from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle.limits import KeyClaim, KeyToClaim
 from django_pgqueue.limits import Limit
 from tests import helpers
 
@@ -27,7 +28,7 @@ def add(connection: Any, limit_key: str, count: int = 1, **changes: Any) -> list
 def found(connection: Any, *, after_key: str = "", known: dict[str, Cursor] | None = None, **bounds: int) -> Any:
     """Search the keys of the default lane."""
     bounds = {"wanted": 100, "visits": 1000, **bounds}
-    return lifecycle.find_keys(connection, LANE, after_key=after_key, known=known or {}, **bounds)
+    return lifecycle.limits.find_keys(connection, LANE, after_key=after_key, known=known or {}, **bounds)
 
 
 def claim(
@@ -43,13 +44,13 @@ def claim(
     """Lock the keys, or those with due jobs, and claim from them in the same transaction."""
     with connection.transaction():
         locked = (
-            lifecycle.lock_keys(connection, keys)
+            lifecycle.limits.lock_keys(connection, keys)
             if keys
             else [key.limit_key for key in found(connection) if key.is_locked]
         )
         if not locked:
             return KeyClaim([], [])
-        return lifecycle.claim_keys(
+        return lifecycle.limits.claim_keys(
             connection,
             LANE,
             [KeyToClaim(key, limit, cursor, open_after) for key in locked],

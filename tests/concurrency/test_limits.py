@@ -121,7 +121,7 @@ def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, m
     add(engine, "two:a")
     lanes, options = LimitedLanes(), {"limit": 1, "free_slots": 1, "worker_id": 1, "lease_seconds": 30.0}
     with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, LANE, **options)) as claiming:
-        assert lifecycle.lock_keys(second, ["two:a"]) == []
+        assert lifecycle.limits.lock_keys(second, ["two:a"]) == []
     assert len(claiming.result()) == 1
 
 
@@ -129,7 +129,7 @@ def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
     """The first session has locked the key, but has not counted. It must see what was committed before its lock."""
     add(engine, "two:a", 4)
     with engine.transaction():
-        assert lifecycle.lock_keys(engine, ["two:a"]) == ["two:a"]
+        assert lifecycle.limits.lock_keys(engine, ["two:a"]) == ["two:a"]
         engine.execute("SELECT 1")  # a statement with an older snapshot changes nothing
     assert len(ids(claim(second, TWO))) == 2
     assert ids(claim(engine, TWO)) == []
@@ -239,8 +239,8 @@ def test_prune_removes_only_states_of_full_keys(engine, second):
     engine.execute(STATES, [[-2, -2, 1, -2, -2, 0, -2], [None, -2, None, 1, None, None, -2]])
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_limit_state WHERE id = 5 FOR UPDATE")
-        assert lifecycle.prune_limit_states(engine, 0, 4) == (2, 4)
-        assert lifecycle.prune_limit_states(engine, 4, 4) == (1, None)
+        assert lifecycle.limits.prune_limit_states(engine, 0, 4) == (2, 4)
+        assert lifecycle.limits.prune_limit_states(engine, 4, 4) == (1, None)
     assert [row[0] for row in engine.execute("SELECT id FROM pgqueue_limit_state ORDER BY id")] == [3, 4, 5, 6]
 
 
@@ -249,7 +249,7 @@ def test_claim_whose_state_is_pruned_meanwhile_spends_its_token(engine, second, 
     engine.execute(STATES, [[-2], [None]])
     [job_id] = add(engine, "rate:1")
     with gates("CLAIM_KEYS", engine, lambda: claim(engine, RATE)) as claiming:
-        assert lifecycle.prune_limit_states(second).removed == 1
+        assert lifecycle.limits.prune_limit_states(second).removed == 1
     assert ids(claiming.result()) == [job_id]
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state WHERE full_at > now()") == 1
 
@@ -308,7 +308,7 @@ def test_jobs_of_a_limit_that_became_ordered_run_one_by_one(engine):
     old = add(engine, "one:a", 2)
     [new] = add(engine, "one:a", order=1)
     for job_id in (new, *old):
-        assert lifecycle.next_of_key(engine, LANE, "one:a", is_ordered=True) == job_id
+        assert lifecycle.limits.next_of_key(engine, LANE, "one:a", is_ordered=True) == job_id
         begun = claim(engine, ONE_BY_ONE)
         assert ids(begun) == [job_id]
         assert ids(claim(engine, ONE_BY_ONE)) == []
@@ -341,8 +341,8 @@ def test_search_visits_keys_in_order_and_locks_due_ones(engine, second):
         late, due = found(engine)
         assert (late.limit_key, late.is_locked) == ("two:a", None) and 59 < late.due_seconds <= 60
         assert (due.limit_key, due.is_locked) == ("two:b", True) and due.due_seconds <= 0
-        assert lifecycle.lock_keys(second, ["two:a", "two:b"]) == ["two:a"]
-    assert lifecycle.lock_keys(second, ["two:b"]) == ["two:b"]
+        assert lifecycle.limits.lock_keys(second, ["two:a", "two:b"]) == ["two:a"]
+    assert lifecycle.limits.lock_keys(second, ["two:b"]) == ["two:b"]
     assert [key.limit_key for key in found(engine, after_key="two:a")] == ["two:b"]
 
 
@@ -375,7 +375,7 @@ def test_scan_returns_each_lane_of_limited_jobs(engine):
     helpers.make_job(engine, queue_name="plain")
     engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE id = 1")
     lanes = [Lane("default", 7, True), LANE, Lane("mail", 0, True)]
-    assert lifecycle.scan_limited_lanes(engine) == lanes
+    assert lifecycle.limits.scan_limited_lanes(engine) == lanes
     assert list(lifecycle.scan_lanes(engine).due_in) == [Lane("plain", 0)]
 
 

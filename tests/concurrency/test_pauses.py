@@ -157,8 +157,24 @@ def test_drain_claim_by_earlier_scan_is_waited_for(engine, jobs, monkeypatch):
         claimed.extend([] if claimed else helpers.claim_all(engine, MAIL, limit=1))
         return found
 
-    monkeypatch.setattr(control, "running", lambda *args, **options: SimpleNamespace(count=count_then_claim))
+    monkeypatch.setattr(control, "running_behind", lambda *args, **options: SimpleNamespace(count=count_then_claim))
     assert control.drain("mail", timeout=1.5) == len(claimed) == 1
+
+
+def test_clear_job_claimed_meanwhile_is_not_asked_to_stop(engine, monkeypatch):
+    job_ids = helpers.make_jobs(engine, 2, queue_name="mail")
+    find = lifecycle.bulk_acts.waiting_jobs
+
+    def find_then_claim(*args, **options):
+        for batch in find(*args, **options):
+            helpers.claim_all(engine, MAIL, limit=1)
+            yield batch
+
+    monkeypatch.setattr(lifecycle.bulk_acts, "waiting_jobs", find_then_claim)
+    assert control.clear("mail") == 1
+    rows = helpers.rows_of(engine, "pgqueue_job")
+    assert [rows[job_id]["state"] for job_id in job_ids] == ["running", "cancelled"]
+    assert rows[job_ids[0]]["cancel_requested_at"] is None
 
 
 def test_clear_queue_cancels_only_its_ready_jobs(engine, second):

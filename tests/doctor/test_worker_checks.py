@@ -21,11 +21,15 @@ from django_pgqueue.worker.execution.error_text import class_path
 from tests.admin.conftest import add_execution
 from tests.app import tasks
 
-from .conftest import assert_finding, find
+from .conftest import assert_finding, find, run_sql
 
 pytestmark = pytest.mark.django_db
 
 MINUTE = timedelta(minutes=1)
+INSTALLATION = (
+    "INSERT INTO pgqueue_installation (id, system_identifier, database_oid, environment, adopted_by) "
+    "VALUES (1, %s, %s, %s, 'the first worker, on db1')"
+)
 
 
 def add_worker(silent: timedelta = timedelta(), **columns: Any) -> Worker:
@@ -47,6 +51,44 @@ def test_stale_workers_only_lost_ones_of_the_last_day():
         assert find("stale_workers").level is Level.OK
     Worker.objects.filter(pk=lost.pk).update(stopped_at=timezone.now())
     assert find("stale_workers").level is Level.OK
+
+
+def test_installation_of_a_restored_dump_is_reported(role):
+    assert_finding(find("installation"), Level.OK, "to none yet")
+    run_sql(INSTALLATION, "7", 5, "prod\x1b")
+    found = find("installation")
+    assert_finding(found, Level.ERROR, "wait and run no job", r"environment 'prod\x1b', not ''; server 7, not ")
+    assert_finding(found, Level.ERROR, "database with OID 5, not ", "manage.py pgqueue adopt --dry-run")
+    with override_settings(PGQUEUE={"CLONE_GUARD": "warn"}):
+        assert_finding(find("installation"), Level.WARNING, "log a warning and run its jobs")
+    with override_settings(PGQUEUE={"CLONE_GUARD": "off"}):
+        assert_finding(find("installation"), Level.OK, "CLONE_GUARD is off")
+    run_sql("UPDATE pgqueue_installation SET environment = '', database_oid = %s", own_oid())
+    assert_finding(find("installation"), Level.ERROR, "installation: server 7, not ")
+    run_sql("UPDATE pgqueue_installation SET system_identifier = (SELECT system_identifier FROM pg_control_system())")
+    assert_finding(find("installation"), Level.OK, "belongs to this installation")
+    run_sql("UPDATE pgqueue_installation SET system_identifier = ''")
+    assert_finding(find("installation"), Level.WARNING, "Cannot see whether", "GRANT EXECUTE ON FUNCTION")
+    run_sql("UPDATE pgqueue_installation SET environment = 'prod'")
+    assert_finding(find("installation"), Level.ERROR, "installation: environment 'prod', not ''.")
+
+
+def test_installation_without_the_identifier_of_the_server_compares_the_rest(role):
+    run_sql(INSTALLATION, "7", own_oid(), "")
+    run_sql("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
+    run_sql(f"GRANT SELECT ON pgqueue_installation TO {role}")
+    run_sql(f"SET LOCAL ROLE {role}")
+    assert_finding(find("installation"), Level.WARNING, "Cannot see whether", f"TO {role};")
+    run_sql("RESET ROLE")
+    run_sql("UPDATE pgqueue_installation SET database_oid = 5")
+    run_sql(f"SET LOCAL ROLE {role}")
+    assert_finding(find("installation"), Level.ERROR, "installation: database with OID 5, not ")
+
+
+def own_oid() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT oid::bigint FROM pg_database WHERE datname = current_database()")
+        return int(cursor.fetchone()[0])
 
 
 def test_worker_versions_that_differ_are_reported():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.management import CommandError
@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, lifecycle, stats
-from django_pgqueue.job_search import WORDS, search
+from django_pgqueue.job_search import WORDS, ready_jobs, search
 from django_pgqueue.management.subcommands import output
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
@@ -123,6 +123,14 @@ def test_list_limit_says_that_there_are_more(pgqueue):
     assert not pgqueue("jobs", "list", "--limit", "3", "--json").document["has_more"]
 
 
+def test_list_jobs_of_paused_task_are_paused_and_not_due(pgqueue, db):
+    held, due = helpers.make_job(connection, task_name=tasks.add.name), helpers.make_job(connection)
+    control.pause(task=tasks.add.name)
+    assert ids(pgqueue("jobs", "list", "--state", "paused", "--json")) == [held]
+    assert ids(pgqueue("jobs", "list", "--state", "due", "--json")) == [due]
+    assert ids(pgqueue("jobs", "list", "--state", "ready", "--json")) == [held, due]
+
+
 def test_list_search_of_newest_jobs_says_so(pgqueue, monkeypatch):
     monkeypatch.setattr(search, "SEARCHED", 1)
     wanted = die(queue_name="mail")
@@ -135,6 +143,42 @@ def test_list_search_of_newest_jobs_says_so(pgqueue, monkeypatch):
     monkeypatch.setattr(search, "SEARCHED", 5)
     answer = pgqueue("jobs", "list", "--state", "dead", "--queue", "mail", "--json")
     assert (ids(answer), answer.document["searched"]) == ([wanted], "all")
+
+
+def test_list_search_of_lanes_shares_a_bound_and_says_so(pgqueue, db, monkeypatch):
+    """In each queue, the wanted job is the third in line."""
+    for queue_name in ("default", "mail"):
+        helpers.make_jobs(connection, 2, queue_name=queue_name)
+    default, mail = (helpers.make_job(connection, task_name="app.t", queue_name=name) for name in ("default", "mail"))
+    wanted = ("jobs", "list", "--state", "due", "--task", "app.t", "--json")
+    assert (ids(found := pgqueue(*wanted)), found.document["searched"]) == ([default, mail], "all")
+    monkeypatch.setattr(ready_jobs, "READY_SEARCHED", 4)
+    found = pgqueue(*wanted)
+    assert (ids(found), found.document["searched"]) == ([], "among the first 2 jobs of each queue and priority")
+    assert ids(pgqueue(*wanted, "--queue", "mail")) == [mail], "one lane has the whole bound"
+    monkeypatch.setattr(ready_jobs, "LANES_SEARCHED", 1)
+    found = pgqueue(*wanted)
+    assert ids(found) == [default]
+    assert found.document["searched"] == "among the first 4 jobs of each of the first 1 queues and priorities"
+
+
+def test_list_finds_jobs_with_a_limit_beside_the_others(pgqueue, db, monkeypatch):
+    later = datetime.now(UTC) + timedelta(days=1)
+    plain, limited = (helpers.make_job(connection, limit_key=key) for key in (None, "customers:7"))
+    urgent = helpers.make_job(connection, limit_key="customers:7", priority=5)
+    scheduled = helpers.make_job(connection, limit_key="customers:1", run_after=later)
+    retrying = helpers.make_job(connection, limit_key="customers:2", run_after=later)
+    Job.objects.filter(pk=retrying).update(attempt=1)
+    paused = helpers.make_job(connection, limit_key="customers:3", task_name="app.paused")
+    control.pause(task="app.paused")
+    expected = {"due": [urgent, plain, limited], "scheduled": [scheduled], "retrying": [retrying], "paused": [paused]}
+    for word, wanted in expected.items():
+        found = pgqueue("jobs", "list", "--state", word, "--json")
+        assert (ids(found), found.document["searched"]) == (wanted, "all"), word
+    monkeypatch.setattr(ready_jobs, "READY_SEARCHED", 3)
+    found = pgqueue("jobs", "list", "--state", "due", "--json")
+    assert ids(found) == [urgent, plain], "one job of each lane was searched, and customers:1 is the first of its lane"
+    assert found.document["searched"] == "among the first 1 jobs of each queue and priority"
 
 
 def test_list_fits_the_terminal_and_is_whole_in_a_pipe(pgqueue, monkeypatch):

@@ -14,8 +14,10 @@ from django.utils import timezone
 
 from django_pgqueue import control, lifecycle, stats
 from django_pgqueue.management.subcommands import workers_command
-from django_pgqueue.models import Job, Schedule, Worker, WorkerRequest
+from django_pgqueue.models import AuditEntry, Job, Schedule, Worker, WorkerRequest
+from django_pgqueue.states import RequestKind
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker_control import AUDITED_AS
 from tests import helpers
 from tests.app import tasks
 from tests.documents import plain, table
@@ -140,6 +142,7 @@ def test_workers_shows_busy_slots_and_silence(pgqueue):
         for pid in (11, 12, 13)
     )
     Worker.objects.filter(pk=lost).update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
+    Worker.objects.filter(pk__in=(one, stopped)).update(resident_mib=96)
     lifecycle.unregister_worker(connection, stopped)
     lifecycle.claim_one(connection, helpers.make_job(connection), worker_id=one, lease_seconds=60.0)
     workers = pgqueue("workers", "--json").document["workers"]
@@ -147,6 +150,9 @@ def test_workers_shows_busy_slots_and_silence(pgqueue):
     shown = {worker["id"]: (worker["state"], worker["slots_busy"], worker["slots_total"]) for worker in workers}
     assert shown == {one: ("working", 1, 4), lost: ("silent", 0, 4)}
     assert workers[0]["queues"] == ["mail", "pdf"]
+    every = pgqueue("workers", "--all", "--json").document["workers"]
+    assert {worker["id"]: worker["resident_mib"] for worker in every} == {one: 96, lost: None, stopped: 96}
+    assert pgqueue("workers").out.count("96 MiB") == 1 and pgqueue("workers", "--all").out.count("96 MiB") == 2
     assert "stopped" in pgqueue("workers", "--all").out and "1 of 4" in pgqueue("workers").out
 
 
@@ -179,10 +185,10 @@ def worker_that_answers(monkeypatch):
     original = lifecycle.request_of_worker
 
     def answered(*args, **options):
-        request_id = original(*args, **options)
-        if request_id is not None:
-            lifecycle.answer_request(connection, request_id, f"frames of {request_id}\x1b[31m")
-        return request_id
+        added = original(*args, **options)
+        if added is not None:
+            lifecycle.answer_request(connection, added.request_id, f"frames of {added.request_id}\x1b[31m")
+        return added
 
     monkeypatch.setattr(lifecycle, "request_of_worker", answered)
     return worker_id
@@ -194,6 +200,8 @@ def test_workers_action_prints_the_answer(pgqueue, worker_that_answers, action):
     asked = WorkerRequest.objects.get()
     assert out == f"frames of {asked.pk}\\x1b[31m\n"
     assert (asked.kind, asked.execution_id) == (action, 0) and asked.requested_by
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.done_by) == (AUDITED_AS[RequestKind(action)], asked.requested_by)
 
 
 def test_workers_action_without_worker_or_answer_fails(pgqueue, monkeypatch):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
 from django_pgqueue import control
+from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.models import Job, Pause, Schedule
 from tests import helpers
 from tests.documents import CODE, commands, prose
@@ -61,12 +64,21 @@ def subcommand_of(words: tuple[str, ...]) -> tuple[str, ...]:
     return found
 
 
+@contextmanager
+def may_find_errors() -> Iterator[None]:
+    """Accept that the doctor finds an error on the server, which the tests of other processes share."""
+    try:
+        yield
+    except SystemExit as end:
+        assert end.code == ExitCode.FAILED
+
+
 def test_commands_of_pages_for_operators_run_and_change_something(pgqueue: Run, incident: None) -> None:
     assert len(COMMANDS) > 40
     for command in [command for command in COMMANDS if command[0] not in NOT_RUN]:
         words = with_real_ids(command)
         before = contents()
-        with transaction.atomic():
+        with transaction.atomic(), may_find_errors() if words[0] == "doctor" else nullcontext():
             pgqueue(*words)
             is_to_change = subcommand_of(command)[-1] in CHANGING and "--dry-run" not in command
             assert (contents() != before) is is_to_change, command

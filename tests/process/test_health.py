@@ -82,6 +82,7 @@ def test_health_file_follows_worker_from_start_to_end(start, path, tmp_path):
     worker.wait_until(lambda: path.exists() and read(path)["status"] == "ok" and len(read(path)["processes"]) == 2)
     worker.wait_until(lambda: all(process["schedules_age_seconds"] is not None for process in read(path)["processes"]))
     tasks.wait_for_file.enqueue(str(done), started=str(started))
+    worker.wait_until(started.exists)  # a stop would release a claimed job that has not started
     worker.wait_until(lambda: sum(process["running"] for process in read(path)["processes"]) == 1)
     about = read(path)
     assert about["pid"] == worker.process.pid

@@ -80,15 +80,13 @@ def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp
     started = tmp_path / "started"
     job = {
         "sleeps": lambda: tasks.sleep_uninterrupted.enqueue(60, str(started)),
-        "holds the interpreter": lambda: tasks.hold_the_interpreter.enqueue(60),
+        "holds the interpreter": lambda: tasks.hold_the_interpreter.enqueue(60, str(started)),
         "isolated": lambda: tasks.sleep_uninterrupted.enqueue(60, str(started)),
     }[kind]()
     options = ["--isolation", "process"] if kind == "isolated" else []
     worker = start("--concurrency", "1", *options, output=full_pipe)
-    worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())
+    worker.wait_until(started.exists)  # the start is written before the task runs
     [child] = worker.children
-    if kind == "isolated":
-        worker.wait_until(started.exists)  # the claim is written before the job has a process
     family = descendants(child)[1:] if kind == "isolated" else [child, *descendants(child)]
     assert family
     worker.send(signal.SIGSTOP)
@@ -102,11 +100,12 @@ def test_lease_end_with_full_log_pipe_ends_process_in_time(start, full_pipe, tmp
     assert (job.state, job.crashes) == ("ready", 0)
 
 
-def test_lease_end_without_stop_does_not_charge_job(start, full_pipe):
+def test_lease_end_without_stop_does_not_charge_job(start, full_pipe, tmp_path):
     """The supervisor reads from shared memory why the process ended."""
-    job = tasks.hold_the_interpreter.enqueue(4)
+    started = tmp_path / "started"
+    job = tasks.hold_the_interpreter.enqueue(4, str(started))
     worker = start("--concurrency", "1", output=full_pipe)
-    worker.wait_until(lambda: Execution.objects.filter(job=job, started_at__isnull=False).exists())
+    worker.wait_until(started.exists)
     [child] = worker.children
     worker.send(signal.SIGSTOP)
     wait_until(lambda: not is_alive(child), 10)

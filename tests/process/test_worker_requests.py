@@ -26,8 +26,8 @@ def test_worker_requests_stacks_and_stop_are_answered(start, tmp_path):
     assert registered.supervisor_pid == worker.process.pid
 
     def ask(kind, execution_id=0):
-        request_id = worker_control.request(registered.pk, kind, "default", execution_id=execution_id, by="ada")
-        answered = WorkerRequest.objects.filter(pk=request_id, answered_at__isnull=False)
+        asked = worker_control.request(registered.pk, kind, "default", execution_id=execution_id, by="ada")
+        answered = WorkerRequest.objects.filter(pk=asked.request_id, answered_at__isnull=False)
         return worker.wait_until(answered.first, 5).answer
 
     for job, function in zip(jobs, ("wait_for_file", "await_file", "wait_apart"), strict=True):

@@ -125,6 +125,18 @@ def test_why_without_live_worker_says_so(connection, add_worker):
     assert_why(job_id, Reason.QUEUE_NOT_SERVED, "1 worker process runs, and none of them serves the queue default")
 
 
+def test_why_without_worker_of_this_installation_says_what_workers_wait_for(connection, settings):
+    job_id = helpers.make_job(connection)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_installation (id, system_identifier, database_oid, environment) VALUES (1, '7', 5, '')"
+        )
+    found = assert_why(job_id, Reason.NO_WORKER, "belongs to another installation (server 7, not ", "adopt`.")
+    assert "database with OID 5, not " in found.sentence and "start `manage.py" not in found.sentence
+    settings.PGQUEUE = {"CLONE_GUARD": "warn"}
+    assert_why(job_id, Reason.NO_WORKER, "start `manage.py runworker`.")
+
+
 def test_why_with_busy_slots_names_the_tasks_that_hold_them(connection, add_worker):
     worker_id = add_worker(concurrency=2)
     helpers.make_jobs(connection, 2, task_name=HANG)

@@ -97,6 +97,40 @@ def test_throughput_reads_parts_minutes_and_hours_alike(connection):
     assert (hours.counts, hours.run, hours.points[2].counts.succeeded) == (found.counts, found.run, 1)
 
 
+@pytest.mark.promise("stats-sums")
+def test_throughput_of_everything_equals_the_sum_of_the_queues(connection):
+    for seconds in (30, 3600, 8 * 3600):
+        append(connection, seconds, waits=[1.0, 2.0], runs=[0.5, 0.5], succeeded=2)
+        append(connection, seconds, queue="mail", task="shop.mail", waits=[9.0], runs=[4.0], dead=1, error="KeyError")
+    while lifecycle.merge_rollups(connection):
+        pass
+    period = timezone.now() - timedelta(hours=10), timezone.now() + MINUTE
+    for hourly in (False, True):
+        everything = stats.throughput(*period, hourly=hourly)
+        queues = [stats.throughput(*period, queue=name, hourly=hourly) for name in ("default", "mail")]
+        assert [point.starts_at for point in everything.points] == [point.starts_at for point in queues[0].points]
+        assert (everything.counts.succeeded, everything.counts.dead) == (6, 3)
+        assert everything.run.count == sum(queue.run.count for queue in queues) == 9
+        assert everything.wait.mean == pytest.approx(4.0)
+        assert everything.run.p95 == queues[1].run.p95
+        assert everything.failures == queues[1].failures != ()
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM pgqueue_rollup WHERE span IN ('minute', 'hour')")
+    assert stats.throughput(*period).counts == everything.counts, "it reads only the totals"
+    assert stats.throughput(*period, queue="mail").counts.dead < 3
+
+
+def test_throughput_without_failures_or_waits_leaves_only_them_out(connection, django_assert_num_queries):
+    append(connection, 60, waits=[1.0], runs=[2.0], dead=1, error="KeyError")
+    whole = last_hour()
+    with django_assert_num_queries(2):
+        found = last_hour(with_failures=False)
+    assert (found.failures, found.counts, found.wait) == ((), whole.counts, whole.wait)
+    [task] = stats.throughput_by_task()
+    [without] = stats.throughput_by_task(waits=False)
+    assert (without.wait, without.run, without.counts) == (stats.Durations(), task.run, task.counts)
+
+
 def test_throughput_hourly_merges_the_minutes_of_an_hour(connection):
     now = timezone.now()
     for seconds in (0, 60) if now.minute else (60, 120):

@@ -118,7 +118,7 @@ def test_bulk_act_pages_through_jobs_with_and_without_limit(jobs, size):
     at, cursor, found = timezone.now() + timedelta(seconds=1), None, []
     while True:
         selection = Selection("ready")
-        page = read_page(connection, selection, cursor, at, states=["ready"], audit_id=1, limit=size)
+        page = read_page(connection, selection, cursor, at, states=["ready"], audit_id=1, limit=size, shown=size)
         found += [row.job_id for row in page.rows if row.is_chosen]
         if page.is_last:
             break
@@ -133,7 +133,7 @@ def test_bulk_act_on_a_queue_leaves_jobs_of_other_queues(jobs):
     at = timezone.now() + timedelta(seconds=1)
     for word, places in (("ready", range(6)), ("due", [0, 1, 2, 5]), ("scheduled", [3, 4])):
         selection = Selection(word, queue_name="mail")
-        page = read_page(connection, selection, None, at, states=["ready"], audit_id=1, limit=20)
+        page = read_page(connection, selection, None, at, states=["ready"], audit_id=1, limit=20, shown=20)
         assert sorted(row.job_id for row in page.rows) == [jobs[place] for place in places], word
 
 

@@ -114,6 +114,25 @@ def test_lanes_have_counts_by_priority(jobs):
     assert (reports.queue_name, reports.priority, reports.due) == ("reports", 5, Count(1))
 
 
+def test_queue_figures_are_those_of_three_functions(connection, jobs, django_assert_max_num_queries):
+    helpers.make_jobs(connection, 2, queue_name="reports", priority=7)
+    for pauses_task in (False, True):
+        if pauses_task:
+            lifecycle.pause(connection, Pausable.TASK, FAST)
+        with django_assert_max_num_queries(9):  # one of them looks for jobs with a limit, in an empty index
+            found = stats.queue_figures()
+        assert [(queue.name, depth_of(queue)) for queue in found.queues] == [
+            (queue.name, depth_of(queue)) for queue in stats.queues()
+        ]
+        assert [worker.id for worker in found.workers] == [worker.id for worker in stats.workers()]
+        in_order = [(lane.queue_name, lane.priority) for lane in found.lanes]
+        assert in_order == [("mail", 0), ("reports", 7), ("reports", 5)]
+        for lane, single in zip(found.lanes, stats.lanes(), strict=True):
+            assert (lane.queue_name, lane.priority, lane.due) == (single.queue_name, single.priority, single.due)
+            assert (lane.scheduled, lane.retrying) == (single.scheduled, single.retrying)
+            assert lane.oldest_due_seconds == pytest.approx(single.oldest_due_seconds, abs=5)
+
+
 @pytest.mark.promise("stats-lower-bounds")
 def test_counts_beyond_limit_are_lower_bounds(connection, jobs, monkeypatch):
     monkeypatch.setattr(depths, "COUNT_LIMIT", 3)

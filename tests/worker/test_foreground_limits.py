@@ -94,11 +94,11 @@ def test_run_waits_for_a_claim_of_the_key_and_gives_up(engine, monkeypatch):
     monkeypatch.setattr(foreground_claim, "LOCK_SECONDS", 0.05)
     [job_id] = add(engine, "one:a")
     with engine.transaction():
-        lifecycle.lock_keys(engine, ["one:a"])
+        lifecycle.limits.lock_keys(engine, ["one:a"])
         assert "another session is claiming jobs of this key: try again." in refused(job_id)
     monkeypatch.setattr(foreground_claim, "LOCK_SECONDS", 30.0)
     with engine.transaction():
-        lifecycle.lock_keys(engine, ["one:a"])
+        lifecycle.limits.lock_keys(engine, ["one:a"])
         tries, lock_key_of = [], lifecycle.limited_job.lock_key_of
         monkeypatch.setattr(
             lifecycle.limited_job, "lock_key_of", lambda *args: tries.append(args) or lock_key_of(*args)
@@ -153,7 +153,7 @@ def test_immediate_keeps_workers_from_the_key_until_the_commit(engine):
 
 def test_immediate_leaves_job_of_key_that_another_session_claims(engine):
     with IMMEDIATE, engine.transaction():
-        lifecycle.lock_keys(engine, ["two"])
+        lifecycle.limits.lock_keys(engine, ["two"])
         assert tasks.noop.using(limit=TWO).enqueue().state == "ready"
     with IMMEDIATE:
         assert tasks.noop.using(limit=TWO).enqueue().state == "succeeded"

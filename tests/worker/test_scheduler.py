@@ -19,7 +19,7 @@ from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
-from django_pgqueue.worker.maintenance import schedule_service, scheduler
+from django_pgqueue.worker.maintenance import firing, schedule_service, scheduler
 from django_pgqueue.worker.maintenance.schedule_service import Schedules
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from django_pgqueue.worker.runtime.connection import Link
@@ -163,7 +163,7 @@ def test_scheduler_fired_tick_sends_signal_and_wakes_workers(clock, engine, seco
 
 
 def test_scheduler_jitter_delays_the_job(clock, engine, make_worker, monkeypatch):
-    monkeypatch.setattr(scheduler.random, "uniform", lambda least, most: most / 2)
+    monkeypatch.setattr(firing.random, "uniform", lambda least, most: most / 2)
     helpers.make_schedule(engine, jitter_seconds=600.0)
     make_worker()()
     job, run = Job.objects.get(), ScheduleRun.objects.get()
@@ -222,7 +222,7 @@ def test_scheduler_many_missed_ticks_fires_up_to_the_limit(clock, make_worker):
     worker()
     clock.set(NINE + DAY)
     worker()
-    assert ticks() == [NINE + DAY - timedelta(minutes=n) for n in reversed(range(scheduler.MISSED_LIMIT))]
+    assert ticks() == [NINE + DAY - timedelta(minutes=n) for n in reversed(range(firing.MISSED_LIMIT))]
 
 
 @pytest.mark.parametrize("missed", ["skip", "latest", "all"])

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from django.db.models import Min
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -76,13 +75,14 @@ def chosen_span(request: HttpRequest) -> Span:
 
 
 def read_activity(request: HttpRequest, alias: str, *, queue: str | None = None) -> Activity:
-    """Read the figures of the chosen period. Runs at most five statements."""
+    """Read the figures of the chosen period. Runs at most four statements."""
     span = chosen_span(request)
-    since = _floor(timezone.now() - span.length, span.slot)
-    found = stats.throughput(since, queue=queue, hourly=span.slot == HOUR, database=alias)
+    since = _floor(datetime.now(UTC) - span.length, span.slot)
+    is_hourly = span.slot == HOUR
+    found = stats.throughput(since, queue=queue, hourly=is_hourly, with_failures=False, database=alias)
     period = Period(found.since, found.until - MINUTE)  # the running minute is not over
     marks = _new_versions(alias)
-    points = [point for point in found.points if _aware(point.starts_at) < period.until]
+    points = [point for point in found.points if point.starts_at < period.until]
     return Activity(
         span=span,
         drawn=_charts(period, span, points, marks),
@@ -118,7 +118,7 @@ def _charts(
         charts.Series("failed", _("failed"), _rates(slots, points, "failed")),
         charts.Series("succeeded", _("completed"), _rates(slots, points, "succeeded")),
     ]
-    read = [charts.Slot(_aware(point.starts_at), point.seconds) for point in points]
+    read = [charts.Slot(point.starts_at, point.seconds) for point in points]
     wait = [
         charts.Series("p50", "p50", [point.wait.p50 for point in points]),
         charts.Series("p95", "p95", [point.wait.p95 for point in points]),
@@ -149,12 +149,7 @@ def _rates(slots: Sequence[charts.Slot], points: Iterable[stats.Point], name: st
 
 
 def _floor(at: datetime, length: timedelta) -> datetime:
-    return EPOCH + (_aware(at) - EPOCH) // length * length
-
-
-def _aware(at: datetime) -> datetime:
-    """Return a moment with its time zone. With `USE_TZ = False`, Django reads it without."""
-    return at if timezone.is_aware(at) else timezone.make_aware(at)
+    return EPOCH + (at - EPOCH) // length * length
 
 
 def _row(period: Period, point: stats.Point) -> Row:
@@ -172,6 +167,6 @@ def _new_versions(alias: str) -> list[charts.Mark]:
     """Return when the first worker of each version started. For the oldest version of the register, this is unknown."""
     starts = Worker.objects.using(alias).values("version").annotate(first=Min("started_at")).order_by("first")
     return [
-        charts.Mark(_aware(row["first"]), _("version %(version)s") % {"version": shortened(row["version"])})
+        charts.Mark(row["first"], _("version %(version)s") % {"version": shortened(row["version"])})
         for row in starts[1:50]
     ]

@@ -16,7 +16,7 @@ from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.stats import Overview
 
-EXAMINED: Final = ("server", "migrations", "listening", "pinned_rows")
+EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
 """The ids of the doctor's checks that the overview runs."""
 NAMES_LIMIT: Final = 5
 

@@ -15,9 +15,9 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import lifecycle, stats, worker_control
 from django_pgqueue.admin import bulk_acts, databases, private
-from django_pgqueue.admin.argument_changes import shown_changes
+from django_pgqueue.admin.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -73,15 +73,17 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
     names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
     now = vars(entry)["seen_at"]
+    changes_jobs = entry.action not in worker_control.AUDITED_AS.values()
     return {
         **_row(request, entry),
         "title": _("%(action)s: act %(number)s") % {"action": bulk_acts.label(entry.action), "number": entry.pk},
         "is_running": is_running,
+        "changes_jobs": changes_jobs,
         "refresh_seconds": REFRESH_SECONDS,
         "total": bulk_acts.count_text(entry.total, has_more=(entry.total or 0) > PREVIEWED),
         "done": entry.job_count + entry.left_count,
         "rate": f"{entry.rate:g}" if entry.rate else "",
-        "is_bounded": entry.total is not None and 0 < entry.total <= PREVIEWED,
+        "is_bounded": changes_jobs and entry.total is not None and 0 < entry.total <= PREVIEWED,
         "began": dated(entry.began_at, now),
         "ended": dated(entry.ended_at, now) if entry.ended_at else "",
         "jobs": [(job_id, visible(names.get(job_id, "")), job_id in names) for job_id in job_ids],
@@ -139,6 +141,7 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
     return [
         {
             **_row(request, audited.entry),
+            "other": other_job(request, audited.detail, getattr(request, "current_app", None)),
             "changes": shown_changes(audited.detail) if shows_detail else [],
             "is_hidden": bool(audited.detail) and not shows_detail,
         }
@@ -147,4 +150,4 @@ def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:
 
 
 AUDIT: Final = ConsolePage("bulk_acts", gettext_lazy("Audit"), _list)
-BULK_ACT: Final = ConsolePage("bulk_act", gettext_lazy("Bulk act"), _progress, is_linked=False)
+BULK_ACT: Final = ConsolePage("bulk_act", gettext_lazy("Bulk act"), _progress, place="bulk_acts")

@@ -1,7 +1,8 @@
 """The preview of a bulk act: how many jobs it would change, some of them, and the form that requests it.
 
 A link leads here (`bulk_acts.preview_url()`), or "Select all" in a list of jobs. The form repeats the filter and the
-time of the preview, so workers change only jobs that were in the filter at that time and have not changed since.
+time of the preview, so workers change only jobs that were in the filter at that time and have not changed since. Each
+form requests one act, however often it is sent (see `form_token`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -20,9 +22,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, queues, stats
-from django_pgqueue.admin import bulk_acts, databases
+from django_pgqueue.admin import bulk_acts, databases, form_token
 from django_pgqueue.admin.navigation import navigation
-from django_pgqueue.lifecycle.bulk_acts import Selection
+from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
+from django_pgqueue.models import AuditEntry
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.states import State, TransitionName
 
@@ -58,7 +61,11 @@ def preview_context(alias: str, action: str, selection: Selection) -> dict[str, 
         "preview": preview,
         "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
         "may_count_less": preview.has_more and selection.exception_class is not None,
-        "fields": [*bulk_acts.parameters(selection).items(), ("previewed_at", preview.at.isoformat())],
+        "fields": [
+            *bulk_acts.parameters(selection).items(),
+            ("previewed_at", preview.at.isoformat()),
+            (form_token.FIELD, str(uuid4())),
+        ],
         "succeeded": preview.states.get(State.SUCCEEDED, 0) if action == TransitionName.RETRY else 0,
         "succeeded_text": bulk_acts.count_text(preview.states.get(State.SUCCEEDED, 0), has_more=preview.has_more),
         "retries": action == TransitionName.RETRY,
@@ -78,7 +85,7 @@ def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selectio
         "opts": jobs.opts,
         "media": jobs.media,
         "has_view_permission": True,
-        **navigation(request, jobs.admin_site.name, BULK_PREVIEW.name),
+        **navigation(request, jobs.admin_site.name, BULK_PREVIEW.place),
         **preview_context(databases.chosen(request), action, selection),
     }
     context["original"] = context["title"]
@@ -106,14 +113,7 @@ def _request(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
     try:
         selection = bulk_acts.selection_of(given)
         _check_target(selection.to_queue, alias)
-        audit_id = lifecycle.bulk_acts.request_act(
-            connections[alias],
-            action,
-            selection,
-            done_by=request.user.get_username(),
-            reason=given.get("reason", "").strip()[:MOST_REASON].replace("\0", ""),
-            **_options(given),
-        )
+        audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:
         messages.error(request, _("Nothing was changed: %(error)s") % {"error": error})
         again = {name: given[name] for name in (*bulk_acts.NAMES, "action", "since", "until") if name in given}
@@ -122,6 +122,31 @@ def _request(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
         return HttpResponseRedirect(databases.link(request, url, **again, **listed))
     url = reverse("admin:pgqueue_bulk_act", current_app=site_name)
     return HttpResponseRedirect(databases.link(request, url, id=audit_id))
+
+
+def _request_once(request: HttpRequest, alias: str, action: str, selection: Selection) -> int:
+    """Request the act, and return the id of its entry. If the form was sent before, return the act of that time.
+
+    Raise `ValueError` if the form is invalid.
+    """
+    token = form_token.read(request)
+    if token is None:
+        raise ValueError(_("The form was incomplete. Try again from here."))
+    try:
+        return lifecycle.bulk_acts.request_act(
+            connections[alias],
+            action,
+            selection,
+            done_by=request.user.get_username(),
+            reason=request.POST.get("reason", "").strip()[:MOST_REASON].replace("\0", ""),
+            form_token=token,
+            **_options(request.POST),
+        )
+    except FormSentBefore:
+        messages.warning(
+            request, _("This form was sent before and has requested this act. Nothing was requested again.")
+        )
+        return int(AuditEntry.objects.using(alias).get(form_token=token).pk)
 
 
 def _check_target(queue_name: str | None, alias: str) -> None:
@@ -152,4 +177,4 @@ def _options(given: QueryDict) -> dict[str, Any]:
     return {"previewed_at": previewed_at, "rate": rate, "stops_on_repeat": stops, "total": total}
 
 
-BULK_PREVIEW: Final = ConsolePage("bulk_preview", gettext_lazy("Bulk act"), _context, is_linked=False)
+BULK_PREVIEW: Final = ConsolePage("bulk_preview", gettext_lazy("Bulk act"), _context, place="job_changelist")

@@ -6,14 +6,12 @@ view arguments.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode
 
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -23,6 +21,7 @@ from django_pgqueue.admin.argument_differences import Compared, compare
 from django_pgqueue.admin.filters import SPAN_LABELS, SPANS, moment_of, time_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job_list import as_parameter
+from django_pgqueue.admin.links import address_for
 from django_pgqueue.admin.sparkline import sparkline
 from django_pgqueue.admin.tracebacks import Piece, pieces
 from django_pgqueue.job_search import NO_CLASS
@@ -78,7 +77,7 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "detail": None if opened is None else _detail(request, alias, opened, chosen),
         "may_view": private.may_view(request),
         "hidden_note": private.LIST_NOTE,
-        "is_dead_list_linked": bool(_dead_list(request)),
+        "is_dead_list_linked": bool(address_for(request, "deadjob_changelist")),
     }
 
 
@@ -86,7 +85,7 @@ def _beginning(chosen: str) -> datetime | None:
     span = moment_of(chosen)
     if span is None:
         return None
-    return span.at or timezone.now() - span.ago
+    return span.at or datetime.now(UTC) - span.ago
 
 
 def _field(at: datetime | None) -> str:
@@ -107,7 +106,7 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
     error = group.exception_class or NO_CLASS
     bounds = {"since": group.first_at.isoformat(), "until": as_parameter(group.last_at)}
     names = {"task": group.task_name, "error": error}
-    listed = _dead_list(request)
+    listed = address_for(request, "deadjob_changelist")
     return {
         "group": group,
         "task": breakable(group.task_name),
@@ -122,24 +121,12 @@ def _row(request: HttpRequest, group: Incident, chosen: str) -> dict[str, Any]:
     }
 
 
-def _dead_list(request: HttpRequest) -> str:
-    try:
-        return reverse("admin:pgqueue_deadjob_changelist", current_app=getattr(request, "current_app", None))
-    except NoReverseMatch:  # the model is not registered on this site
-        return ""
-
-
 def _retry_url(request: HttpRequest, group: Incident, bounds: dict[str, str]) -> str:
-    """Return the URL of the preview of a bulk retry; "" if the user may not retry, or there is no such page."""
+    """Return the URL of the preview of a bulk retry, or "" if the user may not retry."""
     if not request.user.has_perm("pgqueue.retry_job"):
         return ""
-    try:
-        url = reverse("admin:pgqueue_bulk_preview", current_app=getattr(request, "current_app", None))
-    except NoReverseMatch:
-        return ""
     filters = {"action": "retry", "state": "dead", "task": group.task_name, "error": group.exception_class, **bounds}
-    link = databases.link(request, url)
-    return f"{link}{'&' if '?' in link else '?'}{urlencode(filters)}"
+    return databases.link(request, address_for(request, "bulk_preview"), **filters)
 
 
 def _opened(request: HttpRequest, found: Incidents) -> Incident | None:
@@ -158,12 +145,10 @@ def _detail(request: HttpRequest, alias: str, group: Incident, chosen: str) -> D
     executions = Execution.objects.using(alias).filter(job_id=latest).order_by("-job_id", "-id")
     execution = executions.annotate(**cut).values(*cut).first() if may_view else None
     error, traceback = (execution["short_error"], execution["end"]) if execution else ("", "")
-    current_app = getattr(request, "current_app", None)
-    job_url = reverse("admin:pgqueue_job_change", args=[latest], current_app=current_app)
     return Detail(
         _row(request, group, chosen),
         f"#{latest}",
-        databases.link(request, job_url),
+        databases.link(request, address_for(request, "job_change", latest)),
         visible(error),
         pieces(visible(traceback)) if traceback else [],
         _arguments(alias, group) if may_view else None,

@@ -5,23 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
 
 from django_pgqueue.admin import databases
+from django_pgqueue.admin.links import address_for
 
 PERMISSIONS: Final = {"worker_changelist": "pgqueue.view_worker", "pause_changelist": "pgqueue.view_pause"}
 """The lists that need another permission than `view_job`, which every page of the console needs."""
 
 
-def url(request: HttpRequest, name: str, **parameters: Any) -> str:
+def url(request: HttpRequest, name: str, /, **parameters: Any) -> str:
     """Return the URL of the page `admin:pgqueue_<name>`, or "" if the user may not see it or it does not exist."""
     if name in PERMISSIONS and not request.user.has_perm(PERMISSIONS[name]):
         return ""
-    try:
-        found = reverse(f"admin:pgqueue_{name}", current_app=getattr(request, "current_app", None))
-    except NoReverseMatch:
-        return ""
-    return databases.link(request, found, **parameters)
+    found = address_for(request, name)
+    return databases.link(request, found, **parameters) if found else ""
 
 
 def jobs(request: HttpRequest, word: str, *, queue: str | None = None, since: str | None = None) -> str:

@@ -7,12 +7,11 @@ document as that of `manage.py pgqueue status --json`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.db import DatabaseError, transaction
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -81,9 +80,9 @@ def _figures(request: HttpRequest, alias: str) -> dict[str, Any]:
     by_task: Sequence[stats.TaskThroughput] = ()
     if overview.finished_per_minute is not None:
         past = activity.read_activity(request, alias)
-        since = timezone.now() - max(past.span.length, DAY)
+        since = datetime.now(UTC) - max(past.span.length, DAY)
         failures = stats.failures(since, database=alias)
-        by_task = stats.throughput_by_task(since, database=alias)
+        by_task = stats.throughput_by_task(since, waits=False, database=alias)
     rows = queue_rows(request, overview.queues[:QUEUES_LIMIT])
     return {
         "overview": overview,

@@ -40,8 +40,8 @@ class ConsolePage:
     context: Callable[[HttpRequest, str], dict[str, Any]]
     document: Callable[[str], Any] | None = None
     permission: str = "pgqueue.view_job"
-    is_linked: bool = True
-    """Whether the navigation links it."""
+    place: str = ""
+    """The link that the navigation marks as current, if the navigation does not link this page."""
 
     @property
     def template(self) -> str:
@@ -83,7 +83,7 @@ def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpR
         "opts": jobs.opts,
         "media": jobs.media,
         "has_view_permission": True,
-        **navigation(request, jobs.admin_site.name, page.name),
+        **navigation(request, jobs.admin_site.name, page.place or page.name),
         **page.context(request, databases.chosen(request)),
     }
     return TemplateResponse(request, page.template, context)

@@ -12,9 +12,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.admin import shown
+from django_pgqueue.admin import bulk_acts, shown
 from django_pgqueue.admin.chart_axes import number_text, seconds_text
 from django_pgqueue.admin.formatting import breakable, full_date, shortened
+from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, QueueStats, WorkerStats
 
 from . import links
@@ -65,6 +66,10 @@ class QueueRow(NamedTuple):
     workers: Sequence[SlotsOf]
     pause: str
     """A sentence about its pause: the person, the end and the reason; "" if it is not paused."""
+    pause_url: str
+    """Its pause in the list of pauses; "" if the user may not see the list, or if the queue is not paused."""
+    clear_url: str
+    """The preview of a bulk act that cancels its waiting jobs; "" if none waits, or the user may not cancel jobs."""
     shown: str
     """The start of its pause as the forms send it, so that an act on another pause is refused."""
 
@@ -72,11 +77,6 @@ class QueueRow(NamedTuple):
     def is_unserved(self) -> bool:
         """Whether jobs are due and no live worker serves the queue."""
         return bool(self.queue.due.value) and not self.queue.workers
-
-    @property
-    def waiting(self) -> int:
-        """A lower bound of the jobs that *Cancel waiting* would cancel."""
-        return sum(cell.jobs.value for cell in self.cells if cell.state in WAITING)
 
     @property
     def still_running(self) -> Count:
@@ -105,6 +105,8 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
         slots=f"{queue.slots_busy:,} / {queue.slots_total:,}",
         workers=[_slots_of(worker) for worker in workers],
         pause=_pause(queue),
+        pause_url=links.url(request, "pause_changelist", kind="queue", name=queue.name) if queue.pause else "",
+        clear_url=_clear_url(request, queue),
         shown="" if queue.pause is None else str(shown.number(queue.pause.paused_at)),
     )
 
@@ -112,6 +114,14 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
 def _cell(request: HttpRequest, queue: QueueStats, state: str) -> Cell:
     count: Count = getattr(queue, state)
     return Cell(state, STATES[state], count, links.jobs(request, state, queue=queue.name) if count.value else "")
+
+
+def _clear_url(request: HttpRequest, queue: QueueStats) -> str:
+    is_waiting = any(getattr(queue, state).value for state in WAITING)
+    if not (is_waiting and bulk_acts.is_allowed(request, TransitionName.CANCEL)):
+        return ""
+    act = {"action": TransitionName.CANCEL, "state": State.READY, "queue": queue.name}
+    return links.url(request, "bulk_preview", **act)
 
 
 def _slots_of(worker: WorkerStats) -> SlotsOf:

@@ -20,7 +20,6 @@ from .page import ConsolePage
 from .queue_rows import queue_rows
 
 PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
-CLEAR_PERMISSIONS: Final = (PAUSE_PERMISSION, "pgqueue.cancel_job")
 LENGTHS: Final = (
     ("", gettext_lazy("until resumed")),
     ("600", gettext_lazy("for 10 minutes")),
@@ -37,17 +36,19 @@ def _document(alias: str) -> dict[str, Any]:
 
 
 def _queues_context(request: HttpRequest, alias: str) -> dict[str, Any]:
-    live = [worker for worker in stats.workers(alias) if worker.is_live]
-    return {"rows": queue_rows(request, stats.queues(alias), live), **_acts(request)}
+    figures = stats.queue_figures(alias)
+    live = [worker for worker in figures.workers if worker.is_live]
+    return {"rows": queue_rows(request, figures.queues, live), **_acts(request)}
 
 
 def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     name = request.GET.get("queue", "")
-    queue = next((queue for queue in stats.queues(alias) if queue.name == name), None)
+    figures = stats.queue_figures(alias)
+    queue = next((queue for queue in figures.queues if queue.name == name), None)
     if queue is None:
         raise Http404(_("No job, worker, pause or task uses the queue “%(name)s”.") % {"name": shortened(name)})
-    live = [worker for worker in stats.workers(alias) if worker.is_live]
-    lanes = [lane for lane in stats.lanes(alias) if lane.queue_name == name]
+    live = [worker for worker in figures.workers if worker.is_live]
+    lanes = [lane for lane in figures.lanes if lane.queue_name == name]
     past = activity.read_activity(request, alias, queue=name) if queue.finished_per_minute is not None else None
     return {
         "title": _("Queue %(name)s") % {"name": shortened(name)},
@@ -63,11 +64,10 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
 def _acts(request: HttpRequest) -> dict[str, Any]:
     return {
         "may_pause": request.user.has_perm(PAUSE_PERMISSION),
-        "may_clear": request.user.has_perms(CLEAR_PERMISSIONS),
         "lengths": LENGTHS,
         "back": request.get_full_path(),
     }
 
 
 QUEUES: Final = ConsolePage("queues", gettext_lazy("Queues"), _queues_context, document=_document)
-QUEUE: Final = ConsolePage("queue", gettext_lazy("Queue"), _queue_context, is_linked=False)
+QUEUE: Final = ConsolePage("queue", gettext_lazy("Queue"), _queue_context, place="queues")

@@ -7,18 +7,17 @@ bounded, however many jobs there are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
-from django.urls import reverse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import registry, stats
 from django_pgqueue.admin import databases, enqueue_form, shown
 from django_pgqueue.admin.formatting import breakable, duration, full_date, visible
+from django_pgqueue.admin.links import address_for
 from django_pgqueue.conf import get_settings
 from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.schedules import declarations, expressions
@@ -71,7 +70,7 @@ class TaskRow(NamedTuple):
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     jobs = {each.name: each for each in stats.tasks(alias)}
-    now = timezone.now()
+    now = datetime.now(UTC)
     days = {each.name: each for each in stats.throughput_by_task(now - DAY, now, database=alias)}
     known = registry.all_tasks()
     names = {name for task in known for name in registry.names_of(task.name)}
@@ -110,7 +109,7 @@ def _row(
         day=_day([days[name] for name in names if name in days]),
         pause=_pause_text(pause),
         pause_shown=_pause_shown(pause),
-        enqueue_url=databases.link(request, _enqueue_url(request, task)) if may_enqueue else "",
+        enqueue_url=databases.link(request, address_for(request, "enqueue", task.name)) if may_enqueue else "",
     )
 
 
@@ -137,10 +136,6 @@ def _unknown_row(
     )
 
 
-def _enqueue_url(request: HttpRequest, task: TaskDefinition) -> str:
-    return reverse("admin:pgqueue_enqueue", args=[task.name], current_app=getattr(request, "current_app", None))
-
-
 def _in_words(times: Any) -> str:
     zone = "" if times.expression.startswith("every ") else f" ({times.zone})"
     return visible(f"{expressions.in_words(times.expression)}{zone}")
@@ -148,9 +143,7 @@ def _in_words(times: Any) -> str:
 
 def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[Depth]:
     """Return the numbers of jobs that are not 0, each with a link to the list of these jobs."""
-    site_name = getattr(request, "current_app", None)
-    jobs = reverse("admin:pgqueue_job_changelist", current_app=site_name)
-    dead = reverse("admin:pgqueue_deadjob_changelist", current_app=site_name)
+    jobs, dead = (address_for(request, f"{model}_changelist") for model in ("job", "deadjob"))
     scheduled = depth.scheduled + depth.retrying
     of_states = (
         (_("due"), depth.due + depth.paused, jobs, "due"),
@@ -159,7 +152,7 @@ def _depths(request: HttpRequest, name: str, depth: stats.Depth) -> list[Depth]:
         (_("dead"), depth.dead, dead, None),
     )
     return [
-        Depth(label, str(count), databases.link(request, url, state=state, task=name))
+        Depth(label, str(count), databases.link(request, url, state=state, task=name) if url else "")
         for label, count, url, state in of_states
         if count.value
     ]

@@ -19,7 +19,8 @@ from django.db import connections
 from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
-from django_pgqueue.lifecycle import Adopted, Identity
+from django_pgqueue.identity import Identity
+from django_pgqueue.lifecycle import Adopted
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.validation import NAME
 from django_pgqueue.worker.runtime.clone_guard import description

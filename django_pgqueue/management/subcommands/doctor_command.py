@@ -6,10 +6,10 @@ import json
 import sys
 from argparse import ArgumentParser
 from collections import Counter
+from datetime import UTC, datetime
 from typing import Final
 
 from django.core.management.base import OutputWrapper
-from django.utils import timezone
 
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.findings import counted
@@ -41,7 +41,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
 def _as_json(alias: str, findings: list[Finding]) -> str:
     document = {
         "database": alias,
-        "examined_at": timezone.now().isoformat(),
+        "examined_at": datetime.now(UTC).isoformat(),
         "counts": _counts(findings),
         "findings": [finding.as_dict() for finding in findings],
     }

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-
-from django.utils import timezone
 
 from django_pgqueue import registry
 from django_pgqueue.job_search import STATE_OF, WORDS, Filters, Moment
@@ -69,7 +67,7 @@ def described(filters: Filters) -> dict[str, Any]:
     if filters.ids:
         return {"jobs": list(filters.ids)}
     moments = {"since": filters.since, "until": filters.until}
-    now = timezone.now()
+    now = datetime.now(UTC)
     found = {
         "states": list(filters.words),
         "queue": filters.queue_name,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
-from django.utils import timezone
 
 from django_pgqueue import history
 from django_pgqueue.exceptions import JobLocked
@@ -132,7 +131,7 @@ def _count(options: Options, alias: str, states: Any, **bounds: Any) -> int:
 
 def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     before = options["before"] and time_of("--before", options["before"])
-    before = timezone.now() - before if isinstance(before, timedelta) else before
+    before = datetime.now(UTC) - before if isinstance(before, timedelta) else before
     alias = database_alias(options)
     chosen = [kind for kind in VALUES if options[kind]] or list(VALUES)
     if options["dry_run"]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
-from django.utils import timezone
 
 from django_pgqueue import control
 from django_pgqueue.queues import UnknownQueueWarning
@@ -100,7 +99,7 @@ def _clear(target: Target, options: Options, stdout: OutputWrapper) -> None:
 
 def _until(text: str | None) -> timedelta | datetime | None:
     at = None if text is None else time_of("--until", text)
-    if isinstance(at, datetime) and at <= timezone.now():
+    if isinstance(at, datetime) and at <= datetime.now(UTC):
         raise ValueError(f"Invalid --until {text!r}: this time is in the past")
     return at
 

@@ -9,11 +9,11 @@ import shutil
 import signal
 import time
 from argparse import ArgumentParser
+from datetime import UTC, datetime
 from typing import Final
 
 from django.core.management.base import OutputWrapper
 from django.db import InterfaceError, OperationalError, connections
-from django.utils import timezone
 
 from django_pgqueue import stats
 from django_pgqueue.display import visible
@@ -83,7 +83,7 @@ def _draw(lines: list[str], stdout: OutputWrapper) -> None:
 
 def _lines(alias: str, options: Options, stdout: OutputWrapper) -> list[str]:
     """Return the lines to draw. If the database cannot be reached, they say so, and the next drawing tries again."""
-    heading = f"{date_of(timezone.now())}  database {alias}, every {options['interval']:g} s, Ctrl-C ends"
+    heading = f"{date_of(datetime.now(UTC))}  database {alias}, every {options['interval']:g} s, Ctrl-C ends"
     try:
         lines = _figures(alias, options, stdout)
     except (InterfaceError, OperationalError) as error:

@@ -29,6 +29,7 @@ COLUMNS: Final = (
     Column("queues", is_flexible=True),
     Column("slots", is_number=True),
     Column("prefetched", is_number=True),
+    Column("memory", is_number=True),
     Column("started"),
     Column("last heartbeat"),
     Column("version"),
@@ -75,10 +76,10 @@ def _request(kind: RequestKind, worker_id: int | None, alias: str, stdout: Outpu
     """Request something of a worker and print the answer. Raise `CommandError` if it does not answer in time."""
     if worker_id is None:
         raise UsageError(f"Pass the id of a worker: pgqueue workers {kind} ID. `pgqueue workers` lists the ids.")
-    request_id = worker_control.request(worker_id, kind, alias, by=user_name())
-    if request_id is None:
+    requested = worker_control.request(worker_id, kind, alias, by=user_name())
+    if requested is None:
         raise NotFound(f"No worker with a supervisor runs under the id {worker_id}. `pgqueue workers` lists the ids.")
-    answered = WorkerRequest.objects.using(alias).filter(pk=request_id, answered_at__isnull=False)
+    answered = WorkerRequest.objects.using(alias).filter(pk=requested.request_id, answered_at__isnull=False)
     until = time.monotonic() + ANSWER_SECONDS
     while (found := answered.first()) is None:
         if time.monotonic() > until:
@@ -108,6 +109,7 @@ def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:
                 last_heartbeat_at=worker.last_heartbeat_at,
                 heartbeat_age_seconds=(worker.seen_at - worker.last_heartbeat_at).total_seconds(),
                 is_live=False,
+                resident_mib=worker.resident_mib,
             ),
             worker.stopped_at,
         )
@@ -132,6 +134,7 @@ def _as_json(worker: stats.WorkerStats, stopped_at: datetime | None) -> dict[str
         "slots_total": worker.slots_total,
         "slots_busy": worker.slots_busy,
         "prefetched": worker.prefetched,
+        "resident_mib": worker.resident_mib,
         "version": worker.version,
         "started_at": worker.started_at,
         "last_heartbeat_at": worker.last_heartbeat_at,
@@ -150,6 +153,7 @@ def _cells(worker: stats.WorkerStats, stopped_at: datetime | None) -> tuple[Any,
         ",".join(worker.queues) or "all",
         f"{worker.slots_busy} of {worker.slots_total}",
         worker.prefetched,
+        None if worker.resident_mib is None else f"{worker.resident_mib} MiB",
         f"{duration(age, brief=True)} ago",
         f"{duration(silence, brief=True)} ago",
         worker.version,

@@ -93,7 +93,7 @@ class Claimer:
     def _set_aside_next_of(self, connection: EngineConnection, lane: Lane, key: str, error: Exception) -> None:
         limit = registry.limits().get(limits.name_of(key))
         options = self._options()
-        job_id = lifecycle.next_of_key(
+        job_id = lifecycle.limits.next_of_key(
             connection,
             lane,
             key,

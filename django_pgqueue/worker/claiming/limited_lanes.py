@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.lifecycle import Claimed, Cursor, FoundKey, KeyClaim, KeyResult, KeyToClaim, Lane
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
 from .pacing import Pacing
 
@@ -146,7 +147,7 @@ class LimitedLanes:
         """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
         if not registry.limits():
             return []
-        lanes = lifecycle.scan_limited_lanes(connection)
+        lanes = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
         return lanes
 
@@ -176,20 +177,24 @@ class LimitedLanes:
         self._open_after.clear()
 
     def claim(self, connection: EngineConnection, lane: Lane, *, limit: int, **options: Any) -> list[Claimed]:
-        """Claim up to `limit` jobs of a lane. `options` are further arguments of `lifecycle.claim_keys()`."""
+        """Claim up to `limit` jobs of a lane. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         state = self._lanes.setdefault(lane, LimitedLane())
         freed = state.take_freed()
         found: list[FoundKey] = []
         with connection.transaction():
             if freed:
-                locked = lifecycle.lock_keys(connection, freed)
+                locked = lifecycle.limits.lock_keys(connection, freed)
             else:
-                found = lifecycle.find_keys(
+                found = lifecycle.limits.find_keys(
                     connection, lane, after_key=state.after_key, known=state.known(), wanted=KEYS, visits=VISITS
                 )
                 locked = [key.limit_key for key in found if key.is_locked]
             keys = self._to_claim(state, locked)
-            claim = lifecycle.claim_keys(connection, lane, keys, limit=limit, **options) if keys else KeyClaim([], [])
+            claim = (
+                lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, **options)
+                if keys
+                else KeyClaim([], [])
+            )
         self._learn(lane, state, claim.results)
         state.keep_cursors(claim.claimed)
         if freed:
@@ -202,15 +207,15 @@ class LimitedLanes:
         return claim.claimed
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
-        """Claim one job of one key. `options` are further arguments of `lifecycle.claim_keys()`."""
+        """Claim one job of one key. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         with connection.transaction():
-            keys = self._to_claim(LimitedLane(), lifecycle.lock_keys(connection, [key]))
-            return lifecycle.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
+            keys = self._to_claim(LimitedLane(), lifecycle.limits.lock_keys(connection, [key]))
+            return lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
 
     def due_keys(self, connection: EngineConnection, lane: Lane) -> list[str]:
         """Return keys of a lane with due jobs, those of the next step of the circle first."""
         after_key = self._lanes.setdefault(lane, LimitedLane()).after_key
-        found = lifecycle.find_keys(connection, lane, after_key=after_key, known={}, wanted=KEYS, visits=VISITS)
+        found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=KEYS, visits=VISITS)
         return [key.limit_key for key in found if key.is_locked]
 
     def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str]) -> list[KeyToClaim]:

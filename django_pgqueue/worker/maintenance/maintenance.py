@@ -248,7 +248,7 @@ class Maintenance(Service):
     def _prune_limit_states(self) -> bool:
         """Remove the states of unused limit keys: one page per call, the whole table once an hour."""
         with self.link.use() as connection:
-            last_id = lifecycle.prune_limit_states(connection, self._limits_after_id).last_id
+            last_id = lifecycle.limits.prune_limit_states(connection, self._limits_after_id).last_id
         self._limits_after_id = last_id or 0
         return last_id is not None
 

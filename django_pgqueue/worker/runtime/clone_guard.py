@@ -21,7 +21,8 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
-from django_pgqueue.lifecycle import Adopted, Identity
+from django_pgqueue.identity import Identity
+from django_pgqueue.lifecycle import Adopted
 from django_pgqueue.log_events import event
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -103,14 +104,7 @@ def difference(connection: EngineConnection) -> str:
 
 def description(foreign: Adopted, own: Identity) -> str:
     """Return what distinguishes another installation from this one, and who recorded it, for people to read."""
-    theirs, differences = foreign.identity, []
-    if theirs.environment != own.environment:
-        differences.append(f"environment {theirs.environment!r}, not {own.environment!r}")
-    if theirs.system_identifier != own.system_identifier:
-        differences.append(f"server {theirs.system_identifier or 'unknown'}, not {own.system_identifier or 'unknown'}")
-    if theirs.database_oid != own.database_oid:
-        differences.append(f"database with OID {theirs.database_oid}, not {own.database_oid}")
-    return f"{'; '.join(differences)}; adopted by {foreign.adopted_by or 'unknown'}"
+    return f"{foreign.identity.differences(own)}; adopted by {foreign.adopted_by or 'unknown'}"
 
 
 def _read(connection: EngineConnection) -> tuple[Identity, list[Adopted]]:

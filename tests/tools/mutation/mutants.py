@@ -44,6 +44,7 @@ def of_tests(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
 
 
 SCHEDULER = "django_pgqueue/worker/maintenance/scheduler.py"
+TICK_FIRING = "django_pgqueue/worker/maintenance/firing.py"
 SERVICE = "django_pgqueue/worker/maintenance/schedule_service.py"
 EXPRESSIONS = "django_pgqueue/schedules/expressions.py"
 FIRING = "django_pgqueue/schedules/job_options.py"
@@ -138,9 +139,9 @@ SCHEDULES = of_tests(
         "ADD_SCHEDULE",
     ),
     Mutant("nobody's word is asked", "or schedule.unconfirmed_seconds < CONFIRMED_SECONDS", "or True", path=SCHEDULER),
-    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=SCHEDULER),
-    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=SCHEDULER),
-    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=SCHEDULER),
+    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=TICK_FIRING),
+    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=TICK_FIRING),
+    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=TICK_FIRING),
     Mutant(
         "old code never takes over again",
         "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
@@ -161,7 +162,7 @@ SCHEDULES = of_tests(
     ),
     Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
     Mutant("a clock that went back keeps the word", "not 0 <= row.unconfirmed", "not row.unconfirmed", path=SCHEDULER),
-    Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=SCHEDULER),
+    Mutant("a fired job wakes nobody", "    wake_workers(connection)\n", "", path=TICK_FIRING),
     Mutant("one of the code follows its task", "schedule.options if schedule.is_of_code else ", "", path=FIRING),
     Mutant(
         "an error of one schedule ends the turn",
@@ -298,9 +299,15 @@ PAUSES = of_tests(
         "for name in [task_name]]",
         path=LANES,
     ),
-    Mutant("a drain trusts its first look", ") or time.monotonic() < obeyed_at:", "):", path=CONTROL),
+    Mutant("a drain trusts its first look", ") or time.monotonic() < began + OBEY_SECONDS:", "):", path=CONTROL),
     Mutant("a resumed worker is not told", "PAUSES_CHANGED)\n    return any", "'')\n    return any", path=CONTROL),
-    Mutant("a clear stops what runs", ".cancel(running=False)", ".cancel(running=True)", path=CONTROL),
+    Mutant(
+        "a clear reads the first page only",
+        "            cursor = rows[-1].position\n            yield",
+        "            is_last = True\n            yield",
+        path="django_pgqueue/lifecycle/bulk_selection.py",
+    ),
+    Mutant("a clear stops what runs", "batch, running=False)", "batch, running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
     Mutant("no word makes a worker look", "if PAUSES_CHANGED in payloads:", "if not payloads:", path=FETCHER),
     Mutant("an announced job is taken past a pause", "        self._recent.clear()\n", "", path=LANES),
@@ -589,7 +596,7 @@ INTERRUPTING = of_tests(
 )
 TRANSACTIONS = "django_pgqueue/db/transactions.py"
 STATEMENTS_RUN = "django_pgqueue/db/statements.py"
-OPTIONS = "django_pgqueue/options.py"
+USING = "django_pgqueue/using_options.py"
 FRONT_DOOR = of_tests(
     ("tests/test_enqueue_on_commit.py", "tests/test_advice.py", "tests/test_options.py"),
     Mutant("a job does not wait for a commit elsewhere", "if elsewhere is None:", "if True:", path=TRANSACTIONS),
@@ -600,8 +607,8 @@ FRONT_DOOR = of_tests(
         path=TRANSACTIONS,
     ),
     Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", path=STATEMENTS_RUN),
-    Mutant("None resets nothing", "(value is not None or name in RESET_BY_NONE)", "value is not None", path=OPTIONS),
-    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=OPTIONS),
+    Mutant("None resets nothing", "(value is not None or name in RESET_BY_NONE)", "value is not None", path=USING),
+    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=USING),
 )
 FEATURES = [
     *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *KEPT_LOGS, *WAITS, *AROUND,

@@ -18,9 +18,15 @@ BULK_ACTS = [
         ),
         Mutant(
             "an act takes what was retried since",
-            "if row.is_chosen and row.is_unchanged}\n    seen",
+            "if row.is_fitting}\n    seen",
             "if row.is_chosen}\n    seen",
             path=ACTS,
+        ),
+        Mutant(
+            "a preview counts only what it shows",
+            "count(*) OVER alike_jobs",
+            "least(%(shown)s::bigint, count(*) OVER alike_jobs)",
+            "BULK_PAGE_FINISHED",
         ),
         Mutant("an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", path=ACTS),
         Mutant("the next batch begins at the first job", "cursor = %(cursor)s::json", "cursor = NULL", "ADVANCE_ACT"),
@@ -63,6 +69,18 @@ BULK_ACTS = [
             "least(%(previewed_at)s::timestamptz, instant)",
             "%(previewed_at)s::timestamptz",
             "REQUEST_ACT",
+        ),
+        Mutant(
+            "a form requests an act again",
+            "    %(form_token)s::uuid\nFROM",
+            "    gen_random_uuid()\nFROM",
+            "REQUEST_ACT",
+        ),
+        Mutant(
+            "a list links acts without permission",
+            "if selection is not None and is_allowed(request, action):",
+            "if selection is not None:",
+            path="django_pgqueue/admin/bulk_acts.py",
         ),
     ),
 ]

@@ -13,7 +13,7 @@ COPIES = "django_pgqueue/enqueue/copies.py"
 BULK = "django_pgqueue/enqueue/bulk.py"
 OPTIONS = "django_pgqueue/schedules/job_options.py"
 QUERIES = "django_pgqueue/stats/limited_queries.py"
-RANGES = "django_pgqueue/job_search/index_ranges.py"
+READY_JOBS = "django_pgqueue/job_search/ready_jobs.py"
 
 CALL_LIMITS = [
     *of_tests(
@@ -44,9 +44,9 @@ CALL_LIMITS = [
         Mutant("a count that was cut is exact", ">= %(limit)s AS is_cut", "< 0 AS is_cut", path=QUERIES),
         Mutant(
             "lanes with a limit are not searched",
-            "is_limited in sorted(lanes):",
-            "is_limited in sorted(lanes[:0]):",
-            path=RANGES,
+            "for queue_name, priority in limited_lanes(connection)]",
+            "for queue_name, priority in ()]",
+            path=READY_JOBS,
         ),
     ),
 ]

@@ -8,6 +8,8 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 ADOPT = "django_pgqueue/management/subcommands/adopt_command.py"
 GUARD = "django_pgqueue/worker/runtime/clone_guard.py"
 HEARTBEAT = "django_pgqueue/worker/supervision/heartbeat.py"
+EXPLANATION = "django_pgqueue/stats/explanation.py"
+OWNERSHIP = "django_pgqueue/stats/ownership.py"
 LINK = "django_pgqueue/worker/runtime/connection.py"
 
 CLONES = [
@@ -42,6 +44,21 @@ CLONES = [
             "WHERE NOT EXISTS (SELECT FROM pgqueue_installation)\n",
             "",
             "RECORD_INSTALLATION",
+        ),
+    ),
+    *of_tests(
+        ("tests/doctor/test_worker_checks.py", "tests/stats/test_explanation.py"),
+        Mutant(
+            "the doctor takes an identifier that it may not read for another server",
+            "Identity(identifier if is_known else server,",
+            "Identity(identifier,",
+            path=OWNERSHIP,
+        ),
+        Mutant(
+            "why() says that workers wait although they only warn",
+            'CLONE_GUARD == "refuse" else',
+            'CLONE_GUARD != "off" else',
+            path=EXPLANATION,
         ),
     ),
     *of_tests(

@@ -27,6 +27,12 @@ FORMS = [
             "state=seen.state",
             path=EDIT,
         ),
+        Mutant(
+            "histories show differences to everybody",
+            "shows_detail = private.may_view(request)",
+            "shows_detail = True",
+            path=f"{ADMIN}/console/bulk_acts.py",
+        ),
         Mutant("sensitive arguments are edited", "if is_hidden:", "if False:", path=EDIT),
         Mutant("a succeeded job runs without a question", "job.state != State.SUCCEEDED", "True", path=EDIT),
         Mutant("an edit needs no permission to see arguments", ', "pgqueue.view_arguments")', ")", path=EDIT),
@@ -50,6 +56,12 @@ FORMS = [
     ),
     *of_tests(
         ("tests/admin/test_move_and_delete.py",),
+        Mutant(
+            "delete looks like any act",
+            "is_dangerous: ClassVar[bool] = True",
+            "is_dangerous: ClassVar[bool] = False",
+            path=MOVE,
+        ),
         Mutant("a job is deleted without a question", "if confirmation.is_given(request):", "if True:", path=MOVE),
         Mutant(
             "a mistyped queue is taken",

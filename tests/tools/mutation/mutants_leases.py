@@ -68,6 +68,27 @@ LEASES = [
         tests=("tests/test_worker_requests.py",),
     ),
     Mutant(
+        "a request is not audited",
+        "            lifecycle.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)\n",
+        "",
+        path="django_pgqueue/worker_control.py",
+        tests=("tests/test_worker_requests.py",),
+    ),
+    Mutant(
+        "a request outlives its audit",
+        "with transaction.atomic(using=database):",
+        "if True:",
+        path="django_pgqueue/worker_control.py",
+        tests=("tests/test_worker_requests.py",),
+    ),
+    Mutant(
+        "a stack names the job of another worker",
+        " AND worker_id = %(worker_id)s::bigint\n    )",
+        "\n    )",
+        "ADD_REQUEST",
+        tests=("tests/test_worker_requests.py",),
+    ),
+    Mutant(
         "the mark outlives the ids",
         "            self._oldest_open.extend([0] * MARK_HEARTBEATS)\n        return",
         "            pass\n        return",

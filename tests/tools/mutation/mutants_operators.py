@@ -9,7 +9,7 @@ ACTS = "django_pgqueue/admin/job_actions.py"
 SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
 BATCHES = "django_pgqueue/management/subcommands/batches.py"
 SEARCH = "django_pgqueue/job_search/search.py"
-RANGES = "django_pgqueue/job_search/index_ranges.py"
+READY = "django_pgqueue/job_search/ready_jobs.py"
 COMMANDS = "django_pgqueue/management/subcommands"
 QUEUE_ACTIONS = "django_pgqueue/admin/queue_actions.py"
 CHARTS = "django_pgqueue/admin/charts.py"
@@ -66,7 +66,8 @@ SHELL = [
             path=SEARCH,
         ),
         Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", path=SEARCH),
-        Mutant("paused jobs are due too", "return None\n        return ~Q(", "pass\n        return ~Q(", path=RANGES),
+        Mutant("paused jobs are due too", 'word == "paused" if chooses else None', "None", path=READY),
+        Mutant("lanes share no bound", "READY_SEARCHED // max(1, len(searched))", "READY_SEARCHED", path=READY),
     ),
     *of_tests(
         ("tests/management/test_status.py",),
@@ -183,10 +184,10 @@ ELSEWHERE = [
             path=QUEUE_ACTIONS,
         ),
         Mutant(
-            "jobs that nobody counted are cancelled too",
-            "part.filter(enqueued_at__lte=shown_at).cancel",
-            "part.cancel",
-            path=QUEUE_ACTIONS,
+            "anybody is offered to cancel the waiting jobs",
+            "is_waiting and bulk_acts.is_allowed(request, TransitionName.CANCEL)",
+            "is_waiting",
+            path="django_pgqueue/admin/console/queue_rows.py",
         ),
         Mutant(
             "an act on a queue leads to any site",
@@ -227,8 +228,8 @@ ELSEWHERE = [
         ),
         Mutant(
             "an empty list hides what was not searched",
-            '        if self.found.scope:\n            return _("No such job',
-            '        if False:\n            return _("No such job',
+            "        if self.found.scope:\n            return (",
+            "        if False:\n            return (",
             path="django_pgqueue/admin/job_list.py",
         ),
     ),

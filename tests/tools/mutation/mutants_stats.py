@@ -66,6 +66,8 @@ STATS = [
             "    UPDATE pgqueue_rollup SET span = span\n    WHERE id =",
             "MERGE_ROLLUPS",
         ),
+        Mutant("a merge adds no total", "WHERE %(total_span)s::varchar IS NOT NULL", "WHERE false", "MERGE_ROLLUPS"),
+        Mutant("a failure has times of its own", "timed.add_times(", "tally.add_times(", path=COUNTER),
         Mutant("a merge waits for another", "    FOR UPDATE SKIP LOCKED", "    FOR UPDATE", "MERGE_ROLLUPS"),
         Mutant(
             "all counts are old",

@@ -1,0 +1,187 @@
+"""Find ready jobs, lane by lane, in the order in which workers claim them.
+
+No index has the task or the attempt of a ready job, so the jobs of each lane are read from its beginning. `search`
+calls this module. All lanes together share one bound, so a search takes about as long with 1 lane as with 500.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from django.db import connections
+
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.db.statements import execute
+from django_pgqueue.stats.limited_lanes import limited_lanes
+
+from .filters import Filters, Moment
+from .words import Pauses
+
+READY_SEARCHED: Final = 50_000
+"""Ready jobs that are searched in all lanes together, the same number in each. It takes about 20 ms."""
+LANES_SEARCHED: Final = 500
+"""Lanes that are searched, the highest priorities first."""
+
+# Return the ready jobs of some lanes that meet conditions, and the first job of each lane that was not searched.
+#
+# Index: pgqueue_job_ready or pgqueue_job_limited, one range for each lane. The planner does not know the bound, because
+#        it comes from a subquery. Otherwise it may read and sort all jobs of a lane. The jobs of a limited lane are in
+#        the order of their keys, so each is compared with the times
+# Cost:  0.4 µs for each job that is searched
+READY_IN_LANES: Final = """/* pgqueue:ready_in_lanes */
+WITH bound AS MATERIALIZED (SELECT %(bound)s::bigint AS jobs)
+SELECT found.id, found.place > %(bound)s::bigint
+FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[], %(are_limited)s::boolean[],
+            %(are_paused)s::boolean[])
+    WITH ORDINALITY AS lane (queue_name, priority, is_limited, is_paused, number)
+CROSS JOIN LATERAL (
+    SELECT id, task_name, attempt, run_after, row_number() OVER (ORDER BY limit_key, run_after, id) AS place
+    FROM (
+        (
+            SELECT id, task_name, attempt, run_after, limit_key
+            FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NULL AND NOT lane.is_limited
+              AND queue_name = lane.queue_name AND priority = lane.priority
+              AND run_after >= CASE
+                  WHEN %(is_later)s
+                  THEN statement_timestamp() + %(time_shift)s::interval + interval '1 us'
+                  ELSE '-infinity'
+              END
+              AND run_after <= CASE
+                  WHEN %(is_due)s THEN statement_timestamp() + %(time_shift)s::interval ELSE 'infinity'
+              END
+            ORDER BY run_after, id
+            LIMIT (SELECT jobs + 1 FROM bound)
+        )
+        UNION ALL
+        (
+            SELECT id, task_name, attempt, run_after, limit_key
+            FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NOT NULL AND lane.is_limited
+              AND queue_name = lane.queue_name AND priority = lane.priority
+            ORDER BY limit_key, run_after, id
+            LIMIT (SELECT jobs + 1 FROM bound)
+        )
+    ) AS first
+) AS found
+WHERE found.place > %(bound)s::bigint
+   OR (%(first_id)s::bigint IS NULL OR found.id >= %(first_id)s::bigint)
+  AND (%(end_id)s::bigint IS NULL OR found.id < %(end_id)s::bigint)
+  AND (%(was_attempted)s::boolean IS NULL OR (found.attempt > 0) = %(was_attempted)s::boolean)
+  AND (NOT %(is_later)s OR found.run_after > statement_timestamp() + %(time_shift)s::interval)
+  AND (NOT %(is_due)s OR found.run_after <= statement_timestamp() + %(time_shift)s::interval)
+  AND (%(task_names)s::varchar[] IS NULL OR found.task_name = ANY (%(task_names)s::varchar[]))
+  AND (%(paused_tasks)s::varchar[] IS NULL OR lane.is_paused IS NULL
+       OR (found.task_name = ANY (%(paused_tasks)s::varchar[])) = lane.is_paused)
+ORDER BY lane.number, found.place
+LIMIT %(limit)s
+"""
+
+
+class ReadyFound(NamedTuple):
+    """The ids that were found in claim order, and what was not searched ("" if everything was).
+
+    `searched` is how many jobs of each lane were searched, if not all. `lanes` is how many lanes were, if not all.
+    """
+
+    ids: list[int]
+    label: str = ""
+    searched: int = 0
+    lanes: int = 0
+
+
+class _Lane(NamedTuple):
+    """A lane to search. `is_paused` chooses jobs by a pause of their task; None chooses all."""
+
+    queue_name: str
+    priority: int
+    is_limited: bool
+    is_paused: bool | None
+
+
+def find_ready(filters: Filters, word: str, limit: int) -> ReadyFound:
+    """Return the first `limit` ready jobs that meet the filters. Runs three or more read-only statements."""
+    connection = connections[filters.alias]
+    scan = lifecycle.scan_lanes(connection)
+    pauses = Pauses(scan.paused_queues, scan.paused_tasks)
+    every_lane = [(-lane.priority, lane.queue_name, False) for lane in scan.due_in]
+    every_lane += [(-priority, queue_name, True) for queue_name, priority in limited_lanes(connection)]
+    lanes = list(_lanes(filters, word, sorted(every_lane), pauses))
+    params = {**_conditions(filters, word), "paused_tasks": sorted(pauses.tasks) or None}
+    if _are_all_wanted(params, lanes):
+        return ReadyFound(_first(filters, params, lanes, limit))
+    searched = lanes[:LANES_SEARCHED]
+    bound = READY_SEARCHED // max(1, len(searched))
+    rows = _read(filters, params, searched, bound, limit)
+    ids = [job_id for job_id, is_beyond in rows if not is_beyond]
+    if len(lanes) > len(searched) and len(ids) < limit:
+        label = f"the first {bound:,} jobs of each of the first {len(searched)} queues and priorities"
+        return ReadyFound(ids, label, bound, len(searched))
+    if len(ids) < len(rows):
+        return ReadyFound(ids, f"the first {bound:,} jobs of each queue and priority", bound)
+    return ReadyFound(ids)
+
+
+def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]], pauses: Pauses) -> Iterator[_Lane]:
+    """Yield the lanes that can have jobs with this word."""
+    for negative_priority, queue_name, is_limited in in_order:
+        is_queue_paused = queue_name in pauses.queues
+        is_left_out = word == "due" if is_queue_paused else word == "paused" and not pauses.tasks
+        if filters.queue_name not in (None, queue_name) or is_left_out:
+            continue
+        chooses = word in ("due", "paused") and not is_queue_paused and pauses.tasks
+        yield _Lane(queue_name, -negative_priority, is_limited, word == "paused" if chooses else None)
+
+
+def _conditions(filters: Filters, word: str) -> dict[str, Any]:
+    return {
+        "is_later": word in ("scheduled", "retrying"),
+        "is_due": word in ("due", "paused"),
+        "was_attempted": word == "retrying" if word in ("scheduled", "retrying") else None,
+        "task_names": list(filters.task_names) or None,
+        "first_id": _id_at(filters, filters.since),
+        "end_id": _id_at(filters, filters.until),
+    }
+
+
+def _id_at(filters: Filters, moment: Moment | None) -> int | None:
+    """Return the id of the first job that was enqueued at this time or later, because ids increase with time."""
+    if moment is None:
+        return None
+    return stats.first_id_since(connections[filters.alias], moment.seconds_ago) or 0
+
+
+def _are_all_wanted(params: dict[str, Any], lanes: list[_Lane]) -> bool:
+    """Return whether the indexes have all conditions. That of limited lanes has none on the time."""
+    names = ("was_attempted", "task_names", "first_id", "end_id")
+    if any(params[name] is not None for name in names) or any(lane.is_paused is not None for lane in lanes):
+        return False
+    return not (params["is_later"] or params["is_due"]) or not any(lane.is_limited for lane in lanes)
+
+
+def _first(filters: Filters, params: dict[str, Any], lanes: list[_Lane], limit: int) -> list[int]:
+    """Return the first jobs of lanes without further conditions. Each statement reads twice as many lanes."""
+    ids: list[int] = []
+    start, size = 0, 1
+    while start < len(lanes) and len(ids) < limit:
+        wanted = limit - len(ids)
+        ids += [job_id for job_id, _ in _read(filters, params, lanes[start : start + size], wanted, wanted)][:wanted]
+        start, size = start + size, 2 * size
+    return ids
+
+
+def _read(
+    filters: Filters, params: dict[str, Any], lanes: Sequence[_Lane], bound: int, limit: int
+) -> list[tuple[int, bool]]:
+    """Return ids in order, each with whether it is behind the bound of its lane."""
+    given = {
+        "queue_names": [lane.queue_name for lane in lanes],
+        "priorities": [lane.priority for lane in lanes],
+        "are_limited": [lane.is_limited for lane in lanes],
+        "are_paused": [lane.is_paused for lane in lanes],
+        "bound": bound,
+        "limit": limit + len(lanes),
+    }
+    rows = execute(connections[filters.alias], READY_IN_LANES, {**params, **given})
+    return [(job_id, is_beyond) for job_id, is_beyond in rows]
