@@ -16,6 +16,7 @@ from django_pgqueue.limits import name_of
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
 from tests import helpers
+from tests.documents import plain, table
 from tests.stats.limited_jobs import LIMITS, add, claim, die, throttle
 
 pytestmark = pytest.mark.django_db
@@ -275,6 +276,10 @@ def test_ordered_key_with_dead_job_waits_for_an_operator():
 
 def test_key_of_undeclared_limit_says_so():
     assert_waits("other:a", LimitWaitReason.UNDECLARED, None, add("other:a")[0])
+
+
+def test_guide_lists_every_reason():
+    assert [plain(row[0]) for row in table("docs/guides/limits.md", "`waits_for`")] == list(LimitWaitReason)
 
 
 # ------------------------------------------------------------------ overrides and pauses
