@@ -125,6 +125,16 @@ def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, m
     assert len(claiming.result()) == 1
 
 
+@pytest.mark.parametrize("lock", [found, lambda connection: lifecycle.limits.lock_keys(connection, ["two:a"])])
+def test_frozen_process_does_not_keep_keys_locked(engine, lock):
+    """The server ends the session of a process that stays idle between the lock and the claim."""
+    add(engine, "two:a")
+    with engine.transaction():
+        lock(engine)
+        assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "5s"
+    assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "0"
+
+
 def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
     """The first session has locked the key, but has not counted. It must see what was committed before its lock."""
     add(engine, "two:a", 4)
