@@ -54,9 +54,12 @@ ACTS_ON_KEYS: Final = {"find_keys": "lock", "lock_keys": "lock", "claim_keys": "
 """The same for the two statements that claim jobs with a limit, which share a transaction: `lock.sent` and `lock.done`,
 `admit.sent` and `admit.done`, where the second comes before the commit. None is met if no key was locked, or no job
 claimed."""
+BATCHES: Final = ("batch.sent", "batch.committed")
+"""Around a batch of a bulk act."""
 
 POINTS: Final = frozenset(
     {
+        *BATCHES,
         *(f"{word}.{place}" for word in ACTS_ON_KEYS.values() for place in ("sent", "done")),
         *(f"{word}.{place}" for word in ACTS.values() for place in ("sent", "committed")),
         *(
@@ -178,6 +181,7 @@ def install() -> None:
         setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
     for act in ACTS_ON_KEYS:
         setattr(lifecycle.limits, act, _wrapped_on_keys(act, getattr(lifecycle.limits, act)))
+    lifecycle.bulk_acts.execute_batch = _wrapped_batch(lifecycle.bulk_acts.execute_batch)
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
     setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))  # noqa: B010 -- mypy refuses a method
 
@@ -226,6 +230,18 @@ def _wrapped_on_keys(act: str, function: Callable[..., Any]) -> Callable[..., An
         if claimed or (act == "lock_keys" and answer) or (act == "find_keys" and any(key.is_locked for key in answer)):
             hit(f"{ACTS_ON_KEYS[act]}.done", connection)
         return answer
+
+    return wrapped
+
+
+def _wrapped_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(connection: Any, audit_id: int) -> Any:
+        hit(BATCHES[0], connection)
+        batch = function(connection, audit_id)
+        if batch is not None:
+            hit(BATCHES[1], connection)
+        return batch
 
     return wrapped
 

@@ -1,4 +1,4 @@
-"""Invariants of limits: how much of a key is open, how much starts in a period, in which order, and that no key starves.
+"""Invariants of limits: how much of a key is open, how much starts in a period, in which order, and what is held.
 
 An execution is open from the event of its claim to the event that closed it. That of a lost worker is open until it is
 rescued: before, nobody knows that the worker will not go on, so its slot may not be used; and after the rescue, its
@@ -114,7 +114,9 @@ def in_order(history: History, lives: dict[int, Life], rules: Rules) -> Iterator
         of_key = ahead[row["limit_key"]]
         state = event.new["state"] if event.new else "gone"
         if state == "running" and event.old and event.old["state"] == "ready":
-            earlier = [job for job, since in of_key.items() if job < event.job and since < event.at - rules.obey_seconds]
+            earlier = [
+                job for job, since in of_key.items() if job < event.job and since < event.at - rules.obey_seconds
+            ]
             if earlier:
                 yield Violation("I11", event.job, f"started before {earlier} of the same ordered key")
         if state in ("ready", "running") or (state == "dead" and row["order"] == 2):

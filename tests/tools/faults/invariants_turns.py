@@ -1,8 +1,8 @@
 """The invariant that no limit key starves (I21): a replay of what each key could have started, at each claim of others.
 
-A history does not say which workers lived, and where a fault held all of them up. It says when some worker claimed a job
-of a queue: then that worker could have claimed a due job of a key in the same lane, if the limit of the key admitted it.
-So the time for which a key is passed over counts by the claims of others, with at most a second between two of them.
+A history does not say which workers lived, and where a fault held all of them up. It says when a worker claimed a job
+of a queue: then this worker could have claimed a due job of a key in the same lane, if the limit of the key admitted
+it. So the time for which a key is passed over counts by the claims of others, with at most a second between two.
 """
 
 from __future__ import annotations

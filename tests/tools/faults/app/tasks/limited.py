@@ -57,10 +57,10 @@ def in_order(
 
 @task(takes_context=True, backoff=0.1, max_attempts=4, limit=limits.BLOCKED)
 def blocking(
-    context: TaskContext, key: str, tag: str = "", seconds: float = 0.0, until: str | None = None, before: int = 1
+    context: TaskContext, key: str, tag: str = "", seconds: float = 0.0, unless: str | None = None, before: int = 1
 ) -> None:
-    """Run after all earlier jobs of its key, and not while one of them is dead."""
-    work(context, seconds, until, before)
+    """Run after all earlier jobs of its key, and not while one of them is dead; fail unless a file exists."""
+    work(context, seconds, None, 99 if unless and not Path(unless).exists() else before)
 
 
 @task(takes_context=True, backoff=0.1, max_attempts=4, limit=limits.HELD)
