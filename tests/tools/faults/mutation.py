@@ -296,8 +296,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a lost lease frees its slot before the rescue",
-            "WHERE limit_key = given.limit_key AND finished_at IS NULL AND id",
-            "WHERE limit_key = given.limit_key AND finished_at IS NULL AND lease_expires_at > statement_timestamp() AND id",
+            " AND finished_at IS NULL AND id > given",
+            " AND finished_at IS NULL AND lease_expires_at > statement_timestamp() AND id > given",
             "CLAIM_KEYS",
         ),
         "F116,F117",
