@@ -47,7 +47,8 @@ LIMITS = {
         Limit("block", key="{key}", ordered=True, on_dead="block"),
     )
 }
-KEYS = st.sampled_from([f"{name}:{value}" for name in LIMITS for value in "ab"])
+KEYS = st.lists(st.sampled_from([f"{name}:{value}" for name in LIMITS for value in "ab"]), min_size=1, max_size=3)
+"""The keys of one history. With more of them, jobs of one key would rarely meet."""
 WHO = st.sampled_from([0, 1])
 STATES = "SELECT id, state, attempt FROM pgqueue_job ORDER BY id"
 OPEN = "SELECT limit_key, limit_weight FROM pgqueue_execution WHERE finished_at IS NULL ORDER BY id"
@@ -84,12 +85,13 @@ class Limits(RuleBasedStateMachine):
     engine: EngineConnection
     sessions: tuple[EngineConnection, EngineConnection]
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(keys=KEYS)
+    def begin(self, keys: list[str]) -> None:
         clock.shift_seconds = 0.0
         helpers.clear_tables(self.engine)
         self.engine.execute("DELETE FROM pgqueue_limit_state")
         self.now = self.steps = 0
+        self.keys = keys
         self.jobs: dict[int, Job] = {}
         self.open: dict[int, Open] = {}
         self.ended: list[Open] = []
@@ -99,7 +101,8 @@ class Limits(RuleBasedStateMachine):
         self.starts: list[tuple[str, int, int]] = []
         """Key, tick and weight of each start, since the clock last went back."""
         self.locked: list[list[str] | None] = [None, None]
-        self.enqueue("slots:a", 3, 1, 0, 10)
+        for place, _ in enumerate(keys):
+            self.enqueue(place, 3, 1, 0, 10)
 
     def teardown(self) -> None:
         clock.shift_seconds = 0.0
@@ -159,13 +162,14 @@ class Limits(RuleBasedStateMachine):
     # ------------------------------------------------------------------ jobs
 
     @rule(
-        key=KEYS,
+        place=st.integers(0, 2),
         count=st.integers(1, 3),
         weight=st.sampled_from([1, 1, 2, 3]),
         delay=st.sampled_from([0, 0, 0, 1]),
         most=st.sampled_from([1, 2, 10]),
     )
-    def enqueue(self, key: str, count: int, weight: int, delay: int, most: int) -> None:
+    def enqueue(self, place: int, count: int, weight: int, delay: int, most: int) -> None:
+        key = self.keys[place % len(self.keys)]
         order = LIMITS[name_of(key)].order
         run_after = (self.now + delay) * TICK  # from the database's clock, which does not know of the ticks
         for job_id in add(self.engine, key, count, weight=weight, order=order, delay=run_after):
@@ -246,6 +250,10 @@ class Limits(RuleBasedStateMachine):
                 for claimed in claim.claimed:
                     self.start(self.jobs[claimed.job_id], claimed.key, lease)
         session.execute("COMMIT" if is_kept else "ROLLBACK")
+
+    @rule(who=WHO)
+    def claim_all(self, who: int) -> None:
+        self.claim(who, 50, 0, 2, True)
 
     def start(self, job: Job, key: ExecutionKey, lease: int) -> None:
         if LIMITS[name_of(job.key)].rate:
