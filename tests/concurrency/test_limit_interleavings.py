@@ -22,7 +22,9 @@ from django_pgqueue.lifecycle import Cancelled, Released, operator
 from django_pgqueue.lifecycle.limits import KeyToClaim
 from django_pgqueue.limits import Limit
 from tests import helpers
+from tests.concurrency.conftest import GATE
 from tests.concurrency.limits import LANE, add, claim, found, ids
+from tests.statements import STATEMENTS, replace_statement
 
 SLOTS = Limit("slots", concurrency=2)
 RATE = Limit("rate", rate="1/h", burst=2)
@@ -30,6 +32,9 @@ ORDER = Limit("order", ordered=True)
 BLOCK = Limit("block", ordered=True, on_dead="block")
 LIMITS = (SLOTS, ORDER, BLOCK, RATE)
 CLAIMS = ((SLOTS, "running"), (ORDER, "ready"), (RATE, "running"))
+GIVEN = "open_after, turn\n    )\n"
+LOCKED = "WHERE {gate} pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || each.limit_key, 0))"
+BEHIND_GATE = f"(SELECT pg_advisory_xact_lock_shared({GATE}) IS NOT NULL) AND"
 NAME = attrgetter("name")
 OPEN = "SELECT coalesce(sum(limit_weight), 0) FROM pgqueue_execution WHERE finished_at IS NULL"
 STARTED = "SELECT count(*) FROM pgqueue_execution"
@@ -319,3 +324,23 @@ def test_two_claims_of_a_key_in_every_order(engine, sessions, ending):
         again = ending == "ROLLBACK" and order in ("aaabbb", "bbbaaa")
         assert scene.names(later.claimed) == (ALONE[limit.name, first] if again else ""), order
         check_limit(engine, scene)
+
+
+def test_lock_and_count_in_one_statement_exceed_the_limit(engine, sessions, monkeypatch):
+    """This is why there are two statements: A's snapshot is older than its lock, so it does not count B's claim."""
+    scene = begin(engine, SLOTS, "running")
+    text = STATEMENTS["CLAIM_KEYS"]
+    joined = text.replace(GIVEN, GIVEN + LOCKED.format(gate=""), 1)
+    assert joined != text
+    first, second = (Claiming(session, SLOTS) for session in sessions)
+    first.locked = second.locked = [SLOTS.name]
+    engine.execute("SELECT pg_advisory_lock(%s)", [GATE])
+    replace_statement(monkeypatch, "CLAIM_KEYS", text.replace(GIVEN, GIVEN + LOCKED.format(gate=BEHIND_GATE), 1))
+    waiting = helpers.Background(first.claim)
+    helpers.wait_until(lambda: helpers.waits_for_lock(engine, sessions[0].info.backend_pid))
+    replace_statement(monkeypatch, "CLAIM_KEYS", joined)
+    second.claim()
+    engine.execute("SELECT pg_advisory_unlock(%s)", [GATE])
+    waiting.result()
+    assert (scene.names(second.claimed), scene.names(first.claimed)) == ("b", "c")
+    assert helpers.scalar(engine, OPEN) == 3 > SLOTS.concurrency
