@@ -5,7 +5,7 @@ claim is two steps, so the other session and all other rules can act between the
 model computes which jobs a claim has to return: none that a limit forbids, and every one that a limit admits and for
 which there is room. Nothing here waits: one tick of time is 1000 seconds, in which a token of each rate comes back.
 
-CI runs 100 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
+CI runs 66 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import Cursor, ExecutionKey, Released, TransitionStatus
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit, name_of
 from tests import helpers
 from tests.concurrency.limits import LANE, add, found
@@ -237,7 +238,7 @@ class Limits(RuleBasedStateMachine):
             claim = lifecycle.limits.claim_keys(
                 session,
                 LANE,
-                [KeyToClaim(key, LIMITS[name_of(key)], Cursor()) for key in keys],
+                [KeyToClaim(key, policy_of(LIMITS[name_of(key)]), Cursor()) for key in keys],
                 limit=limit,
                 free_slots=free_slots,
                 worker_id=who,
@@ -383,5 +384,5 @@ class Limits(RuleBasedStateMachine):
 @pytest.mark.timeout(400)
 def test_claims_of_limited_jobs_match_model(engine, new_connection, request):
     Limits.engine, Limits.sessions = engine, (new_connection(), new_connection())
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 4
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 6
     run_machine(Limits, settings=settings(max_examples=examples, stateful_step_count=30))

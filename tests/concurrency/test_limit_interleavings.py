@@ -20,6 +20,7 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import Cancelled, Released, operator
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from tests import helpers
 from tests.concurrency.conftest import GATE
@@ -210,7 +211,7 @@ class Claiming:
     def claim(self) -> None:
         """Claim from the locked keys."""
         if self.locked:
-            keys = [KeyToClaim(key, self.limit, lifecycle.Cursor()) for key in self.locked]
+            keys = [KeyToClaim(key, policy_of(self.limit), lifecycle.Cursor()) for key in self.locked]
             options: dict[str, Any] = {"limit": 9, "free_slots": 9, "worker_id": 1, "lease_seconds": 60.0}
             self.claimed = ids(lifecycle.limits.claim_keys(self.session, LANE, keys, **options))
 
