@@ -381,6 +381,10 @@ class Limits(RuleBasedStateMachine):
                     assert started <= most, name
 
 
+@pytest.mark.promise("limit-slots")
+@pytest.mark.promise("limit-rate")
+@pytest.mark.promise("limit-order")
+@pytest.mark.promise("limit-admits")
 @pytest.mark.timeout(400)
 def test_claims_of_limited_jobs_match_model(engine, new_connection, request):
     Limits.engine, Limits.sessions = engine, (new_connection(), new_connection())

@@ -265,6 +265,9 @@ def of_limit(limit: Limit) -> list[Transition]:
     return [transition for transition in TRANSITIONS if transition.limit is limit]
 
 
+@pytest.mark.promise("limit-slots")
+@pytest.mark.promise("limit-order")
+@pytest.mark.promise("limit-admits")
 @pytest.mark.parametrize("limit", LIMITS, ids=NAME)
 def test_claim_beside_transition_in_every_order(engine, sessions, limit):
     for transition in of_limit(limit):
@@ -311,6 +314,8 @@ def test_transition_commits_within_the_statement_of_a_claim(engine, sessions, ga
         check_no_slot_is_lost(engine, scene)
 
 
+@pytest.mark.promise("limit-slots")
+@pytest.mark.promise("limit-rate")
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 def test_two_claims_of_a_key_in_every_order(engine, sessions, ending):
     """Whoever locks the key first claims. The other one claims nothing, unless it locks after a rollback."""
