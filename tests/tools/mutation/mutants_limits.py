@@ -54,6 +54,10 @@ ADMISSION = of_tests(
         "coalesce(job.limit_weight, 1)",
         "CLAIM_KEYS",
     ),
+    *(
+        Mutant(f"a frozen process keeps keys locked: {name}", "'5s', true)", "'0', true)", name)
+        for name in ("FIND_KEYS", "LOCK_KEYS")
+    ),
     Mutant("ended executions count", " AND finished_at IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
