@@ -8,16 +8,20 @@ change: a token of a rate comes back, a job is due, or a running job ends.
 A key without a free slot is *busy*. When this process ends a job of a busy key, it visits that key at once, without
 waiting for the circle. Jobs that other workers end are found by the next circle, within `BUSY_SECONDS`.
 
+Jobs with a rate are not prefetched. If a claim leaves such a job because no slot of this process is free, the lane
+*needs a slot*. Until it gets one, this process prefetches no jobs of later lanes. Otherwise no slot would ever be free
+beside a lane with many jobs.
+
 The cursors have the purpose that those of `Lanes` have: no claim walks again over dead index entries while a
 transaction elsewhere has an old snapshot. Jobs behind a cursor are found by circles without cursors.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, limits, registry
@@ -25,6 +29,8 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
+from .circle import Circle
+from .key_cursors import CURSORS, KeyCursors
 from .pacing import Pacing
 
 KEYS: Final = 100
@@ -33,32 +39,11 @@ VISITS: Final = 1000
 """Number of keys that one search visits."""
 BUSY_SECONDS: Final = 0.9
 """The longest rest of a lane with a key whose slots are all in use, or whose next job cannot be claimed."""
-LOCKED_SECONDS: Final = 0.02
-"""The rest of a lane in which another worker was just claiming."""
-CURSORS: Final = 200
-"""How many keys of a lane have a cursor."""
-MARGIN: Final = timedelta(seconds=2)
-"""How far behind the last claimed job the cursor of a key stays, for jobs that commit late."""
+LOCKED_SECONDS: Final = 0.003
+"""The rest of a lane in which another worker was just claiming. It doubles if this happens again."""
+LONGEST_LOCKED_SECONDS: Final = 0.05
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
-
-
-class Circle:
-    """One visit to all keys of a lane."""
-
-    def __init__(self, *, from_start: bool) -> None:
-        self.began_at = time.monotonic()
-        self.from_start = from_start
-        """Whether the searches of this circle use no cursors."""
-        self.is_fruitful = False
-        """Whether a job was claimed."""
-        self.has_waiting = False
-        """Whether a due job waits for a slot or a token."""
-        self.wait_until = float("inf")
-
-    def wait(self, until: float) -> None:
-        """Note that something can change at this time."""
-        self.wait_until = min(self.wait_until, until)
 
 
 class LimitedLane:
@@ -68,13 +53,17 @@ class LimitedLane:
         self.after_key = ""
         """Where the next step of the circle begins."""
         self.circle = Circle(from_start=True)
-        self.cursors: dict[str, Cursor] = {}
-        """Keys and their cursors. The key that was claimed from last comes last."""
+        self.cursors = KeyCursors()
         self.freed: dict[str, None] = {}
         """Busy keys of which a job has ended in this process."""
         self.rest_until = 0.0
         self.has_waiting = False
         """Whether the last circle found a due job that waits for a slot or a token."""
+        self.needs_slot = False
+        """Whether the last claim left a job only because no slot of this process was free."""
+        self.retry_at = 0.0
+        """When to try again to lock a key."""
+        self._locked_seconds = LOCKED_SECONDS
         self._pacing = Pacing()
         self._full_at = 0.0
         """When the next circle without cursors may begin."""
@@ -90,26 +79,29 @@ class LimitedLane:
 
     def known(self) -> dict[str, Cursor]:
         """Return the cursors for the next search."""
-        return {} if self.circle.from_start else self.cursors
+        return {} if self.circle.from_start else self.cursors.last_claimed
 
-    def keep_cursors(self, claimed: Iterable[Claimed]) -> None:
-        """Move the cursor of each key to its last claimed job, or somewhat before it."""
-        last = {job.limit_key: job for job in claimed if job.limit_key is not None}
-        for key, job in last.items():
-            self.cursors.pop(key, None)
-            self.cursors[key] = Cursor(job.run_after - MARGIN, 0)
-        for key in list(self.cursors)[:-CURSORS]:
-            del self.cursors[key]
+    def cursor_of(self, key: str) -> Cursor:
+        """Return where the next claim from a key begins."""
+        return Cursor() if self.circle.from_start else self.cursors.beginning(key)
+
+    def note_locked(self, *, is_locked: bool) -> None:
+        """Note whether another worker was claiming from a key, so that this process waits before it tries again."""
+        if not is_locked:
+            self._locked_seconds = LOCKED_SECONDS
+            return
+        self.retry_at = time.monotonic() + self._locked_seconds * random.uniform(0.5, 1)  # noqa: S311 -- spreads load
+        self._locked_seconds = min(2 * self._locked_seconds, LONGEST_LOCKED_SECONDS)
 
     def pass_on(self, found: Sequence[FoundKey], served: Sequence[str], *, is_cut: bool) -> None:
-        """Continue the circle behind the visited keys. If the claim was full, continue behind the last served one.
+        """Continue the circle behind the visited keys. If the claim was cut, continue behind the last served one.
 
         After the last key, a new circle begins.
         """
         due = [key.limit_key for key in found if key.due_seconds is not None and key.due_seconds <= 0]
-        is_cut = is_cut and max(served) != due[-1]
+        is_cut = is_cut and max(served, default="") != due[-1]
         if is_cut:
-            self.after_key = max(served)
+            self.after_key = max(served, default=self.after_key)
         elif found:
             self.after_key = found[-1].limit_key
         if not is_cut and len(found) < VISITS and len(due) < KEYS:
@@ -153,18 +145,26 @@ class LimitedLanes:
 
     def rests_until(self, lane: Lane) -> float:
         """Return when it is worth visiting the lane again, by the monotonic clock."""
-        while self._ended:
-            key = self._ended.popleft()
-            for busy_lane in self._busy.pop(key, ()):
-                if busy_lane in self._lanes:
-                    self._lanes[busy_lane].freed[key] = None
+        self._free_ended()
         state = self._lanes.get(lane)
-        return 0.0 if state is None or state.freed else state.rest_until
+        if state is None or state.needs_slot:
+            return 0.0
+        return state.retry_at if state.freed else state.rest_until
+
+    def can_continue(self, free_slots: int) -> bool:
+        """Return whether this process may be able to claim jobs because one of its own jobs has ended."""
+        self._free_ended()
+        return any(state.freed or (state.needs_slot and free_slots > 0) for state in self._lanes.values())
+
+    def needs_slot(self, lane: Lane) -> bool:
+        """Return whether the last claim left a job of the lane only because no slot of this process was free."""
+        state = self._lanes.get(lane)
+        return state is not None and state.needs_slot
 
     @property
     def have_waiting(self) -> bool:
         """Whether due jobs wait for a slot or a token, as far as this process has seen."""
-        return any(state.has_waiting for state in self._lanes.values())
+        return any(state.has_waiting or state.needs_slot for state in self._lanes.values())
 
     def wake(self) -> None:
         """Let no lane rest, because jobs may have been enqueued."""
@@ -176,9 +176,13 @@ class LimitedLanes:
         self._lanes.clear()
         self._open_after.clear()
 
-    def claim(self, connection: EngineConnection, lane: Lane, *, limit: int, **options: Any) -> list[Claimed]:
+    def claim(
+        self, connection: EngineConnection, lane: Lane, *, limit: int, free_slots: int, **options: Any
+    ) -> list[Claimed]:
         """Claim up to `limit` jobs of a lane. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         state = self._lanes.setdefault(lane, LimitedLane())
+        if state.needs_slot and free_slots <= 0:
+            return []
         freed = state.take_freed()
         found: list[FoundKey] = []
         with connection.transaction():
@@ -191,19 +195,25 @@ class LimitedLanes:
                 locked = [key.limit_key for key in found if key.is_locked]
             keys = self._to_claim(state, locked)
             claim = (
-                lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, **options)
+                lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, free_slots=free_slots, **options)
                 if keys
                 else KeyClaim([], [])
             )
-        self._learn(lane, state, claim.results)
-        state.keep_cursors(claim.claimed)
+        is_full = len(claim.claimed) >= limit
+        has_slots = is_full or len(claim.claimed) < free_slots
+        left = [] if has_slots else [result.limit_key for result in claim.results if _may_need_slot(result)]
+        state.needs_slot = bool(left)
+        self._learn(lane, state, claim.results, left)
+        state.cursors.keep(claim.claimed)
         if freed:
+            state.freed |= dict.fromkeys([*left, *(each.limit_key for each in claim.results if each.may_have_more)])
             state.freed |= dict.fromkeys(set(freed) - set(locked))  # another worker was claiming from them
+            state.note_locked(is_locked=len(locked) < len(freed))
         else:
             self._learn_from_search(state, found)
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
-            state.pass_on(found, served, is_cut=len(claim.claimed) >= limit)
+            state.pass_on(found, served, is_cut=is_full or bool(left))
         return claim.claimed
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
@@ -218,6 +228,13 @@ class LimitedLanes:
         found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=KEYS, visits=VISITS)
         return [key.limit_key for key in found if key.is_locked]
 
+    def _free_ended(self) -> None:
+        while self._ended:
+            key = self._ended.popleft()
+            for busy_lane in self._busy.pop(key, ()):
+                if busy_lane in self._lanes:
+                    self._lanes[busy_lane].freed[key] = None
+
     def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str]) -> list[KeyToClaim]:
         known, now = registry.limits(), time.monotonic()
         keys = []
@@ -226,11 +243,10 @@ class LimitedLanes:
             if limit is not None:  # else it is a limit of newer or older code: other workers claim its jobs
                 open_after_id, seen_at = self._open_after.get(key, (0, now))
                 is_recent = now - seen_at <= COUNT_SECONDS
-                cursor = state.known().get(key, Cursor())
-                keys.append(KeyToClaim(key, limit, cursor, open_after_id if is_recent else 0))
+                keys.append(KeyToClaim(key, limit, state.cursor_of(key), open_after_id if is_recent else 0))
         return keys
 
-    def _learn(self, lane: Lane, state: LimitedLane, results: Iterable[KeyResult]) -> None:
+    def _learn(self, lane: Lane, state: LimitedLane, results: Iterable[KeyResult], left: Container[str]) -> None:
         now = time.monotonic()
         for result in results:
             self._open_after.pop(result.limit_key, None)
@@ -239,7 +255,7 @@ class LimitedLanes:
             state.circle.has_waiting |= not result.admits_more
             if result.due_seconds is not None:
                 state.circle.wait(now + max(result.due_seconds, 0.0))
-            elif not result.admits_more or not result.is_claimed:
+            elif result.limit_key not in left and (not result.admits_more or not result.is_claimed):
                 self._busy.setdefault(result.limit_key, set()).add(lane)
                 state.circle.wait(now + BUSY_SECONDS)
         for key in list(self._open_after)[: -CURSORS * KEYS]:
@@ -247,21 +263,21 @@ class LimitedLanes:
 
     def _learn_from_search(self, state: LimitedLane, found: Iterable[FoundKey]) -> None:
         now = time.monotonic()
+        locks = [key.is_locked for key in found if key.is_locked is not None]
+        if locks:
+            state.note_locked(is_locked=not any(locks))
         for key in found:
             if key.due_seconds is None:
-                state.cursors.pop(key.limit_key, None)
+                state.cursors.forget(key.limit_key)
             elif key.due_seconds > 0:
                 state.circle.wait(now + key.due_seconds)
             elif not key.is_locked:
-                state.circle.wait(now + LOCKED_SECONDS)
+                state.circle.wait(max(state.retry_at, now + LOCKED_SECONDS))
 
 
-def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
-    groups: list[dict[Lane, Cursor]] = []
-    for lane, cursor in cursors.items():
-        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
-            groups[-1][lane] = cursor
-        else:
-            groups.append({lane: cursor})
-    return groups
+def _may_need_slot(result: KeyResult) -> bool:
+    """Return whether a claim without further slots may have left a job of the key that its limit admits."""
+    if result.is_claimed:
+        limit = registry.limits().get(limits.name_of(result.limit_key))
+        return result.may_have_more and limit is not None and limit.rate is not None
+    return result.is_left

@@ -7,6 +7,9 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 LIMITS = "django_pgqueue/lifecycle/limits.py"
 LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
+CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
+CURSORS = "django_pgqueue/worker/claiming/key_cursors.py"
+NEXT_SCAN = "django_pgqueue/worker/claiming/next_scan.py"
 ENDED = "django_pgqueue/worker/claiming/ended_limits.py"
 LOCK = "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || {}limit_key, 0))"
 IN_ONE_STATEMENT = f"""
@@ -122,7 +125,7 @@ VISITS = of_tests(
     Mutant("freed keys wait for the circle", "self._lanes[busy_lane].freed[key] = None", "pass", path=LANES),
     Mutant(
         "each circle begins at the first key",
-        "            self.after_key = max(served)\n",
+        "            self.after_key = max(served, default=self.after_key)\n",
         "            pass\n",
         path=LANES,
     ),
@@ -139,6 +142,16 @@ VISITS = of_tests(
         path=LANES,
     ),
     Mutant("unknown limits end the claim", "if limit is not None:  # else", "if True:  # else", path=LANES),
+)
+SLOTS = of_tests(
+    ("tests/worker/test_slots_for_limits.py",),
+    Mutant("a lane that needs a slot rests", "if state is None or state.needs_slot:", "if state is None:", path=LANES),
+    Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(first)", "False", path=CLAIMER),
+    Mutant(
+        "siblings hold a freed key back", "limited.can_continue(free_slots)", "limited.have_waiting", path=NEXT_SCAN
+    ),
+    Mutant("a cursor stays behind its jobs", "Cursor(job.run_after, job.job_id)", "Cursor()", path=CURSORS),
+    Mutant("a cursor never looks back", "if time.monotonic() < self._looks_back_at[key]", "if True", path=CURSORS),
 )
 PRUNED = of_tests(
     ("tests/worker/test_pruner.py",),
@@ -169,4 +182,4 @@ ONE_JOB = of_tests(
         "CLAIM_LIMITED_JOB",
     ),
 )
-CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED, *HOLDS, *ONE_JOB]
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *SLOTS, *PRUNED, *HOLDS, *ONE_JOB]

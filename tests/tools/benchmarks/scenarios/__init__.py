@@ -4,11 +4,14 @@ from tests.tools.benchmarks.scenarios import (
     drain,
     enqueueing,
     history,
+    hot_key,
     idle,
     latency,
+    many_keys,
     notify,
     orm,
     payload,
+    saturated,
     scaling,
     snapshot,
     steady,
@@ -35,5 +38,8 @@ SCENARIOS: dict[str, Scenario] = {
         idle.GROWTH,
         notify.NOTIFY,
         *payload.PAYLOADS,
+        saturated.SATURATED,
+        many_keys.MANY_KEYS,
+        hot_key.HOT_KEY,
     )
 }
