@@ -22,7 +22,12 @@ from tests.worker.test_fetcher import make_fetcher, take
 __all__ = ["make_fetcher"]
 
 LIMITS = {
-    limit.name: limit for limit in (Limit("rate", key="{key}", rate="1000/m", burst=500), Limit("fair", key="{key}"))
+    limit.name: limit
+    for limit in (
+        Limit("rate", key="{key}", rate="1000/m", burst=500),
+        Limit("one", key="{key}", concurrency=1),
+        Limit("fair", key="{key}"),
+    )
 }
 
 
@@ -119,3 +124,14 @@ def test_cursors_of_the_keys_that_were_claimed_last_are_kept():
     )
     assert len(cursors.last_claimed) == CURSORS
     assert cursors.beginning("rate:0") == Cursor()
+
+
+def test_freed_keys_without_further_jobs_delay_no_other_key(engine, make_fetcher):
+    add(engine, "one:a")
+    fetcher = make_fetcher(capacity=1)
+    fetcher.tick()
+    [other] = add(engine, "one:b")
+    fetcher.lanes.scan_again()
+    end(fetcher, engine, take(fetcher))
+    fetcher.tick()
+    assert [job.job_id for job in fetcher.pool.submitted] == [other]

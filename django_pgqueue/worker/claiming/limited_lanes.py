@@ -147,7 +147,7 @@ class LimitedLanes:
         """Return when it is worth visiting the lane again, by the monotonic clock."""
         self._free_ended()
         state = self._lanes.get(lane)
-        if state is None or state.needs_slot:
+        if state is None:
             return 0.0
         return state.retry_at if state.freed else state.rest_until
 
@@ -184,6 +184,24 @@ class LimitedLanes:
         if state.needs_slot and free_slots <= 0:
             return []
         freed = state.take_freed()
+        if freed:
+            claimed = self._visit(connection, lane, state, freed, limit=limit, free_slots=free_slots, **options)
+            if claimed or state.needs_slot or time.monotonic() < state.rest_until:
+                return claimed
+        return self._visit(connection, lane, state, [], limit=limit, free_slots=free_slots, **options)
+
+    def _visit(
+        self,
+        connection: EngineConnection,
+        lane: Lane,
+        state: LimitedLane,
+        freed: Sequence[str],
+        *,
+        limit: int,
+        free_slots: int,
+        **options: Any,
+    ) -> list[Claimed]:
+        """Claim from these freed keys of a lane, or make a step of the circle if there are none."""
         found: list[FoundKey] = []
         with connection.transaction():
             if freed:

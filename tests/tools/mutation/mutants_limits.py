@@ -145,7 +145,12 @@ VISITS = of_tests(
 )
 SLOTS = of_tests(
     ("tests/worker/test_slots_for_limits.py",),
-    Mutant("a lane that needs a slot rests", "if state is None or state.needs_slot:", "if state is None:", path=LANES),
+    Mutant(
+        "freed keys without jobs end the claim",
+        "            if claimed or state.needs_slot or time",
+        "            if True or time",
+        path=LANES,
+    ),
     Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(first)", "False", path=CLAIMER),
     Mutant(
         "siblings hold a freed key back", "limited.can_continue(free_slots)", "limited.have_waiting", path=NEXT_SCAN
