@@ -3,6 +3,8 @@
 from tests.tools.benchmarks.scenarios import (
     drain,
     enqueueing,
+    fairness,
+    freed,
     history,
     hot_key,
     idle,
@@ -15,6 +17,7 @@ from tests.tools.benchmarks.scenarios import (
     scaling,
     snapshot,
     steady,
+    wake_up,
 )
 from tests.tools.benchmarks.scenarios.scenario import Scenario
 
@@ -41,5 +44,8 @@ SCENARIOS: dict[str, Scenario] = {
         saturated.SATURATED,
         many_keys.MANY_KEYS,
         hot_key.HOT_KEY,
+        fairness.FAIRNESS,
+        freed.FREED,
+        wake_up.WAKE_UP,
     )
 }

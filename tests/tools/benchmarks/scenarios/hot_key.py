@@ -1,4 +1,4 @@
-"""Scenario 15b: one key with 5,000 starts a second, and one key whose ten slots are used by jobs that take no time."""
+"""Scenario 15c: one key with 5,000 starts a second, and one key whose ten slots are used by jobs that take no time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LOADS = {
     "crowded_two": Load("crowded", processes=2),
 }
 HOT_KEY = Scenario(
-    name="15b",
+    name="15c",
     title="one key at 5,000 jobs a second by its rate; one key of ten slots with no-op jobs; "
     "then with a snapshot held elsewhere",
     measure=measure,

@@ -1,4 +1,4 @@
-"""Scenario 15a: 100,000 keys with ten jobs each, one at a time for each key."""
+"""Scenario 15b: 100,000 keys with ten jobs each, one at a time for each key."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def measure(bench: Bench, system: System) -> Figures:
 
 
 MANY_KEYS = Scenario(
-    name="15a",
+    name="15b",
     title="100,000 keys with ten jobs each, one at a time for each key; then with a snapshot held elsewhere",
     measure=measure,
     takes_part=lambda system: system.name == "us",

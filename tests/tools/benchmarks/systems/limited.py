@@ -43,6 +43,48 @@ def rated(number):
 @task(limit=Limit("crowded", concurrency=10))
 def crowded(number):
     record.ran(number)
+
+
+@task(limit=Limit("fair", key=lambda number: "large"))
+def fair_large(number):
+    record.began(number)
+
+
+@task(limit=Limit("fair", key=lambda number: "small"))
+def fair_small(number):
+    record.began(number)
+
+
+@task(limit=Limit("single", concurrency=1))
+def one_by_one(number):
+    record.began(number)
+    record.committed(number)  # its end
+
+
+PAIR = Limit("pair", concurrency=1)
+
+
+@task(limit=PAIR, queue_name="left")
+def pair_left(number):
+    record.began(number)
+    time.sleep(0.7 + number % 14 / 20)
+    record.committed(number)
+
+
+@task(limit=PAIR, queue_name="right")
+def pair_right(number):
+    record.began(number)
+    record.committed(number)
+
+
+@task(limit=Limit("paced", rate="2/s"))
+def paced(number):
+    record.began(number)
+
+
+@task(limit=Limit("hourly", rate="1/h"))
+def hourly(number):
+    record.ran(number)
 """
 FILES = {"app/tasks.py": django.TASKS.format(module="django_pgqueue") + TASKS}
 
