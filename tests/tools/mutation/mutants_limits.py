@@ -6,6 +6,7 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 LIMITS = "django_pgqueue/lifecycle/limits.py"
+LANE = "django_pgqueue/worker/claiming/limited_lane.py"
 LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
 CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
 CURSORS = "django_pgqueue/worker/claiming/key_cursors.py"
@@ -127,7 +128,7 @@ VISITS = of_tests(
         "each circle begins at the first key",
         "            self.after_key = max(served, default=self.after_key)\n",
         "            pass\n",
-        path=LANES,
+        path=LANE,
     ),
     Mutant(
         "a circle waits for no token",
