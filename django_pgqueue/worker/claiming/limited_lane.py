@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 from django_pgqueue.lifecycle import Cursor
@@ -54,6 +54,7 @@ class LimitedLane:
         self.freed: dict[str, None] = {}
         """Busy keys of which a job has ended in this process."""
         self.rest_until = 0.0
+        self.rests_since = 0.0
         self.has_waiting = False
         """Whether the last circle found a due job that waits for a slot or a token."""
         self.needs_slot = False
@@ -90,10 +91,12 @@ class LimitedLane:
         self.retry_at = time.monotonic() + self._locked_seconds * random.uniform(0.5, 1)  # noqa: S311 -- spreads load
         self._locked_seconds = min(2 * self._locked_seconds, LONGEST_LOCKED_SECONDS)
 
-    def pass_on(self, found: Sequence[FoundKey], served: Sequence[str], *, is_cut: bool) -> None:
+    def pass_on(
+        self, found: Sequence[FoundKey], served: Sequence[str], pauses: Container[str], *, is_cut: bool
+    ) -> None:
         """Continue the circle behind the visited keys. If the claim was cut, continue behind the last served one.
 
-        After the last key, a new circle begins.
+        After the last key, a new circle begins. `pauses` are the names of paused limits and paused keys.
         """
         due = [key.limit_key for key in found if key.due_seconds is not None and key.due_seconds <= 0]
         is_cut = is_cut and max(served, default="") != due[-1]
@@ -101,11 +104,15 @@ class LimitedLane:
             self.after_key = max(served, default=self.after_key)
         elif found:
             self.after_key = found[-1].limit_key
+            name, has_value, _ = self.after_key.partition(":")
+            if has_value and name in pauses:
+                self.after_key = f"{name};"  # behind all keys "name:…" in the order of bytes
         if not is_cut and len(found) < VISITS and len(due) < KEYS:
             self._end_circle()
 
     def _end_circle(self) -> None:
         now, circle = time.monotonic(), self.circle
+        self.rests_since = now
         if circle.from_start:
             self._full_at = now + self._pacing.after(now - circle.began_at)
         self.has_waiting = circle.has_waiting

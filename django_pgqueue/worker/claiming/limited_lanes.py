@@ -12,6 +12,9 @@ Jobs with a rate are not prefetched. If a claim leaves such a job because no slo
 *needs a slot*. Until it gets one, this process prefetches no jobs of later lanes. Otherwise no slot would ever be free
 beside a lane with many jobs.
 
+Operators can override limits and pause keys. While there is such a row, each claim reads those of its keys after it has
+locked them. A paused key is left out, and a circle passes all keys of a paused limit in one step.
+
 The cursors have the purpose that those of `Lanes` have: no claim walks again over dead index entries while a
 transaction elsewhere has an old snapshot. Jobs behind a cursor are found by circles without cursors.
 """
@@ -24,15 +27,18 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, limits, registry
+from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Lane
+from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
 from .key_cursors import CURSORS
 from .limited_lane import KEYS, LOCKED_SECONDS, VISITS, LimitedLane
 
 BUSY_SECONDS: Final = 0.9
-"""The longest rest of a lane with a key whose slots are all in use, or whose next job cannot be claimed."""
+"""The longest rest of a lane with a key whose slots are all in use, whose next job cannot be claimed, or that is
+paused."""
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
 
@@ -41,7 +47,11 @@ class LimitedLanes:
     """The lanes of limited jobs of one fetcher."""
 
     def __init__(self) -> None:
+        self.longest_rest_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
+        """How long a lane rests at most: an operator can change limits, and the notification can be lost."""
         self._lanes: dict[Lane, LimitedLane] = {}
+        self._has_controls = False
+        """Whether the last scan found an override or a pause of a limit."""
         self._busy: dict[str, set[Lane]] = {}
         """The lanes in which claims found each busy key."""
         self._ended: deque[str] = deque()
@@ -56,7 +66,7 @@ class LimitedLanes:
         """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
         if not registry.limits():
             return []
-        lanes = lifecycle.limits.scan_limited_lanes(connection)
+        lanes, self._has_controls = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
         return lanes
 
@@ -66,7 +76,9 @@ class LimitedLanes:
         state = self._lanes.get(lane)
         if state is None:
             return 0.0
-        return state.retry_at if state.freed else state.rest_until
+        if state.freed:
+            return state.retry_at
+        return min(state.rest_until, state.rests_since + self.longest_rest_seconds)
 
     def can_continue(self, free_slots: int) -> bool:
         """Return whether this process may be able to claim jobs because one of its own jobs has ended."""
@@ -128,7 +140,8 @@ class LimitedLanes:
                     connection, lane, after_key=state.after_key, known=state.known(), wanted=KEYS, visits=VISITS
                 )
                 locked = [key.limit_key for key in found if key.is_locked]
-            keys = self._to_claim(state, locked)
+            controls = self._controls_of(connection, locked)
+            keys = self._to_claim(state, locked, controls)
             claim = (
                 lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, free_slots=free_slots, **options)
                 if keys
@@ -136,9 +149,10 @@ class LimitedLanes:
             )
         is_full = len(claim.claimed) >= limit
         has_slots = is_full or len(claim.claimed) < free_slots
-        left = [] if has_slots else [result.limit_key for result in claim.results if _may_need_slot(result)]
+        left = [] if has_slots else _left_without_slot(keys, claim.results)
         state.needs_slot = bool(left)
-        self._learn(lane, state, claim.results, left)
+        self._learn(lane, state, keys, claim.results, left)
+        state.circle.wait(_resumes_at(controls, locked))
         state.cursors.keep(claim.claimed)
         if freed:
             state.freed |= dict.fromkeys([*left, *(each.limit_key for each in claim.results if each.may_have_more)])
@@ -148,13 +162,14 @@ class LimitedLanes:
             self._learn_from_search(state, found)
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
-            state.pass_on(found, served, is_cut=is_full or bool(left))
+            state.pass_on(found, served, controls.pauses, is_cut=is_full or bool(left))
         return claim.claimed
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
         """Claim one job of one key. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         with connection.transaction():
-            keys = self._to_claim(LimitedLane(), lifecycle.limits.lock_keys(connection, [key]))
+            locked = lifecycle.limits.lock_keys(connection, [key])
+            keys = self._to_claim(LimitedLane(), locked, self._controls_of(connection, locked))
             return lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
 
     def due_keys(self, connection: EngineConnection, lane: Lane) -> list[str]:
@@ -170,22 +185,39 @@ class LimitedLanes:
                 if busy_lane in self._lanes:
                     self._lanes[busy_lane].freed[key] = None
 
-    def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str]) -> list[KeyToClaim]:
+    def _controls_of(self, connection: EngineConnection, limit_keys: Sequence[str]) -> KeyControls:
+        """Return what operators have changed for these keys. The statement is not run if no such row exists."""
+        if not self._has_controls or not limit_keys:
+            return NO_CONTROLS
+        return lifecycle.limit_overrides.controls_of(connection, limit_keys)
+
+    def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str], controls: KeyControls) -> list[KeyToClaim]:
         known, now = registry.limits(), time.monotonic()
         keys = []
         for key in limit_keys:
             limit = known.get(limits.name_of(key))
-            if limit is not None:  # else it is a limit of newer or older code: other workers claim its jobs
+            # Without a limit, it is one of newer or older code: other workers claim its jobs.
+            if limit is not None and controls.pause_of(key) is None:
                 open_after_id, seen_at = self._open_after.get(key, (0, now))
                 is_recent = now - seen_at <= COUNT_SECONDS
-                keys.append(KeyToClaim(key, limit, state.cursor_of(key), open_after_id if is_recent else 0))
+                policy = controls.policy_of(key, limit)
+                keys.append(KeyToClaim(key, policy, state.cursor_of(key), open_after_id if is_recent else 0))
         return keys
 
-    def _learn(self, lane: Lane, state: LimitedLane, results: Iterable[KeyResult], left: Container[str]) -> None:
+    def _learn(
+        self,
+        lane: Lane,
+        state: LimitedLane,
+        keys: Iterable[KeyToClaim],
+        results: Iterable[KeyResult],
+        left: Container[str],
+    ) -> None:
         now = time.monotonic()
+        counted = {key.limit_key for key in keys if key.policy.concurrency is not None}
         for result in results:
             self._open_after.pop(result.limit_key, None)
-            if result.open_after_id is not None:
+            # Without a concurrency nothing was counted, and an override can add one while the executions are open.
+            if result.open_after_id is not None and result.limit_key in counted:
                 self._open_after[result.limit_key] = result.open_after_id, now
             state.circle.has_waiting |= not result.admits_more
             if result.due_seconds is not None:
@@ -210,9 +242,17 @@ class LimitedLanes:
                 state.circle.wait(max(state.retry_at, now + LOCKED_SECONDS))
 
 
-def _may_need_slot(result: KeyResult) -> bool:
-    """Return whether a claim without further slots may have left a job of the key that its limit admits."""
-    if result.is_claimed:
-        limit = registry.limits().get(limits.name_of(result.limit_key))
-        return result.may_have_more and limit is not None and limit.rate is not None
-    return result.is_left
+def _left_without_slot(keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) -> list[str]:
+    """Return the keys of which a claim without further slots may have left a job that their limits admit."""
+    not_prefetched = {key.limit_key for key in keys if key.policy.interval_seconds}
+    return [
+        result.limit_key
+        for result in results
+        if result.is_left or (result.may_have_more and result.limit_key in not_prefetched)
+    ]
+
+
+def _resumes_at(controls: KeyControls, limit_keys: Iterable[str]) -> float:
+    """Return when to look at the paused keys again, by the monotonic clock."""
+    pauses = [pause for key in limit_keys if (pause := controls.pause_of(key)) is not None]
+    return time.monotonic() + min((min(pause.seconds, BUSY_SECONDS) for pause in pauses), default=float("inf"))
