@@ -1,7 +1,8 @@
 """Show what the frequent statements read for jobs without limits: `python -m tests.tools.hot_plans`. Not run in CI.
 
-It starts a server of its own with 20,000 ready jobs, and prints the pages that each statement reads, the indexes that
-it uses, and the checksum of its plan. To compare with an older commit, run this file with that checkout in PYTHONPATH.
+It makes a database of its own with 20,000 ready jobs, prints the pages that each statement reads, the checksum of its
+plan, and the indexes that it uses, and removes the database. To compare with an older commit, run this file with that
+checkout as PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import json
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 JOBS, BATCH = 20_000, 100
+NAME_OF_DATABASE = "pgqueue_hot_plans"
 LOADING = (
     "LOAD 'auto_explain'",
     "SET auto_explain.log_min_duration = 0",
@@ -39,16 +39,25 @@ def main() -> None:
     from django.core.management import call_command
     from django.db import connection
 
-    from tests.tools.benchmarks.server import server
-
-    with tempfile.TemporaryDirectory() as work, server(Path(work)) as postgresql:
-        where = postgresql.make_database("hot_plans")
-        names = {"NAME": "PGDATABASE", "HOST": "PGHOST", "PORT": "PGPORT", "USER": "PGUSER"}
-        connection.settings_dict.update({name: where[variable] for name, variable in names.items()})
+    settings = connection.settings_dict
+    execute(connection, f"DROP DATABASE IF EXISTS {NAME_OF_DATABASE}", f"CREATE DATABASE {NAME_OF_DATABASE}")
+    connection.close()
+    former, settings["NAME"] = settings["NAME"], NAME_OF_DATABASE
+    try:
         call_command("migrate", verbosity=0)
         for plan in run(connection):
             sys.stdout.write(row(plan) + "\n")
+    finally:
         connection.close()
+        settings["NAME"] = former
+        execute(connection, f"DROP DATABASE {NAME_OF_DATABASE}")
+
+
+def execute(connection: Any, *statements: str) -> None:
+    """Run statements on Django's connection."""
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
 
 
 def run(connection: Any) -> list[Any]:
@@ -78,13 +87,13 @@ def explained(connection: Any, worker: Any) -> list[Any]:
         for statement in LOADING:
             each.execute(statement)
         each.add_notice_handler(note)
-    statements(worker)
+    run_statements(worker)
     for each in (worker, connection.connection):
         each.remove_notice_handler(note)
     return [plan for plan in plans if NAME.search(plan["Query Text"])]
 
 
-def statements(worker: Any) -> None:
+def run_statements(worker: Any) -> None:
     """Run what workers and producers run often, on jobs without a limit."""
     from django_pgqueue import lifecycle
     from django_pgqueue.states import State
