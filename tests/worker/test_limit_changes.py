@@ -52,6 +52,7 @@ def starts_after_notification(fetcher, monkeypatch):
     return starts(fetcher)
 
 
+@pytest.mark.promise("limit-raised")
 def test_idle_fetcher_obeys_raised_and_restored_limit(engine, make_fetcher, monkeypatch):
     add(engine, "two", 9)
     claim(engine, LIMITS["two"])
@@ -65,6 +66,7 @@ def test_idle_fetcher_obeys_raised_and_restored_limit(engine, make_fetcher, monk
     assert starts_after_notification(fetcher, monkeypatch) == 0
 
 
+@pytest.mark.promise("limit-raised")
 def test_idle_fetcher_obeys_raised_rate_without_waiting_for_the_token(engine, make_fetcher, monkeypatch):
     add(engine, "rate", 3)
     fetcher = make_fetcher()
@@ -75,6 +77,7 @@ def test_idle_fetcher_obeys_raised_rate_without_waiting_for_the_token(engine, ma
     helpers.wait_until(lambda: starts_after_notification(fetcher, monkeypatch) == 2)
 
 
+@pytest.mark.promise("limit-raised")
 def test_idle_fetcher_claims_when_a_hold_was_ended(engine, make_fetcher, monkeypatch):
     add(engine, "two", 2)
     engine.execute(
