@@ -104,7 +104,9 @@ def start_all(story: Story, times: list[float], weight: int = 1) -> None:
         story.now = 5000.0 + at - 0.1
         story.claim(number, number)
         story.executions[number]["claimed_at"] = 5000.0 + at
-        story.history.events[-1].new["claimed_at"] = 5000.0 + at
+        claimed = story.history.events[-1].new
+        assert claimed is not None
+        claimed["claimed_at"] = 5000.0 + at
 
 
 def test_checker_starts_up_to_rate_and_burst_pass(story):
