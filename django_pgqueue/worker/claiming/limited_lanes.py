@@ -180,6 +180,11 @@ class LimitedLanes:
             return 0.0
         return min(state.rest_until, state.rests_since + self.longest_rest_seconds)
 
+    def is_under_way(self, lane: Lane) -> bool:
+        """Return whether the circle over the keys of a lane has begun and not ended."""
+        state = self._lanes.get(lane)
+        return state is not None and state.after_key != ""
+
     @property
     def have_waiting(self) -> bool:
         """Whether due jobs wait for a slot or a token, as far as this process has seen."""
