@@ -76,6 +76,7 @@ class JobChangeList(DatabaseChangeList):
             condition &= Q(queue_name=search.queue_name)
         if search.task_names:
             condition &= Q(task_name__in=search.task_names)
+        condition &= search.limit_condition
         jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])
         return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
 

@@ -1,0 +1,93 @@
+"""The filter of the lists of jobs by limit key: the jobs of one key, or of all keys of one limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from django_pgqueue.models import Execution, Job
+from tests.test_sql import nodes
+
+from .conftest import JobMaker
+
+JOBS, DEAD = "/admin/pgqueue/job/", "/admin/pgqueue/deadjob/"
+KEY, OTHER = "import:customer:7", "import:customer:70"
+
+
+def listed(client: Client, url: str = JOBS, **parameters: str) -> list[int]:
+    return [job.pk for job in client.get(url, parameters).context["cl"].result_list]
+
+
+@pytest.fixture
+def jobs(make_job: JobMaker) -> dict[str, Job]:
+    """Make a job with the key in each state, and ready jobs with other keys whose texts are near."""
+    states = ("ready", "running", "succeeded", "dead", "cancelled")
+    found = {state: make_job(state, limit_key=KEY) for state in states}
+    Execution.objects.update(limit_key=KEY)
+    near = {name: make_job(limit_key=name) for name in (OTHER, "import", "import-all", "importer:1", "Import:1")}
+    make_job(queue_name="mail")
+    return found | near
+
+
+@pytest.mark.parametrize("state", ["ready", "due", "running", "succeeded", "dead", "cancelled"])
+def test_filter_by_key_lists_jobs_of_that_key_only(operator: Client, jobs: dict[str, Job], state: str) -> None:
+    expected = jobs["ready" if state == "due" else state].pk
+    assert listed(operator, limit=KEY, state=state) == [expected]
+
+
+def test_filter_by_limit_lists_jobs_of_all_its_keys(operator: Client, jobs: dict[str, Job]) -> None:
+    of_limit = [jobs[name].pk for name in ("import", "ready", OTHER)]
+    assert listed(operator, limit="import", state="ready") == of_limit
+    assert sorted(listed(operator, limit="import")) == sorted(
+        [*of_limit, *(jobs[state].pk for state in ("running", "succeeded", "dead", "cancelled"))]
+    )
+    assert listed(operator, DEAD, limit="import") == [jobs["dead"].pk]
+
+
+def test_filter_by_key_combines_with_other_filters(operator: Client, jobs: dict[str, Job], make_job: JobMaker) -> None:
+    moved = make_job(limit_key=KEY, queue_name="mail", task_name="app.other")
+    assert listed(operator, limit=KEY, state="ready", queue="mail") == [moved.pk]
+    assert listed(operator, limit=KEY, q="app.other") == [moved.pk]
+    assert listed(operator, limit=KEY, q=str(moved.pk)) == [moved.pk]
+    assert listed(operator, limit=OTHER, q=str(moved.pk)) == []
+    assert listed(operator, limit="\0") == []
+
+
+def test_filter_is_shown_with_names_of_limits(operator: Client, make_job: JobMaker) -> None:
+    text = operator.get(JOBS, {"limit": "import"}).content.decode()
+    assert 'data-filter-title="limit"' in text and '<input type="text" name="limit" value="import"' in text
+
+
+@pytest.fixture
+def saturated_key(db: None) -> None:
+    """Insert 20,000 ready jobs of one key, and one job of each of 20,000 others."""
+    insert = (
+        "INSERT INTO pgqueue_job (task_name, arguments, limit_key) SELECT 'app.t', '{}', "
+        "CASE WHEN n <= 20000 THEN 'import:hot' ELSE 'import:' || n END FROM generate_series(1, 40000) AS n"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(insert)
+        cursor.execute("ANALYZE pgqueue_job")
+
+
+@pytest.mark.usefixtures("saturated_key")
+@pytest.mark.parametrize(
+    ("key", "state", "most"), [("import:hot", "ready", 10_000), ("import:30000", "due", 1), ("import", "ready", 10_000)]
+)
+def test_filter_by_key_reads_range_of_index(operator: Client, key: str, state: str, most: int) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        assert operator.get(JOBS, {"limit": key, "state": state}).context["cl"].result_list
+    searches = [query["sql"] for query in captured if "pgqueue:ready_in_lanes" in query["sql"]]
+    assert searches
+    for statement in searches:
+        with connection.cursor() as cursor:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement.replace("%", "%%"), [])
+            plan = cursor.fetchone()[0][0]["Plan"]
+        scans: list[Any] = [node for node in nodes(plan) if node.get("Relation Name") == "pgqueue_job"]
+        assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan"}
+        # One more is read to see that there are more, and one behind the bound.
+        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= most + 2
