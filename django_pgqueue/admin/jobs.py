@@ -33,6 +33,7 @@ from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
+from .posted import back_of
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 from .queue_actions import queue_urls
 from .task_actions import task_urls
@@ -154,7 +155,7 @@ class JobAdmin(JobColumns):
         if operation is DELETE and not jobs.filter(pk=object_id).exists():
             name, args = "changelist", []
         url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
-        return HttpResponseRedirect(databases.link(request, url))
+        return HttpResponseRedirect(back_of(request) or databases.link(request, url))
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
         """Show the list, with a message that the job does not exist."""
