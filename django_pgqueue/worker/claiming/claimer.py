@@ -6,6 +6,7 @@ Called by the fetcher, in its thread. A row that no claim can process must not s
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
@@ -23,7 +24,6 @@ from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
 from .lanes import Lanes
-from .limited_lanes import by_kind
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -43,7 +43,7 @@ class Claimer:
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed: list[Claimed] = []
-        for lanes in by_kind(cursors):
+        for lanes in _by_kind(cursors):
             left, free_slots = room - len(claimed), max(0, self.in_flight.free_slots - len(claimed))
             if left <= 0:
                 break
@@ -182,3 +182,14 @@ class Claimer:
 def _is_sequence_behind(error: Exception) -> bool:
     """Return whether the id sequence of executions is behind its table. No job is to blame for that."""
     return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY
+
+
+def _by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
+    groups: list[dict[Lane, Cursor]] = []
+    for lane, cursor in cursors.items():
+        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
+            groups[-1][lane] = cursor
+        else:
+            groups.append({lane: cursor})
+    return groups
