@@ -251,3 +251,37 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS head ON true
 """
+
+# Count the due jobs of a key that a claim takes before a job, in the same lane.
+#
+# Index: pgqueue_job_limited
+AHEAD_IN_KEY: Final = """/* pgqueue:ahead_in_key */
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM pgqueue_job
+    WHERE state = 'ready' AND limit_key = %(limit_key)s
+      AND queue_name = %(queue_name)s AND priority = %(priority)s
+      AND run_after <= statement_timestamp() + %(time_shift)s::interval
+      AND (run_after, id) < (%(run_after)s::timestamptz, %(job_id)s)
+    ORDER BY run_after, id
+    LIMIT %(limit)s + 1
+) AS ahead
+"""
+
+# Count the jobs of an ordered key that come before a job.
+#
+# Index: pgqueue_job_ordered
+AHEAD_IN_ORDER: Final = """/* pgqueue:ahead_in_order */
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM pgqueue_job
+    WHERE limit_key = %(limit_key)s
+      AND limit_order IS NOT NULL
+      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+      AND id < %(job_id)s
+    ORDER BY id
+    LIMIT %(limit)s + 1
+) AS ahead
+"""
