@@ -11,6 +11,7 @@ from django.utils import timezone
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit, name_of
 from django_pgqueue.models import Job
 from tests import helpers
@@ -48,7 +49,7 @@ def claim(limit_key: str, count: int = 100, *, queue_name: str = "default", prio
     found = lifecycle.limits.claim_keys(
         connection,
         Lane(queue_name, priority, is_limited=True),
-        [KeyToClaim(limit_key, limit, Cursor())],
+        [KeyToClaim(limit_key, policy_of(limit), Cursor())],
         limit=count,
         free_slots=count,
         worker_id=1,

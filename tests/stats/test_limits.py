@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_pgqueue import lifecycle, registry, stats
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import name_of
 from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
 from tests import helpers
@@ -179,7 +180,7 @@ def assert_waits(limit_key: str, reason: LimitWaitReason, seconds: float | None,
     if limit := LIMITS.get(key.name):
         lifecycle.limited_job.lock_key_of(connection, job_id)
         claimed, wait = lifecycle.limited_job.claim_limited_job(
-            connection, job_id, limit_key, limit, worker_id=1, lease_seconds=30.0, only_due=True
+            connection, job_id, limit_key, policy_of(limit), worker_id=1, lease_seconds=30.0, only_due=True
         )
         assert (claimed is not None) == (reason is LimitWaitReason.WORKER)
         if wait is not None and reason in (LimitWaitReason.HOLD, LimitWaitReason.TOKEN):
