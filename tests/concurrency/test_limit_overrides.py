@@ -74,17 +74,17 @@ def test_override_sets_only_its_fields(engine):
 def test_override_of_ordered_limit_keeps_one_job_at_a_time(engine):
     first, _ = add(engine, "one:a", 2, order=1)
     engine.execute("INSERT INTO pgqueue_limit_override (limit_key, concurrency) VALUES ('one', 5)")
+    assert policy(engine, "one:a").concurrency == 1
     assert Lanes().take(engine) == [first]
 
 
 def test_override_adds_a_concurrency_while_jobs_run(engine):
     """The first claim counted nothing, so what it learned must not hide the running jobs from the next count."""
-    running = add(engine, "fair:a", 3)
+    jobs = add(engine, "fair:a", 5)
     lanes = Lanes()
-    assert lanes.take(engine) == running
-    waiting = add(engine, "fair:a", 2)
+    assert [lanes.take(engine, limit=1) for _ in range(3)] == [[job] for job in jobs[:3]]
     override(engine, "fair", concurrency=4)
-    assert lanes.take(engine) == waiting[:1]
+    assert lanes.take(engine) == jobs[3:4]
 
 
 def test_override_adds_a_rate(engine):
@@ -185,6 +185,7 @@ def test_pause_of_key_that_has_ended_by_itself_counts_for_nothing(engine, monkey
 def test_pause_of_queue_or_task_with_the_name_of_a_key_pauses_no_key(engine, kind):
     [job] = add(engine, "ten")
     lifecycle.pause(engine, kind, "ten")
+    override(engine, "ten", share=2)
     assert Lanes().take(engine) == [job]
 
 
