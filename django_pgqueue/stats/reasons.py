@@ -32,6 +32,8 @@ class Reason(StrEnum):
     RETRYING = "retrying"
     QUEUE_PAUSED = "queue paused"
     TASK_PAUSED = "task paused"
+    LIMIT_PAUSED = "limit paused"
+    """Its limit or its limit key is paused."""
     NO_WORKER = "no worker"
     QUEUE_NOT_SERVED = "queue not served"
     """Workers run, and none of them serves the queue."""
