@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import State
 
 from . import paginator
 from .filters import search_of
@@ -63,6 +63,7 @@ class JobChangeList(DatabaseChangeList):
         only_dead = issubclass(self.model, DeadJob)
         search = search_of(request, only_dead=only_dead, task_name="" if ids is not None else term)
         self.word = search.words[0] if search is not None and search.words else ""
+        self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
         if search is None:
             return NOTHING
         if ids is not None:
@@ -97,7 +98,9 @@ class JobChangeList(DatabaseChangeList):
             return _("longest run first")
         if self.word and STATE_OF[self.word] is State.READY:
             return _("in the order in which workers claim them")
-        return _("latest first") if self.word and STATE_OF[self.word] in FINISHED else _("newest first")
+        if self.word:
+            return _("latest first")
+        return _("running, then waiting, then finished jobs") if self.is_by_limit else _("newest first")
 
     @property
     def scope_note(self) -> str:

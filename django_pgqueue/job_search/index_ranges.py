@@ -50,7 +50,10 @@ def ranges(filters: Filters) -> Iterator[Range]:
     if filters.search is not None:
         yield _with_search_key(filters, *filters.search)
         return
-    if not filters.words:
+    if not filters.words and filters.limit:
+        finished = Q(state__in=list(FINISHED)) & _names(filters)
+        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", finished)
+    elif not filters.words:
         yield Range(_enqueued(filters), "pk", "the newest {count} jobs", _names(filters), "enqueued_at")
     for word in filters.words:
         if STATE_OF[word] in FINISHED:

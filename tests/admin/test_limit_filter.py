@@ -9,6 +9,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from django_pgqueue.job_search import search
 from django_pgqueue.models import Execution, Job
 from tests.test_sql import nodes
 
@@ -42,9 +43,10 @@ def test_filter_by_key_lists_jobs_of_that_key_only(operator: Client, jobs: dict[
 def test_filter_by_limit_lists_jobs_of_all_its_keys(operator: Client, jobs: dict[str, Job]) -> None:
     of_limit = [jobs[name].pk for name in ("import", "ready", OTHER)]
     assert listed(operator, limit="import", state="ready") == of_limit
-    assert sorted(listed(operator, limit="import")) == sorted(
-        [*of_limit, *(jobs[state].pk for state in ("running", "succeeded", "dead", "cancelled"))]
-    )
+    finished = [jobs[state].pk for state in ("cancelled", "dead", "succeeded")]
+    assert listed(operator, limit="import") == [jobs["running"].pk, *of_limit, *finished]
+    text = operator.get(JOBS, {"limit": "import"}).content.decode()
+    assert "running, then waiting, then finished jobs" in text
     assert listed(operator, DEAD, limit="import") == [jobs["dead"].pk]
 
 
@@ -91,3 +93,13 @@ def test_filter_by_key_reads_range_of_index(operator: Client, key: str, state: s
         assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan"}
         # One more is read to see that there are more, and one behind the bound.
         assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= most + 2
+
+
+def test_filter_finds_old_waiting_jobs_in_any_state(
+    operator: Client, jobs: dict[str, Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest jobs alone would hide the jobs that have waited for longest."""
+    monkeypatch.setattr(search, "SEARCHED", 1)
+    answer = operator.get(JOBS, {"limit": KEY})
+    assert [job.pk for job in answer.context["cl"].result_list] == [jobs["running"].pk, jobs["ready"].pk]
+    assert "among the newest 1 jobs" in answer.content.decode()
