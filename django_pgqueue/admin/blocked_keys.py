@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.limits import name_of
 from django_pgqueue.models import Job
 from django_pgqueue.models.job_indexes import IN_ORDER
 from django_pgqueue.states import State
@@ -29,6 +31,8 @@ BLOCKS: Final = 2
 """The value of `limit_order` of a job that blocks its key when it is dead."""
 COUNTED: Final = 1_000
 """Jobs behind a dead one that are counted."""
+DEAD_SEARCHED: Final = 10_000
+"""Latest dead jobs that are searched for those that block a key. It takes about 10 ms."""
 
 
 class Blocker(NamedTuple):
@@ -64,6 +68,22 @@ def blocked_by(job: Job) -> Count | None:
         return None
     count = _in_order(job._state.db, job.limit_key).filter(pk__gt=job.pk).order_by()[: COUNTED + 1].count()
     return Count(min(count, COUNTED), count <= COUNTED) if count else None
+
+
+def blocked_keys(alias: str, name: str | None = None) -> tuple[list[str], bool]:
+    """Return the keys that the latest dead jobs block, in their order, and whether all dead jobs were searched.
+
+    Args:
+        alias: The database.
+        name: The name of a limit. By default the keys of all limits are returned.
+    """
+    dead = Job.objects.using(alias).filter(state=State.DEAD, finished_at__isnull=False)
+    latest = dead.annotate(place=Window(RowNumber(), order_by=["-finished_at"])).filter(place__lte=DEAD_SEARCHED + 1)
+    kept = latest.filter(Q(limit_order=BLOCKS, limit_key__isnull=False) | Q(place=DEAD_SEARCHED + 1))
+    found = list(kept.values_list("limit_key", "place"))
+    keys = {key for key, place in found if place <= DEAD_SEARCHED}
+    is_complete = all(place <= DEAD_SEARCHED for _, place in found)
+    return sorted(key for key in keys if key and name in (None, name_of(key))), is_complete
 
 
 def _in_order(alias: str | None, limit_key: str | None) -> QuerySet[Job]:

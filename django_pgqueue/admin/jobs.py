@@ -31,6 +31,7 @@ from .job_columns import JobColumns, with_latest_execution
 from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
+from .limit_actions import limit_urls
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .posted import back_of
@@ -56,6 +57,7 @@ class JobAdmin(JobColumns):
         if self.model is not Job:
             return super().get_urls()
         forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
+        forms += limit_urls(self.admin_site)
         acts = [request_url(self), stop_url(self)]
         return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
 
