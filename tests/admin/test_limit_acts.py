@@ -100,11 +100,10 @@ def test_double_click_on_resume_says_that_it_is_not_paused(engineer: Client) -> 
     assert "is not paused any more" in engineer.post(f"{PAGE}resume/", fields, follow=True).content.decode()
 
 
-@pytest.mark.parametrize("key", ["", "two words", "x" * 201, "render:"])
-@pytest.mark.parametrize("act", ["pause", "resume", "restore", "end_hold"])
-def test_acts_on_what_is_no_key_change_nothing(engineer: Client, act: str, key: str) -> None:
-    answer = engineer.post(f"{PAGE}{act}/", {"key": key, "shown_pause": ""})
-    assert answer.status_code == 302
+@pytest.mark.parametrize("key", ["", "two words", "render:"])
+def test_acts_on_what_is_no_key_change_nothing(engineer: Client, key: str) -> None:
+    for act in ("pause", "resume", "restore", "end_hold"):
+        assert engineer.post(f"{PAGE}{act}/", {"key": key, "shown_pause": ""}).status_code == 302
     assert not Pause.objects.exists() and not AuditEntry.objects.exists()
 
 

@@ -34,10 +34,10 @@ def jobs(make_job: JobMaker) -> dict[str, Job]:
     return found | near
 
 
-@pytest.mark.parametrize("state", ["ready", "due", "running", "succeeded", "dead", "cancelled"])
-def test_filter_by_key_lists_jobs_of_that_key_only(operator: Client, jobs: dict[str, Job], state: str) -> None:
-    expected = jobs["ready" if state == "due" else state].pk
-    assert listed(operator, limit=KEY, state=state) == [expected]
+def test_filter_by_key_lists_jobs_of_that_key_only(operator: Client, jobs: dict[str, Job]) -> None:
+    for state in ("ready", "due", "running", "succeeded", "dead", "cancelled"):
+        expected = jobs["ready" if state == "due" else state].pk
+        assert listed(operator, limit=KEY, state=state) == [expected], state
 
 
 def test_filter_by_limit_lists_jobs_of_all_its_keys(operator: Client, jobs: dict[str, Job]) -> None:
@@ -77,10 +77,13 @@ def saturated_key(db: None) -> None:
 
 
 @pytest.mark.usefixtures("saturated_key")
-@pytest.mark.parametrize(
-    ("key", "state", "most"), [("import:hot", "ready", 10_000), ("import:30000", "due", 1), ("import", "ready", 10_000)]
-)
-def test_filter_by_key_reads_range_of_index(operator: Client, key: str, state: str, most: int) -> None:
+def test_filter_by_key_reads_range_of_index(operator: Client) -> None:
+    for key, state, most in (("import:hot", "ready", 10_000), ("import:30000", "due", 1), ("import", "ready", 10_000)):
+        check_reads(operator, key, state, most)
+
+
+def check_reads(operator: Client, key: str, state: str, most: int) -> None:
+    """Check that a search reads only its range of the index, and at most so many jobs."""
     with CaptureQueriesContext(connection) as captured:
         assert operator.get(JOBS, {"limit": key, "state": state}).context["cl"].result_list
     searches = [query["sql"] for query in captured if "pgqueue:ready_in_lanes" in query["sql"]]
