@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -215,3 +217,28 @@ def test_acts_change_the_database_of_the_page(browser: Client, second: None) -> 
     assert answer.headers["Location"] == f"{OF_LIMIT}?database=second&limit=render&key=1"
     for model in (Pause, LimitOverride):
         assert model.objects.using("second").count() == 1 and not model.objects.exists()
+
+
+# ---------------------------------------------------------------------------- the list of pauses
+
+
+def test_list_of_pauses_adds_lists_and_resumes_key(operator: Client, declared: Tasks) -> None:
+    job = declared["render"].enqueue(1)
+    pauses = "/admin/pgqueue/pause/"
+    operator.post(f"{pauses}add/", {"kind": "limit", "name": KEY, "reason": "their wish"})
+    pause = Pause.objects.get()
+    assert (pause.kind, pause.name, pause.paused_by) == ("limit", KEY, "staff")
+    text = text_of(operator, pauses)
+    [link] = re.findall(r'<a href="([^"]+)">List waiting jobs', text)
+    assert [each.pk for each in operator.get(unescape(link)).context["cl"].result_list] == [job.pk]
+    page = text_of(operator, f"/admin/pgqueue/job/{job.pk}/change/")
+    assert "limit render:1, paused by staff: their wish" in plain(page)
+    operator.post(pauses, {"action": "resume_selected", "_selected_action": [pause.pk]})
+    assert not Pause.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["render:", "two words:1", "x" * 201])
+def test_form_of_pauses_refuses_what_is_no_key(operator: Client, name: str) -> None:
+    answer = operator.post("/admin/pgqueue/pause/add/", {"kind": "limit", "name": name})
+    assert answer.status_code == 200 and answer.context["adminform"].form.errors["name"]
+    assert not Pause.objects.exists()

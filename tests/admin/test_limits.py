@@ -120,6 +120,15 @@ def test_pauses_and_overrides_are_shown_with_who_and_why(operator: Client, decla
     assert re.search(r"until [-0-9 :]+: rate 60/m instead of 100/m", rows_of(text_of(operator))["stripe"])
 
 
+def test_list_of_jobs_marks_those_of_paused_keys(operator: Client, declared: Tasks) -> None:
+    jobs = [declared[name].enqueue(number) for name, number in (("render", 1), ("render", 2), ("stripe", 3))]
+    control.pause(limit_key="render:1")
+    control.pause(limit_key="stripe")
+    text = text_of(operator, "/admin/pgqueue/job/")
+    rows = {job.pk: text.partition(f">#{job.pk}<")[2].partition("</tr>")[0] for job in jobs}
+    assert [">paused<" in rows[job.pk] for job in jobs] == [True, False, True]
+
+
 def test_buttons_depend_on_permissions(make_user: Callable[..., User], operator: Client, declared: Tasks) -> None:
     control.pause(limit_key="stripe")
     limit_control.override_limit("import", share=3)
