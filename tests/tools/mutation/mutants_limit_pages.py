@@ -27,7 +27,10 @@ LIMIT_PAGES = [
             path=ACTS,
         ),
         Mutant(
-            "a button ends a longer hold than shown", "request.POST.get(HOLD_FIELD) != str(", "str() != str(", path=ACTS
+            "a button ends a longer hold than shown",
+            "or request.POST.get(HOLD_FIELD) != str(",
+            "or False and str(",
+            path=ACTS,
         ),
         Mutant(
             "a form overwrites a change that it has not shown",
