@@ -196,8 +196,9 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
 def collect(database: str | None = None) -> list[Reading]:
     """Read the gauges of the queue from the database.
 
-    Runs about ten read-only statements, and six more if a task declares a limit, each for at most 2 s, in a transaction
-    of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and `stats.limits()`.
+    Runs about ten read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
+    transaction of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and
+    `stats.limits()`.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.

@@ -55,6 +55,7 @@ def policy(connection, limit_key):
 # ------------------------------------------------------------------ which values count
 
 
+@pytest.mark.promise("limit-change-obeyed")
 def test_override_of_key_counts_before_the_one_of_its_limit(engine):
     jobs = add(engine, "ten:a", 9)
     others = add(engine, "ten:b", 9)
@@ -161,6 +162,7 @@ def test_prune_removes_overrides_that_ended_long_ago(engine):
 # ------------------------------------------------------------------ pauses
 
 
+@pytest.mark.promise("limit-pause")
 @pytest.mark.parametrize("name", ["ten", "ten:a"])
 def test_paused_key_is_left_out_and_others_go_on(engine, name):
     jobs, [other] = add(engine, "ten:a", 2), add(engine, "ten-b:a")
@@ -224,6 +226,7 @@ def test_circle_passes_all_keys_of_a_paused_limit_in_one_step(engine):
 # ------------------------------------------------------------------ races and costs
 
 
+@pytest.mark.promise("limit-lowered")
 def test_lowered_limit_starts_nothing_until_fewer_run(engine, second):
     add(engine, "ten:a", 20)
     begun = claim_declared(engine, LIMITS["ten"])
@@ -251,6 +254,7 @@ def test_pause_commits_while_a_claim_holds_the_lock_of_the_key(engine, second, g
     assert (lanes.take(engine), Lanes().take(second)) == ([], [])
 
 
+@pytest.mark.promise("limit-change-obeyed")
 def test_pause_committed_after_the_lock_is_obeyed(engine, second, monkeypatch):
     add(engine, "ten:a", 4)
     override(engine, "ten:a", concurrency=3)

@@ -66,7 +66,7 @@ def test_why_of_ordered_key_names_the_job_that_comes_first():
     first, second, third = add("one:a", 3)
     assert_why(third, Reason.KEY_ORDER, f"Job {first} of the same ordered key one:a", "and it is due.", ahead=Count(2))
     [job] = claim("one:a")
-    assert_why(second, Reason.KEY_ORDER, "and it is running.", blocking_job_id=first)
+    assert_why(second, Reason.KEY_ORDER, "and it is running.", blocking_job_id=first, ahead=Count(1))
     lifecycle.fail(connection, helpers.failed(job.key, 500.0))
     assert_why(second, Reason.KEY_ORDER, "and it is due at", blocking_job_id=first)
 

@@ -16,6 +16,7 @@ from django_pgqueue.limits import name_of
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
 from tests import helpers
+from tests.documents import plain, table
 from tests.stats.limited_jobs import LIMITS, add, claim, die, throttle
 
 pytestmark = pytest.mark.django_db
@@ -131,6 +132,15 @@ def test_pages_of_keys_contain_each_key_once_in_order():
     assert found == ["two", *expected]
 
 
+def test_page_of_one_lane_says_where_the_next_begins():
+    for key in ("two:a", "two:b", "two:c"):
+        add(key)
+    page = stats.limit_keys("two", count=2)
+    assert ([key.limit_key for key in page.keys], page.next_after) == (["two:a", "two:b"], "two:b")
+    page = stats.limit_keys("two", count=2, after="two:b")
+    assert ([key.limit_key for key in page.keys], page.next_after) == (["two:c"], None)
+
+
 def test_keys_that_only_run_are_listed():
     [job_id] = add("two:a")
     claim("two:a")
@@ -195,6 +205,7 @@ def test_key_whose_limit_admits_a_job_waits_for_a_worker():
     assert_waits("two:a", LimitWaitReason.WORKER, 0.0, add("two:a", 2)[0])
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_key_without_free_slot_waits_for_a_slot():
     first, second, third = add("two:a", 3)
     claim("two:a")
@@ -210,6 +221,7 @@ def test_key_without_slots_for_a_heavy_job_waits_for_a_slot():
     assert_waits("heavy", LimitWaitReason.WORKER, 0.0, heavy)
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_key_without_token_waits_for_it():
     *_, third = add("rate:a", 3)
     claim("rate:a")
@@ -223,10 +235,12 @@ def test_key_waits_until_the_tokens_of_a_heavy_job_are_back():
     assert_waits("heavy", LimitWaitReason.TOKEN, 20.0, heavy)
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_held_key_waits_for_the_end_of_the_hold():
-    _, second = add("two:a", 2)
-    throttle(claim("two:a", 1)[0], 600.0)
-    assert_waits("two:a", LimitWaitReason.HOLD, 600.0, second)
+    *_, third = add("two:a", 3)
+    for job, seconds in zip(claim("two:a"), (600.0, 60.0), strict=True):
+        throttle(job, seconds)
+    assert_waits("two:a", LimitWaitReason.HOLD, 600.0, third)
     assert stats.limit_key("two:a").held_until is not None
 
 
@@ -250,6 +264,13 @@ def test_next_job_of_key_has_the_highest_priority():
     assert_waits("two:a", LimitWaitReason.WORKER, 0.0, high)
 
 
+def test_due_job_of_low_priority_is_before_a_later_job_of_high_priority():
+    [due] = add("two:a", priority=-1)
+    add("two:a", delay=60.0, priority=1)
+    assert_waits("two:a", LimitWaitReason.WORKER, 0.0, due)
+
+
+@pytest.mark.promise("stats-limit-waits")
 def test_ordered_key_waits_for_the_running_job():
     first, second = add("one:a", 2)
     claim("one:a")
@@ -275,6 +296,10 @@ def test_ordered_key_with_dead_job_waits_for_an_operator():
 
 def test_key_of_undeclared_limit_says_so():
     assert_waits("other:a", LimitWaitReason.UNDECLARED, None, add("other:a")[0])
+
+
+def test_guide_lists_every_reason():
+    assert [plain(row[0]) for row in table("docs/guides/limits.md", "`waits_for`")] == list(LimitWaitReason)
 
 
 # ------------------------------------------------------------------ overrides and pauses
@@ -328,6 +353,7 @@ def test_key_shows_its_own_override_and_the_pause_that_ends_last():
     assert stats.limit_key("two:b").override is None
 
 
+@pytest.mark.promise("stats-limit-waits")
 @pytest.mark.parametrize("limit_key", ["two", "two:a"])
 def test_paused_key_waits_for_the_end_of_the_pause(limit_key):
     [job_id] = add("two:a")
@@ -335,6 +361,7 @@ def test_paused_key_waits_for_the_end_of_the_pause(limit_key):
     assert_waits("two:a", LimitWaitReason.PAUSED, None, job_id)
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_key_waits_as_its_override_says():
     *_, third = add("two:a", 3)
     claim("two:a")

@@ -58,20 +58,26 @@ ADMISSION = of_tests(
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
         "starts spend no tokens",
-        "    WHERE is_taken AND interval_us IS NOT NULL\n),\nreplaced",
-        "    WHERE false\n),\nreplaced",
+        "    WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)\n",
+        "    WHERE false\n",
         "CLAIM_KEYS",
     ),
     Mutant(
         "replaced states stay",
-        "WHERE id = ANY (ARRAY (SELECT state_id FROM",
-        "WHERE false AND id = ANY (ARRAY (SELECT state_id FROM",
+        "    WHERE id = ANY (ARRAY (\n        SELECT state_id",
+        "    WHERE false AND id = ANY (ARRAY (\n        SELECT state_id",
         "CLAIM_KEYS",
     ),
     Mutant(
         "a clock that went back stops a key",
         "               given.burst * given.interval_us\n",
         "               1000000000000\n",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a bucket that is full too late does not fill",
+        "    WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)\n",
+        "    WHERE interval_us IS NOT NULL AND is_taken\n",
         "CLAIM_KEYS",
     ),
     Mutant("held keys start jobs", "CASE WHEN held_us > 0 THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE", "CLAIM_KEYS"),
@@ -166,8 +172,8 @@ ONE_JOB = of_tests(
     Mutant("a foreground run ignores the order", "(head_id IS NULL OR head_id = id)", "true", "CLAIM_LIMITED_JOB"),
     Mutant(
         "a foreground run spends no token",
-        "    FROM due\n    WHERE interval",
-        "    FROM due\n    WHERE false AND interval",
+        "    FROM checked\n    WHERE interval",
+        "    FROM checked\n    WHERE false AND interval",
         "CLAIM_LIMITED_JOB",
     ),
 )
