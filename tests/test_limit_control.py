@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from io import StringIO
 from types import MappingProxyType
@@ -299,3 +300,65 @@ def test_limits_set_invalid_arguments_show_the_remedy(arguments, words):
         pgqueue("limits", "set", *arguments)
     assert caught.value.returncode == 2
     assert not LimitOverride.objects.exists()
+
+
+def test_limits_list_shows_jobs_values_and_changes():
+    make_job("stripe:customer:7")
+    override_limit("stripe", rate="20/m", reason="busy", by="ada")
+    control.pause(limit_key="imports", by="bob")
+    lines = pgqueue("limits", "list").splitlines()
+    of_stripe = next(line for line in lines if line.startswith("stripe"))
+    assert "rate 20/m, burst 10" in of_stripe
+    assert "override rate 20/m by ada: busy" in of_stripe
+    assert any(line.startswith("imports") and "ordered" in line and "imports paused by bob" in line for line in lines)
+    assert lines[-1].endswith("3 limits.")
+    document = json.loads(pgqueue("limits", "list", "--json"))
+    [stripe] = [each for each in document["limits"] if each["name"] == "stripe"]
+    assert stripe["due"] == {"value": 1, "is_exact": True}
+    assert (stripe["values"]["rate"], stripe["override"]["by"]) == ("20/m", "ada")
+
+
+def test_limits_show_pages_through_the_keys():
+    for number in range(3):
+        make_job(f"stripe:customer:{number}")
+    override_limit("stripe:customer:1", share=3)
+    words = pgqueue("limits", "show", "stripe", "--count", "2")
+    assert "stripe:customer:0" in words and "override share 3" in words and "stripe:customer:2" not in words
+    assert words.endswith("2 keys. Next page: --after 'stripe:customer:1'")
+    words = pgqueue("limits", "show", "stripe", "--after", "stripe:customer:1")
+    assert "stripe:customer:2" in words and words.endswith("1 key.")
+    document = json.loads(pgqueue("limits", "show", "stripe", "--prefix", "customer:2", "--json"))
+    assert [key["limit_key"] for key in document["keys"]] == ["stripe:customer:2"]
+    assert (document["limit"]["name"], document["next_after"]) == ("stripe", None)
+
+
+def test_limits_show_describes_one_key():
+    job = make_job("stripe:customer:7")
+    hold("stripe:customer:7")
+    words = pgqueue("limits", "show", "stripe:customer:7")
+    assert f"Next job         {job.pk}" in words
+    assert "Waits for        hold" in words
+    assert "rate 100/m, burst 10" in words
+    document = json.loads(pgqueue("limits", "show", "stripe:customer:7", "--json"))
+    assert document["key"]["waits_for"] == "hold"
+    assert document["key"]["next_job_id"] == job.pk
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "code"),
+    [
+        (["elsewhere"], "No task declares the limit 'elsewhere'", 3),
+        (["stirpe"], "did you mean 'stripe'", 3),
+        (["two words"], "invalid limit key", 2),
+        (["stripe", "--count", "201"], "Invalid --count 201: pass 1 to 200", 2),
+    ],
+)
+def test_limits_show_invalid_arguments_show_the_remedy(arguments, words, code):
+    with pytest.raises(CommandError, match=words) as caught:
+        pgqueue("limits", "show", *arguments)
+    assert caught.value.returncode == code
+
+
+def test_limits_show_finds_an_undeclared_limit_that_is_overridden():
+    override_limit("elsewhere", burst=2)
+    assert "override burst 2" in pgqueue("limits", "show", "elsewhere")

@@ -70,6 +70,16 @@ class KeyResult(NamedTuple):
     open_after_id: int | None
     """See `KeyToClaim`."""
 
+    @property
+    def may_have_more(self) -> bool:
+        """Whether a further claim might find a job that the limit admits now."""
+        return self.is_claimed and self.admits_more and self.due_seconds is None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the claim has left the key, although its limit admits a job."""
+        return not self.is_claimed and self.admits_more and self.due_seconds is None
+
 
 class KeyClaim(NamedTuple):
     """The claimed jobs, and the results of all keys."""

@@ -3,6 +3,9 @@
 A claim of limited jobs takes two statements in one transaction, FIND_KEYS (or LOCK_KEYS) and CLAIM_KEYS. The first one
 locks keys, the second one counts their open executions. They must not be one statement: its snapshot would be older
 than the lock, so it would not see the claim that the previous holder of the lock has just committed.
+
+A process can be frozen between the two, or its host can be lost without a word. So the first statement lets the server
+end the session, and free the keys, if it has been idle in this transaction for 5 s.
 """
 
 from typing import Final
@@ -26,6 +29,7 @@ FIND_KEYS: Final = """/* pgqueue:find_keys */
 WITH RECURSIVE visited AS (
     SELECT %(after_key)s::varchar COLLATE "C" AS limit_key, NULL::float8 AS due_seconds,
            1 AS place, 0 AS found, 0 AS visits
+    FROM set_config('idle_in_transaction_session_timeout', '5s', true)
     UNION ALL
     SELECT next.limit_key,
            date_part('epoch', next.run_after - statement_timestamp() - %(time_shift)s::interval),
@@ -82,6 +86,7 @@ WHERE visits > 0
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
 FROM unnest(%(limit_keys)s::varchar[]) WITH ORDINALITY AS given (limit_key, place)
+CROSS JOIN set_config('idle_in_transaction_session_timeout', '5s', true)
 WHERE pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))
 ORDER BY given.place
 """

@@ -17,6 +17,7 @@ from django_pgqueue import limit_control
 from django_pgqueue.control_targets import UnknownLimitWarning
 from django_pgqueue.limit_control import UNCHANGED
 
+from .limits_reading import LIST, SHOW
 from .queue_commands import end_of
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
 
@@ -88,8 +89,10 @@ def _release(limit_key: str, note: Note, options: Options) -> str:
 
 LIMITS = Subcommand(
     "limits",
-    "Override limits, and end their holds.",
+    "List and override limits, and end their holds.",
     actions=(
+        LIST,
+        SHOW,
         Subcommand(
             "set", "Override values of a limit or of one key while workers run.", _add_values, partial(_call, _set)
         ),
