@@ -213,13 +213,14 @@ def test_weight_spends_several_tokens(engine):
 
 
 def test_clock_that_goes_back_delays_by_an_empty_bucket_at_most(engine):
-    engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '1 h')")
+    limit = Limit("rate", rate="1/h", burst=2)
+    engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '9 h')")
     [job_id, _] = add(engine, "rate", 2)
     for _ in range(2):
-        [result] = claim(engine, RATE).results
-        assert 0.0 < result.due_seconds <= 0.05
-    clock.shift_seconds = 0.05
-    assert ids(claim(engine, RATE)) == [job_id]
+        [result] = claim(engine, limit).results
+        assert 3000.0 < result.due_seconds <= 3600.0
+    clock.shift_seconds = 3601.0
+    assert ids(claim(engine, limit)) == [job_id]
 
 
 def test_rated_jobs_are_not_prefetched(engine):

@@ -154,6 +154,12 @@ VISITS = of_tests(
         "state.circle.wait(now + 60.0)",
         path=LANES,
     ),
+    Mutant(
+        "each step of a circle waits a second",
+        "STEP_SECONDS if self.limited.is_under_way(lane) else if_overdue",
+        "if_overdue",
+        path="django_pgqueue/worker/claiming/lanes.py",
+    ),
     Mutant("unknown limits end the claim", "if limit is not None and controls", "if controls", path=LANES),
 )
 SLOTS = of_tests(
