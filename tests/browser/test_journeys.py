@@ -168,6 +168,8 @@ def test_operator_reads_why_job_does_not_start(page):
 
 
 def test_operator_retries_only_jobs_that_died_of_one_error(page, worker):
+    others = Job.objects.filter(state="dead").exclude(queue_name="webhooks").count()
+    assert others
     page.goto(f"{CONSOLE}deadjob/")
     page.get_by_role("navigation", name="Job queue").get_by_role("link", name="Incidents").click()
     row = page.locator("#pgqueue-groups tr", has=page.get_by_role("rowheader", name="deliver"))
@@ -185,4 +187,4 @@ def test_operator_retries_only_jobs_that_died_of_one_error(page, worker):
     worker.wait_for(lambda: not Job.objects.filter(queue_name="webhooks", state="dead").exists())
     expect(page.locator("#pgqueue-bulk-act")).to_contain_text("180 of 180", timeout=WAIT_MS)
     assert retried.count() == 180 + 30  # 30 were scheduled before
-    assert Job.objects.filter(state="dead").exclude(queue_name="webhooks").count() == 41
+    assert Job.objects.filter(state="dead").exclude(queue_name="webhooks").count() == others
