@@ -89,7 +89,9 @@ def test_checker_overlap_by_the_executions_own_times_reports_i11(story):
     story.claim(1, 1)
     story.run(1, 1)
     story.close(1, 1, "succeeded", "succeeded", "succeed")
-    story.history.events[-2].new["finished_at"] = story.now + 5.0
+    end = story.history.events[-2].new
+    assert end is not None
+    end["finished_at"] = story.now + 5.0
     assert broken(story) == set()
     story.claim(2, 2)
     assert broken(story) == {"I11"}

@@ -33,7 +33,7 @@ DOWN_SECONDS = 3.0
 def restarts_of_saturated_keys(run: Run) -> str:
     jobs = enqueue_mix(run, seconds=0.1)
     workers = [run.worker(LEASE=30.0), run.worker(LEASE=30.0)]
-    ups = []
+    ups: list[float] = []
     for how, down in (("fast", 0.0), ("immediate", DOWN_SECONDS)):
         run.wait_until(lambda: run.states().get("succeeded", 0) >= 20 * (1 + len(ups)), what="the workers to be busy")
         run.server.cluster.stop(how)
