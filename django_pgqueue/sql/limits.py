@@ -104,7 +104,8 @@ ORDER BY given.place
 # token bucket of `burst` tokens: `interval_us` is the time in which a token comes back, and `full_at` the time at which
 # all have. All of it is in whole microseconds, because rounding would add up. A concurrency, an interval or a burst of
 # 0 means that there is none. A job that is heavier than the limit (an operator can lower limits) takes all of it. A
-# clock that goes back leaves `full_at` too late, so it is never later than an empty bucket needs.
+# clock that goes back leaves `full_at` too late, and so does an operator who raises the rate. It is never later than an
+# empty bucket needs. The statement then replaces the row, otherwise the bucket would not fill until the old time.
 #
 # Keys take turns: `round` is the number of the turn in which a job is claimed, with `share` jobs of its key. Of an
 # ordered key, only the job with the lowest id is claimed. Jobs without an order were added before its limit became
@@ -303,11 +304,13 @@ spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
     SELECT limit_key, statement_timestamp() + %(time_shift)s::interval + used_us * interval '1 microsecond'
     FROM result
-    WHERE is_taken AND interval_us IS NOT NULL
+    WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)
 ),
 replaced AS (
     DELETE FROM pgqueue_limit_state
-    WHERE id = ANY (ARRAY (SELECT state_id FROM result WHERE is_taken AND interval_us IS NOT NULL))
+    WHERE id = ANY (ARRAY (
+        SELECT state_id FROM result WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)
+    ))
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
@@ -406,6 +409,23 @@ WITH RECURSIVE lane AS (
 SELECT queue_name, priority,
        EXISTS (SELECT FROM pgqueue_limit_override) OR EXISTS (SELECT FROM pgqueue_pause WHERE kind = 'limit')
 FROM lane
+"""
+
+# Return the next ready jobs of a lane whose limit keys are in a range, and where the next page begins.
+#
+# Caller: lifecycle.limits.waiting_jobs(), page by page
+# Index:  pgqueue_job_limited
+WAITING_OF_KEYS: Final = """/* pgqueue:waiting_of_keys */
+SELECT id, task_name, limit_key, run_after
+FROM pgqueue_job
+WHERE state = 'ready'
+  AND limit_key IS NOT NULL
+  AND queue_name = %(queue_name)s
+  AND priority = %(priority)s
+  AND limit_key < %(end_key)s
+  AND (limit_key, run_after, id) > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+ORDER BY limit_key, run_after, id
+LIMIT %(limit)s
 """
 
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page
