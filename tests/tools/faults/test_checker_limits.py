@@ -105,8 +105,9 @@ def start_all(story: Story, times: list[float], weight: int = 1) -> None:
         story.enqueue(number, weight=weight, **RATED)
         story.now = 5000.0 + at - 0.1
         story.claim(number, number)
-        story.executions[number]["claimed_at"] = 5000.0 + at
-        story.history.events[-1].new["claimed_at"] = 5000.0 + at
+        row = story.history.events[-1].new
+        assert row is not None
+        row["claimed_at"] = 5000.0 + at
 
 
 def test_checker_starts_up_to_rate_and_burst_pass(story):
