@@ -68,7 +68,7 @@ def failover_of_saturated_keys(run: Run) -> str:
     first = resumed(run, up)
     for producer in producers:
         producer.wait(60)
-    run.wait_until_done(90)
+    run.wait_until_done(120)
     lost = acknowledged(run) - present(run)
     assert not lost, f"{len(lost)} acknowledged enqueues lost"
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
