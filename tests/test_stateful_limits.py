@@ -5,7 +5,7 @@ claim is two steps, so the other session and all other rules can act between the
 model computes which jobs a claim has to return: none that a limit forbids, and every one that a limit admits and for
 which there is room. Nothing here waits: one tick of time is 1000 seconds, in which a token of each rate comes back.
 
-CI runs 66 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
+CI runs 50 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
 """
 
 from __future__ import annotations
@@ -389,5 +389,5 @@ class Limits(RuleBasedStateMachine):
 @pytest.mark.timeout(400)
 def test_claims_of_limited_jobs_match_model(engine, new_connection, request):
     Limits.engine, Limits.sessions = engine, (new_connection(), new_connection())
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 6
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
     run_machine(Limits, settings=settings(max_examples=examples, stateful_step_count=30))
