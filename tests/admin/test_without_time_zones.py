@@ -14,9 +14,10 @@ from django.test import Client
 from django_pgqueue import lifecycle
 from django_pgqueue.admin import bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import Selection
-from django_pgqueue.models import Job, Pause, Worker
+from django_pgqueue.models import Job, LimitOverride, LimitState, Pause, Worker
 from tests import helpers
 from tests.admin.conftest import JobMaker, add_execution
+from tests.admin.limits import CHANGE, OF_LIMIT, PAGE, declare, text_of
 from tests.admin.test_enqueue_form import send
 from tests.admin.test_every_url import urls
 from tests.admin.test_overview import count
@@ -85,3 +86,17 @@ def test_forms_without_time_zones_read_times_in_time_zone(admin_client: Client) 
     assert Pause.objects.get().paused_until == LATER
     send(admin_client, argument__a="5", run_after="2100-07-01T14:00:00")
     assert Job.objects.get().run_after == LATER
+
+
+def test_limits_without_time_zones_keep_the_end_of_a_change(
+    admin_client: Client, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form shows the end in the time zone of the admin. Saving the form as it is keeps it."""
+    declare(monkeypatch)
+    given = {"concurrency": "7", "burst": "1", "share": "1", "until": "2100-07-01T14:00:00", "shown_change": ""}
+    assert admin_client.post(f"{CHANGE}?key=render", given).status_code == 302
+    assert LimitOverride.objects.get().valid_until == LATER
+    LimitState.objects.create(limit_key="render:1", full_at=LATER, held_until=LATER)
+    for url in (PAGE, f"{OF_LIMIT}?limit=render&key=1"):
+        assert f"until {IN_BERLIN}" in text_of(admin_client, url), url
+    assert 'name="until" value="2100-07-01T14:00:00"' in text_of(admin_client, CHANGE, key="render")
