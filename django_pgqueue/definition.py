@@ -101,6 +101,16 @@ class TaskDefinition(TaskFields):
         return None if plan.ignored else plan
 
     @property
+    def has_limit_key(self) -> bool:
+        """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
+        return self.limit is not None or self.chunk is not None
+
+    @property
+    def chunk_wait_seconds(self) -> float:
+        """Seconds that a due job waits until its chunk is full."""
+        return seconds(self.chunk_wait)
+
+    @property
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
         return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
@@ -145,6 +155,7 @@ def _validate(task: TaskDefinition) -> None:
         _sensitive_problems,
         _search_problems,
         _limit_problems,
+        _chunk_problems,
         _combination_problems,
     )
     for problem in chain.from_iterable(check(task) for check in checks):
@@ -183,6 +194,20 @@ def _search_problems(task: TaskDefinition) -> Iterator[str]:
 def _limit_problems(task: TaskDefinition) -> Iterator[str]:
     if task.limit is not None:
         yield from _stored_name_problems(task, "the key of limit", "limit keys", task.limit.argument_names)
+
+
+def _chunk_problems(task: TaskDefinition) -> Iterator[str]:
+    if task.chunk is None:
+        if task.chunk_wait != OPTIONS["chunk_wait"].default:
+            yield "chunk_wait needs chunk"
+        return
+    if task.limit is not None:
+        yield "a task with chunk cannot have a limit: remove limit, or chunk"
+    if task.takes_context:
+        yield "a task with chunk gets no context, because its jobs have their own ids and headers: remove takes_context"
+    kinds = [parameter.kind for parameter in task.signature.parameters.values()]
+    if kinds not in ([Parameter.POSITIONAL_ONLY], [Parameter.POSITIONAL_OR_KEYWORD]):
+        yield "the function of a task with chunk must have one parameter, such as `chunk: Chunk[int]`"
 
 
 def _stored_name_problems(task: TaskDefinition, option: str, kind: str, names: Sequence[str]) -> Iterator[str]:

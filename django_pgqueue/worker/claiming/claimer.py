@@ -16,12 +16,14 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
+from .chunk_lanes import rule_of
 from .lanes import Lanes
 from .limited_lanes import by_kind
 
@@ -49,7 +51,11 @@ class Claimer:
                 break
             try:
                 [first, *_] = lanes
-                if first.is_limited:
+                if first.chunk_key is not None:
+                    if not free_slots:
+                        break  # claim nothing behind it, so that a slot becomes free: chunks are not prefetched
+                    claimed += self._claim_chunk(connection, first, lanes[first])
+                elif first.is_limited:
                     claimed += self._claim_limited(connection, first, left, free_slots)
                 else:
                     claimed += self._claim_plain(connection, lanes, left, free_slots)
@@ -89,6 +95,28 @@ class Claimer:
                 self._set_aside_next_of(connection, lane, key, error)
                 break
         return claimed
+
+    def _claim_chunk(self, connection: EngineConnection, lane: Lane, cursor: Cursor) -> list[Claimed]:
+        """Claim a chunk, which takes one slot. The only element is its first job."""
+        rule = rule_of(lane.chunk_key or "")
+        try:
+            claim = lifecycle.chunks.claim_chunk(connection, lane, rule, cursor=cursor, **self._options())
+        except lifecycle.FAILURES as error:
+            self._raise_unless_of_row(connection, error)
+            claim = self._claim_alone(connection, lane)
+        if claim.first is None:
+            self.lanes.postpone_chunk(lane, claim.due_seconds)
+            return []
+        return [claim.first]
+
+    def _claim_alone(self, connection: EngineConnection, lane: Lane) -> ChunkClaim:
+        """Claim the first job of a chunk alone. If its row makes that fail, set the job aside."""
+        try:
+            return lifecycle.chunks.claim_chunk(connection, lane, ChunkRule(1, 0.0), **self._options())
+        except lifecycle.FAILURES as error:
+            self._raise_unless_of_row(connection, error)
+            self._set_aside_next_of(connection, lane, lane.chunk_key or "", error)
+            return ChunkClaim(None, 0.0)
 
     def _set_aside_next_of(self, connection: EngineConnection, lane: Lane, key: str, error: Exception) -> None:
         limit = registry.limits().get(limits.name_of(key))

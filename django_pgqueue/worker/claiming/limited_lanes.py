@@ -65,7 +65,7 @@ class LimitedLane:
     """The keys of one lane of limited jobs."""
 
     def __init__(self) -> None:
-        self.after_key = ""
+        self.after_key = limits.BEFORE_NAMES
         """Where the next step of the circle begins."""
         self.circle = Circle(from_start=True)
         self.cursors: dict[str, Cursor] = {}
@@ -124,7 +124,7 @@ class LimitedLane:
             self.rest_until = 0.0
         else:  # jobs may lie behind a cursor: no long rest before a circle without cursors
             self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self._full_at)
-        self.after_key = ""
+        self.after_key = limits.BEFORE_NAMES
         self.circle = Circle(from_start=not circle.is_fruitful or now >= self._full_at)
 
 
@@ -257,10 +257,10 @@ class LimitedLanes:
 
 
 def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane."""
     groups: list[dict[Lane, Cursor]] = []
     for lane, cursor in cursors.items():
-        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
+        if groups and lane.is_plain and next(iter(groups[-1])).is_plain:
             groups[-1][lane] = cursor
         else:
             groups.append({lane: cursor})

@@ -22,6 +22,8 @@ from django_pgqueue.worker.runtime.process_info import exit_code_text
 from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.progress_sink import ProgressSink
 
@@ -77,8 +79,13 @@ class IsolatedAttempt:
         self.interrupted = True
         self.process.kill()
 
-    def ask_to_cancel(self) -> None:
-        """Send the cancellation request to the process. The task sees it when it asks its context."""
+    def ask_to_cancel(self, of_chunk: AbstractSet[int] = frozenset()) -> None:
+        """Send the cancellation request to the process. The task sees it when it asks its context.
+
+        Of a chunk, the process can be asked only as a whole.
+        """
+        if self.claimed.others and not of_chunk >= {job.execution_id for job in self.claimed.members}:
+            return
         self.asked = True
         self.process.ask_to_cancel()
 
