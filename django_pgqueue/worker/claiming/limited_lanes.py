@@ -76,7 +76,7 @@ class LimitedLane:
         self.has_waiting = False
         """Whether the last circle found a due job that waits for a slot or a token."""
         self._pacing = Pacing()
-        self._full_at = 0.0
+        self.full_at = 0.0
         """When the next circle without cursors may begin."""
         self._served_freed = False
 
@@ -118,14 +118,14 @@ class LimitedLane:
     def _end_circle(self) -> None:
         now, circle = time.monotonic(), self.circle
         if circle.from_start:
-            self._full_at = now + self._pacing.after(now - circle.began_at)
+            self.full_at = now + self._pacing.after(now - circle.began_at)
         self.has_waiting = circle.has_waiting
         if circle.is_fruitful:
             self.rest_until = 0.0
         else:  # jobs may lie behind a cursor: no long rest before a circle without cursors
-            self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self._full_at)
+            self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self.full_at)
         self.after_key = limits.BEFORE_NAMES
-        self.circle = Circle(from_start=not circle.is_fruitful or now >= self._full_at)
+        self.circle = Circle(from_start=not circle.is_fruitful or now >= self.full_at)
 
 
 class LimitedLanes:
@@ -149,6 +149,8 @@ class LimitedLanes:
             return []
         lanes = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
+        for state in self._lanes.values():  # jobs of other keys may have come: a token of one key must not delay them
+            state.rest_until = min(state.rest_until, state.full_at)
         return lanes
 
     def rests_until(self, lane: Lane) -> float:
