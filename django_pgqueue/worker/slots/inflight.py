@@ -187,7 +187,10 @@ class InFlight:
 
     def known_before(self, instant: float) -> set[int]:
         """Return the ids of the executions that were in flight before `instant` and still are."""
-        return {key.execution_id for key in self.keys_before(instant)}
+        known = {key for key, entry in list(self.waiting.items()) if entry.claimed_at < instant}
+        known |= {key for key, entry in list(self.running.items()) if entry.claimed_at < instant}
+        known |= {key for key, first_id in list(self._first_ids.items()) if first_id in known}
+        return known - self._lost_ids
 
     def keys_before(self, instant: float) -> set[ExecutionKey]:
         """Return the keys of the executions that were in flight before `instant` and still are."""
