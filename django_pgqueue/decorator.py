@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class ChunkDecorator(Protocol):
-    """What `@task(chunk=…)` returns: it makes a task of a function that gets a `Chunk`."""
+    """Makes a task of a function that gets a `Chunk`. Returned by `@task(chunk=…)`."""
 
     @overload
     def __call__(

@@ -15,8 +15,9 @@ from types import EllipsisType
 from typing import Any
 
 from .arguments.plan import CallArguments, CallPlan, call_plan, new_plan
+from .chunks import called_with_one
 from .conf import get_settings
-from .context import TaskAdapter
+from .context import TaskAdapter, TaskContext
 from .exceptions import InvalidTask, Retry, seconds
 from .job_log import LEVELS
 from .options import OPTIONS, TaskFields, normalise
@@ -78,6 +79,12 @@ class TaskDefinition(TaskFields):
             return None if self.adapter is not None else call_plan(self.func, int(self.takes_context))
         except InvalidTask as error:
             raise InvalidTask(f"{self.name}: {error}") from None
+
+    def call_function(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function without a job. If it takes a context or a chunk, it gets one."""
+        if self.chunk is not None:
+            return called_with_one(self.func, *args, **kwargs)
+        return self.func(*((TaskContext(), *args) if self.takes_context else args), **kwargs)
 
     def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return a call as its annotations store it. Raise `TypeError` or `ValueError` if an argument does not fit."""

@@ -17,9 +17,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router
 
 from . import queues
-from .chunks import called_with_one
 from .conf import get_settings
-from .context import TaskContext
 from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
 from .enqueue import bulk, call_limits, plain, search_keys, unique
@@ -55,10 +53,8 @@ class Task(TaskDefinition, Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, without a job. If it takes a context or a chunk, it gets one without a job."""
-        of_chunk = self.chunk is not None
-        return (
-            called_with_one(self.func, *args, **kwargs) if of_chunk else self.func(*self._with_context(args), **kwargs)
-        )
+        result: R = self.call_function(args, kwargs)
+        return result
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly and return its result. If it is a coroutine function, run it to its end."""
@@ -77,9 +73,6 @@ class Task(TaskDefinition, Generic[P, R]):
         def __getattr__(self, name):
             """Say what to call instead of another queue's method. Python calls this for a missing attribute."""
             raise missing_attribute(self, name)
-
-    def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (TaskContext(), *args) if self.takes_context else args
 
     def using(
         self,

@@ -397,7 +397,8 @@ WITH RECURSIVE lane AS (
         LIMIT 1
     ) AS next
 )
-SELECT queue_name, priority FROM lane
+SELECT lane.queue_name, lane.priority
+FROM lane
 """
 
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page

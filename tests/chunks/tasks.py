@@ -127,7 +127,7 @@ def isolated(chunk: Chunk[str]) -> list[int]:
     return [os.getpid() for _ in chunk]
 
 
-@task(chunk=4, chunk_wait=0.05, timeout=1.0)
+@task(chunk=4, chunk_wait=0.05)
 def wait_for_file(chunk: Chunk[str]) -> list[int]:
     """Wait until a file exists. A test makes it."""
     path = Path(chunk[0].item)
