@@ -75,8 +75,6 @@ def test_task_of_the_framework_cannot_have_chunk():
 
 
 def test_annotations_are_those_of_one_job():
-    def returns_list(chunk: Chunk[int]) -> list[str]: ...
-
     assert annotations_of_item({"chunk": Chunk[int], "return": list[str]}) == {"chunk": int, "return": str}
     assert annotations_of_item({"chunk": Chunk, "return": None}) == {"chunk": Any, "return": None}
     assert annotations_of_item({"a": list[int], "return": list[str]}) == {"a": list[int], "return": list[str]}
