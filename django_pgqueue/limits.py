@@ -101,7 +101,7 @@ class Limit:
         for check in (_value_problems, _key_problems, _rate_problems, _combination_problems):
             for problem in check(self):
                 raise InvalidTask(f"limit {self.name!r}: {problem}")
-        object.__setattr__(self, "interval_seconds", None if self.rate is None else _interval_seconds(self.rate))
+        object.__setattr__(self, "interval_seconds", None if self.rate is None else interval_seconds(self.rate))
         object.__setattr__(self, "argument_names", tuple(_argument_names(self.key)))
 
     def __str__(self) -> str:
@@ -230,14 +230,15 @@ def _rate_problems(limit: Limit) -> Iterator[str]:
     if found is None or 0 in (int(found[1]), int(found[2] or 1)):
         yield f'rate {rate!r} must be like "100/m", "5/s", "1000/h" or "10/30s", with the units s, m, h and d'
         return
-    interval = _interval_seconds(rate)
+    interval = interval_seconds(rate)
     if interval * MAX_PER_SECOND < 1:
         yield f"rate {rate!r} must be at most {MAX_PER_SECOND} in a second"
     if _is_number(limit.burst) and interval * limit.burst > MAX_SECONDS:
         yield f"rate {rate!r} needs more than 100 years for {limit.burst} starts: reduce the period or burst"
 
 
-def _interval_seconds(rate: str) -> float:
+def interval_seconds(rate: str) -> float:
+    """Return the seconds until a token of a valid rate comes back."""
     tokens, _, period = rate.partition("/")
     return int(period[:-1] or 1) * UNIT_SECONDS[period[-1]] / int(tokens)
 

@@ -21,7 +21,6 @@ from django.db import DatabaseError, connections, transaction
 
 from . import lifecycle, registry, stats
 from .conf import known_queues
-from .states import State
 from .validation import unknown_queue
 
 if TYPE_CHECKING:
@@ -83,11 +82,10 @@ def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
 
 
 def waiting(name: str, database: str) -> JobQuerySet:
-    """Return the waiting jobs of a queue, in no order. The index of ready jobs has them all."""
+    """Return the waiting jobs of a queue, in no order."""
     from .models import Job  # task modules are imported before models can be
 
-    jobs = Job.objects.using(database).filter(state=State.READY.value, limit_key__isnull=True, queue_name=name)
-    return jobs.order_by()
+    return Job.objects.using(database).ready().filter(queue_name=name).order_by()
 
 
 def _of_schedules(database: str) -> set[str] | None:

@@ -67,13 +67,15 @@ class Seen(NamedTuple):
 
 
 class Pausable(StrEnum):
-    """The kinds of things that an operator can pause: all jobs of a queue, or all jobs of a task.
+    """The kinds of things that an operator can pause: all jobs of a queue, of a task, or of a limit or limit key.
 
     A pause does not change the state of a job. Ready jobs stay ready until workers may claim them again.
     """
 
     QUEUE = "queue"
     TASK = "task"
+    LIMIT = "limit"
+    """All jobs of a limit, by its name, or the jobs of one limit key."""
 
 
 class RequestKind(StrEnum):

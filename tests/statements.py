@@ -9,6 +9,7 @@ import pytest
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.stats import (
     incident_queries,
+    limit_queries,
     limited_queries,
     ownership,
     queries,
@@ -29,7 +30,16 @@ STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, modul
 
 READING: Final[dict[str, str]] = {
     name: text
-    for module in (used_names, queries, limited_queries, rollup_queries, running, incident_queries, ownership)
+    for module in (
+        used_names,
+        queries,
+        limited_queries,
+        limit_queries,
+        rollup_queries,
+        running,
+        incident_queries,
+        ownership,
+    )
     for name, text in vars(module).items()
     if name.isupper() and isinstance(text, str)
 }

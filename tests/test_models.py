@@ -103,7 +103,9 @@ def test_permissions_are_the_expected_set():
     of_jobs |= {"move_job", "delete_job", "edit_and_retry_job", "enqueue_job"}
     of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
     of_workers = {"view_worker", "stop_worker", "view_stack"}
-    assert found == of_jobs | of_schedules | of_workers | {"view_execution", "view_pause", "pause_queue"}
+    of_limits = {"view_limitoverride", "change_limits"}
+    others = {"view_execution", "view_pause", "pause_queue"}
+    assert found == of_jobs | of_schedules | of_workers | of_limits | others
 
 
 @pytest.mark.django_db
@@ -202,6 +204,7 @@ def test_indexed_names_have_collation_c(engine):
         ("pgqueue_execution", "limit_key"),
         *(("pgqueue_installation", name) for name in ("environment", "system_identifier")),
         *(("pgqueue_job", name) for name in ("limit_key", "queue_name", "task_name", "unique_key")),
+        ("pgqueue_limit_override", "limit_key"),
         ("pgqueue_limit_state", "limit_key"),
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),

@@ -162,9 +162,8 @@ CLAUSES = {
         "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL ( "
         "SELECT queue_name, priority FROM pgqueue_job "
         "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) LIMIT 1 ) AS next ) "
-        "SELECT lane.queue_name, lane.priority",
-        "AS next ) SELECT lane.queue_name, lane.priority",
+        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) LIMIT 1 ) AS next )",
+        "limit_key, run_after, id LIMIT 1 ) LIMIT 1 )",
         "LIMITED_LANES FIND_CHUNKS",
     ),
     "due jobs of a chunk key": Clause(

@@ -25,6 +25,7 @@ from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
@@ -238,12 +239,12 @@ def call_statements_of_limits(engine):
         "INSERT INTO pgqueue_job (task_name, arguments, queue_name, limit_key) VALUES (%s, '{}', 'limited', %s)",
         [helpers.NOOP, key],
     )
-    assert lane in lifecycle.limits.scan_limited_lanes(engine)
+    assert lane in lifecycle.limits.scan_limited_lanes(engine).lanes
     assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
         lifecycle.limits.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
         lifecycle.limits.lock_keys(engine, [key])
-        given = [lifecycle.limits.KeyToClaim(key, limit, lifecycle.Cursor())]
+        given = [lifecycle.limits.KeyToClaim(key, policy_of(limit), lifecycle.Cursor())]
         begun = lifecycle.limits.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
     assert begun.claimed
     [_, waiting] = engine.execute(
@@ -255,11 +256,17 @@ def call_statements_of_limits(engine):
         lifecycle.limited_job.lock_key_of(engine, waiting[0])
         only = Limit("one", rate="1/h")
         claimed, _ = lifecycle.limited_job.claim_limited_job(
-            engine, waiting[0], "one", only, worker_id=1, lease_seconds=60.0
+            engine, waiting[0], "one", policy_of(only), worker_id=1, lease_seconds=60.0
         )
     assert claimed is not None
     lifecycle.snooze(engine, [lifecycle.Released(claimed.key, 0.001, holds_key=True)])
     lifecycle.limits.prune_limit_states(engine)
+    overrides = lifecycle.limit_overrides
+    overrides.override(engine, key, {"concurrency": 2})
+    overrides.controls_of(engine, [key])
+    overrides.restore(engine, key)
+    overrides.end_holds(engine, key)
+    overrides.prune_overrides(engine, 0.0)
 
 
 def call_statements_of_history(engine):
@@ -301,7 +308,7 @@ def call_everything_of_schedules(engine):
 # ------------------------------------------------------------------ plans
 
 READY, OPEN, HISTORY, BATCH = 50_000, 10_000, 100_000, 100
-FILLED = ("pgqueue_job", "pgqueue_execution", "pgqueue_limit_state")
+FILLED = ("pgqueue_job", "pgqueue_execution", "pgqueue_limit_state", "pgqueue_limit_override")
 KEYS, WAITING = 5000, 20_000
 WORKER = {"worker_id": 1, "lease_seconds": 60.0, "ahead_bytes": lifecycle.AHEAD_BYTES}
 LANES = 3
@@ -339,6 +346,8 @@ FILL = {
     f"SELECT id, 1, id % 10, {NOW}, {NOW} + interval '60 s', limit_key, 1 FROM job",
     "states of limits": "INSERT INTO pgqueue_limit_state (limit_key, full_at) "
     f"SELECT 'key:' || 100000 + n, {NOW} - interval '2 h' FROM generate_series(1, {KEYS}) n",
+    "overrides": "INSERT INTO pgqueue_limit_override (limit_key, concurrency) "
+    f"SELECT 'key:' || 100000 + n, 5 FROM generate_series(1, {KEYS}) n",
 }
 
 
@@ -504,6 +513,17 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "NEXT_IN_LINE": (lane_params, LANES, {"pgqueue_job_ready"}),
     "LANES": (lambda connection: {}, LANES, {"pgqueue_job_ready"}),
     "LIMITED_LANES": (lambda connection: {}, 1, {"pgqueue_job_limited"}),
+    "KEY_CONTROLS": (
+        lambda connection: {"names": claim_keys(connection)["limit_keys"]},
+        BATCH,
+        {"pgqueue_limit_override_key"},
+    ),
+    "LOCK_OVERRIDE": (lambda connection: {"limit_key": "key:100050"}, 1, {"pgqueue_limit_override_key"}),
+    "END_HOLDS": (
+        lambda connection: {"limit_key": "key:100050", "first_key": "", "end_key": ""},
+        1,
+        {"pgqueue_limit_state_held"},
+    ),
     "FIND_KEYS": (find_keys, BATCH, {"pgqueue_job_limited"}),
     "LOCK_KEYS": (lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"]}, BATCH, set()),
     "CLAIM_KEYS": (

@@ -164,7 +164,7 @@ class PauseAdmin(ListOnlyAdmin):
         """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
         if pause.kind != Pausable.QUEUE:
             return "–"
-        count = control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()[: COUNTED + 1].count()
+        count = control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by().count_up_to(COUNTED + 1)
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
     @admin.display(description=_("still running"))

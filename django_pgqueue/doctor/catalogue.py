@@ -11,6 +11,7 @@ from typing import Final
 from .access_checks import ACCESS_CHECKS
 from .findings import Check
 from .installation_checks import INSTALLATION_CHECKS
+from .limit_checks import LIMIT_CHECKS
 from .pooler_checks import POOLER_CHECKS
 from .server_checks import SERVER_CHECKS
 from .session_checks import SESSION_CHECKS
@@ -25,6 +26,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     *SETTINGS_CHECKS,
     *INSTALLATION_CHECKS,
     *WORKER_CHECKS,
+    *LIMIT_CHECKS,
     *SESSION_CHECKS,
     *STORAGE_CHECKS,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django_pgqueue import __version__, lifecycle, registry
+from django_pgqueue import __version__, registry, stats
 from django_pgqueue.conf import get_settings
 
 from .findings import Check, Level, Result, are, counted, level_of, listed, ok, percent, quoted, span
@@ -131,8 +131,9 @@ def _worker_versions(session: Session) -> Result:
 def _unserved_queues(session: Session) -> Result:
     live, _ = _workers(session)
     waited: dict[str, float] = {}
-    for lane, due_in in lifecycle.scan_lanes(session.connection).due_in.items():
-        waited[lane.queue_name] = max(-due_in, waited.get(lane.queue_name, 0.0))
+    for lane in stats.lanes(session.alias):
+        if lane.oldest_due_seconds is not None and not lane.is_paused:
+            waited[lane.queue_name] = max(lane.oldest_due_seconds, waited.get(lane.queue_name, 0.0))
     served = {name for each in live for name in each["queue_names"].split(",")}
     unserved = {
         name: seconds

@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import bulk_acts, chunks, limited_job, limits, stored_calls
+from . import bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -219,6 +219,7 @@ __all__ = [
     "fire",
     "holders",
     "keep_logs",
+    "limit_overrides",
     "limited_job",
     "limits",
     "may_divide",

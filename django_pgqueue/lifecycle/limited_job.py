@@ -17,7 +17,7 @@ from .limits import COLUMNS_OF_JOB, microseconds
 from .types import Claimed
 
 if TYPE_CHECKING:
-    from django_pgqueue.limits import Limit
+    from django_pgqueue.limit_policies import KeyPolicy
 
 
 class KeyOfJob(NamedTuple):
@@ -61,13 +61,13 @@ def claim_limited_job(
     connection: Connection,
     job_id: int,
     limit_key: str,
-    limit: Limit,
+    policy: KeyPolicy,
     *,
     worker_id: int,
     lease_seconds: float,
     only_due: bool = False,
 ) -> LimitedClaim:
-    """Claim this job, due or not, if its limit admits it now, and open an execution for it.
+    """Claim this job, due or not, if the policy of its key admits it now, and open an execution for it.
 
     The caller's transaction must have locked the key with an earlier statement. With `only_due`, a job that is not due
     counts as not ready.
@@ -79,10 +79,10 @@ def claim_limited_job(
         {
             "job_id": job_id,
             "limit_key": limit_key,
-            "concurrency": 1 if limit.ordered else limit.concurrency or 0,
-            "interval_us": microseconds(limit.interval_seconds),
-            "burst": limit.burst if limit.interval_seconds else 0,
-            "is_ordered": limit.ordered,
+            "concurrency": policy.concurrency or 0,
+            "interval_us": microseconds(policy.interval_seconds),
+            "burst": policy.burst if policy.interval_seconds else 0,
+            "is_ordered": policy.is_ordered,
             "worker_id": worker_id,
             "lease_seconds": lease_seconds,
             "only_due": only_due,

@@ -21,10 +21,18 @@ from .pruning import PRUNE_LIMIT
 from .types import Claimed, Cursor, Lane
 
 if TYPE_CHECKING:
-    from django_pgqueue.limits import Limit
+    from django_pgqueue.limit_policies import KeyPolicy
 
 COLUMNS_OF_JOB: Final = 15
 """The first columns of a row of CLAIM_KEYS are those of a claimed job."""
+
+
+class LimitedLaneScan(NamedTuple):
+    """The lanes of limited jobs."""
+
+    lanes: list[Lane]
+    has_controls: bool
+    """Whether claims must read what operators have changed, by `limit_overrides.controls_of()`."""
 
 
 class FoundKey(NamedTuple):
@@ -38,10 +46,10 @@ class FoundKey(NamedTuple):
 
 
 class KeyToClaim(NamedTuple):
-    """A locked key, its limit, and where to begin."""
+    """A locked key, what to admit of it, and where to begin."""
 
     limit_key: str
-    limit: Limit
+    policy: KeyPolicy
     cursor: Cursor
     open_after_id: int = 0
     """An execution. Those of the key up to it have ended."""
@@ -75,10 +83,11 @@ class PrunedLimitStates(NamedTuple):
     last_id: int | None
 
 
-def scan_limited_lanes(connection: Connection) -> list[Lane]:
+def scan_limited_lanes(connection: Connection) -> LimitedLaneScan:
     """Return the lanes that have ready jobs with a limit."""
     rows = execute(connection, sql.limits.LIMITED_LANES, {})
-    return [Lane(queue_name, priority, is_limited=True) for queue_name, priority in rows]
+    lanes = [Lane(queue_name, priority, is_limited=True) for queue_name, priority, _ in rows]
+    return LimitedLaneScan(lanes, any(has_controls for _, _, has_controls in rows))
 
 
 def find_keys(
@@ -149,7 +158,7 @@ def claim_keys(
     The caller's transaction must have locked the keys with an earlier statement. The other arguments and the errors are
     those of `claim()`.
     """
-    limits = [key.limit for key in keys]
+    policies = [key.policy for key in keys]
     sent_at = time.monotonic()
     rows = execute(
         connection,
@@ -158,11 +167,11 @@ def claim_keys(
             "queue_name": lane.queue_name,
             "priority": lane.priority,
             "limit_keys": texts(key.limit_key for key in keys),
-            "concurrencies": numbers(1 if each.ordered else each.concurrency or 0 for each in limits),
-            "intervals_us": numbers(microseconds(each.interval_seconds) for each in limits),
-            "bursts": numbers(each.burst if each.interval_seconds else 0 for each in limits),
-            "shares": numbers(each.share for each in limits),
-            "are_ordered": texts(str(each.ordered) for each in limits),
+            "concurrencies": numbers(each.concurrency or 0 for each in policies),
+            "intervals_us": numbers(microseconds(each.interval_seconds) for each in policies),
+            "bursts": numbers(each.burst if each.interval_seconds else 0 for each in policies),
+            "shares": numbers(each.share for each in policies),
+            "are_ordered": texts(str(each.is_ordered) for each in policies),
             "after_ats": texts(key.cursor.run_after.isoformat() for key in keys),
             "after_ids": numbers(key.cursor.job_id for key in keys),
             "open_after_ids": numbers(key.open_after_id for key in keys),

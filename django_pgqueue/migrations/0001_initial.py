@@ -210,6 +210,56 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LimitOverride",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("limit_key", NameField(db_collation="C", max_length=200, verbose_name="limit key")),
+                ("concurrency", models.IntegerField(null=True, verbose_name="concurrency")),
+                ("rate", models.CharField(max_length=20, null=True, verbose_name="rate")),
+                ("burst", models.IntegerField(null=True, verbose_name="burst")),
+                ("share", models.IntegerField(null=True, verbose_name="share")),
+                ("valid_until", models.DateTimeField(null=True, verbose_name="until")),
+                ("changed_at", models.DateTimeField(db_default=Now(), verbose_name="changed at")),
+                ("changed_by", models.CharField(blank=True, db_default="", max_length=150, verbose_name="by")),
+                ("reason", models.TextField(blank=True, db_default="", verbose_name="reason")),
+            ],
+            options={
+                "verbose_name": "override of a limit",
+                "verbose_name_plural": "overrides of limits",
+                "db_table": "pgqueue_limit_override",
+                "permissions": [("change_limits", "Can override limits and end their holds")],
+                "default_permissions": ("view",),
+                "constraints": [
+                    models.UniqueConstraint(fields=("limit_key",), name="pgqueue_limit_override_key"),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("concurrency__range", (1, 1_000_000_000)),
+                            ("burst__range", (1, 1_000_000_000)),
+                            ("share__range", (1, 1_000_000_000)),
+                        ),
+                        name="pgqueue_limit_override_numbers",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("rate__regex", "^0*[1-9][0-9]{0,8}/(0*[1-9][0-9]{0,5})?[smhd]$")),
+                        name="pgqueue_limit_override_rate",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("concurrency__isnull", False),
+                            ("rate__isnull", False),
+                            ("burst__isnull", False),
+                            ("share__isnull", False),
+                            _connector="OR",
+                        ),
+                        name="pgqueue_limit_override_values",
+                    ),
+                    models.CheckConstraint(
+                        condition=instants("valid_until", "changed_at"), name="pgqueue_limit_override_instants"
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Installation",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -547,9 +597,13 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "kind",
-                    models.CharField(choices=[("queue", "queue"), ("task", "task")], max_length=5, verbose_name="kind"),
+                    models.CharField(
+                        choices=[("queue", "queue"), ("task", "task"), ("limit", "limit")],
+                        max_length=5,
+                        verbose_name="kind",
+                    ),
                 ),
-                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("name", NameField(db_collation="C", max_length=200, verbose_name="name")),
                 ("paused_at", models.DateTimeField(db_default=Now(), verbose_name="paused at")),
                 ("paused_until", models.DateTimeField(blank=True, null=True, verbose_name="until")),
                 ("paused_by", models.CharField(blank=True, db_default="", max_length=150, verbose_name="by")),
@@ -558,12 +612,12 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "pause",
                 "verbose_name_plural": "pauses",
-                "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
+                "permissions": [("pause_queue", "Can pause and resume queues, tasks and limits")],
                 "default_permissions": ("view",),
                 "constraints": [
                     models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_name"),
                     models.CheckConstraint(
-                        condition=models.Q(("kind__in", ["queue", "task"])), name="pgqueue_pause_kind"
+                        condition=models.Q(("kind__in", ["queue", "task", "limit"])), name="pgqueue_pause_kind"
                     ),
                     models.CheckConstraint(
                         condition=instants("paused_at", "paused_until"), name="pgqueue_pause_instants"

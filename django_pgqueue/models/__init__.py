@@ -18,7 +18,7 @@ from .executions import Execution
 from .history import ArchivedJob
 from .installations import Installation
 from .jobs import DeadJob, Job, JobQuerySet
-from .limits import LimitState
+from .limits import LimitOverride, LimitState
 from .operations import BATCH_SIZE
 from .pauses import Pause
 from .rollups import Rollup
@@ -38,6 +38,7 @@ __all__ = [
     "Installation",
     "Job",
     "JobQuerySet",
+    "LimitOverride",
     "LimitState",
     "Pause",
     "Rollup",

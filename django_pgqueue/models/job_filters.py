@@ -27,12 +27,17 @@ JobT = TypeVar("JobT", bound=models.Model)
 class JobFilters(models.QuerySet[JobT]):
     """The part of `JobQuerySet` that only reads."""
 
+    _is_in_two_indexes = False
+    """Whether jobs with a limit and others are in two indexes. `count()` and `exists()` then ask for each kind."""
+
     def ready(self) -> Self:
         """Return the jobs that wait to run: those that are due now, and those that are due later."""
-        return self.filter(state=State.READY, limit_key__isnull=True)
+        found = self.filter(Q(limit_key__isnull=True) | Q(limit_key__isnull=False), state=State.READY)
+        found._is_in_two_indexes = True
+        return found
 
     def due(self) -> Self:
-        """Return the ready jobs that a worker may start now, unless their queue or their task is paused."""
+        """Return the ready jobs that a worker may start now, unless they are paused or their limit refuses them."""
         return self.ready().filter(run_after__lte=database_now())
 
     def scheduled(self) -> Self:
@@ -77,6 +82,37 @@ class JobFilters(models.QuerySet[JobT]):
         """
         keys = cast("type[Any]", self.model._meta.get_field("search_keys").related_model)._base_manager
         return self.filter(pk__in=keys.filter(name=name, value=as_search_text(value)).values("job_id"))
+
+    def count(self) -> int:
+        """Return the number of jobs.
+
+        One query on two indexes reads all rows that it counts, and two queries read the indexes alone.
+        """
+        return sum(super(JobFilters, part).count() for part in self._parts())
+
+    def exists(self) -> bool:
+        """Return whether the queryset has a job.
+
+        For one query on two indexes, the planner may read the table from its beginning until it finds a job.
+        """
+        return any(super(JobFilters, part).exists() for part in self._parts())
+
+    def count_up_to(self, limit: int) -> int:
+        """Return the number of jobs, or `limit` if there are more. At most `limit` jobs of each kind are read."""
+        return min(limit, sum(super(JobFilters, part[:limit]).count() for part in self._parts()))
+
+    def _parts(self) -> list[Self]:
+        """Return the jobs without a limit and those with one, if this queryset has both kinds and each job once."""
+        query = self.query
+        is_whole = query.is_sliced or query.combinator or query.distinct or query.group_by is not None
+        if not self._is_in_two_indexes or is_whole or self._result_cache is not None:
+            return [self]
+        return [self.filter(limit_key__isnull=is_null) for is_null in (True, False)]
+
+    def _clone(self) -> Self:
+        clone = super()._clone()  # type: ignore[misc]  # django-stubs does not know it
+        clone._is_in_two_indexes = self._is_in_two_indexes
+        return clone  # type: ignore[no-any-return]  # as above
 
     def _with_open_execution(self, condition: Q) -> Self:
         """Return the running jobs whose open execution meets a condition.

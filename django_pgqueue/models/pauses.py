@@ -12,12 +12,15 @@ from django_pgqueue.states import Pausable
 
 
 class Pause(models.Model):
-    """A paused queue or task: no worker claims its jobs. `django_pgqueue.control` creates and removes pauses."""
+    """A paused queue, task, limit or limit key: no worker claims its jobs.
+
+    `django_pgqueue.control` creates and removes pauses.
+    """
 
     Kind = Pausable
 
     kind = models.CharField(_("kind"), max_length=5, choices=[(k.value, k.value) for k in Pausable])
-    name = models.CharField(_("name"), max_length=100, db_collation="C")
+    name = models.CharField(_("name"), max_length=200, db_collation="C")
     paused_at = InstantField(_("paused at"), db_default=Now())
     paused_until = InstantField(_("until"), null=True, blank=True)
     paused_by = models.CharField(_("by"), max_length=150, db_default="", blank=True)
@@ -27,7 +30,7 @@ class Pause(models.Model):
         verbose_name = _("pause")
         verbose_name_plural = _("pauses")
         default_permissions = ("view",)
-        permissions = [("pause_queue", _("Can pause and resume queues and tasks"))]
+        permissions = [("pause_queue", _("Can pause and resume queues, tasks and limits"))]
         constraints = [
             models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_name"),
             models.CheckConstraint(name="pgqueue_pause_kind", condition=Q(kind__in=[kind.value for kind in Pausable])),

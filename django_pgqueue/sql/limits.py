@@ -364,7 +364,8 @@ FROM (
 LIMIT 1
 """
 
-# Return the lanes that have ready jobs with a limit.
+# Return the lanes that have ready jobs with a limit, and whether claims must read KEY_CONTROLS: whether there is an
+# override or a pause of a limit, even if it has ended.
 #
 # Caller: lifecycle.limits.scan_limited_lanes(), with LANES, in workers whose tasks have limits
 # Index:  pgqueue_job_limited: one index search per lane finds the first entry of the next lane
@@ -397,7 +398,8 @@ WITH RECURSIVE lane AS (
         LIMIT 1
     ) AS next
 )
-SELECT lane.queue_name, lane.priority
+SELECT queue_name, priority,
+       EXISTS (SELECT FROM pgqueue_limit_override) OR EXISTS (SELECT FROM pgqueue_pause WHERE kind = 'limit')
 FROM lane
 """
 

@@ -12,6 +12,9 @@ from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
 from .history import failures, throughput
+from .key_figures import limit_key, limit_keys
+from .limit_answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitWaitReason
+from .limit_figures import limits
 from .overall import lanes, overview, queue_figures, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .running import RunningJob, running_jobs
@@ -27,6 +30,10 @@ __all__ = [
     "Incident",
     "Incidents",
     "LaneStats",
+    "LimitFigures",
+    "LimitKeyFigures",
+    "LimitKeyPage",
+    "LimitWaitReason",
     "Names",
     "Overview",
     "PauseStats",
@@ -48,6 +55,9 @@ __all__ = [
     "jobs_with_exception",
     "lanes",
     "last_id",
+    "limit_key",
+    "limit_keys",
+    "limits",
     "names",
     "overview",
     "queue_figures",

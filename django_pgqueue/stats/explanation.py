@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +21,10 @@ from .alias import connection_of
 from .answers import Count, PauseStats, WorkerStats
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .fleet import OpenGroup, Pauses, busy_groups, read_open_groups, read_workers
+from .limit_explanation import reason_of_limit
 from .ownership import read_ownership
 from .reasons import BusyTask, Reason, Why
+from .sentences import jobs_ahead, number_text, sentence_of, span_text, time_text
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job
@@ -33,7 +34,7 @@ COLUMNS: Final = (
     *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
     *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
     *("started_at", "is_lost", "lease_expires_at", "exception_class", "error", "worker_id", "hostname", "pid"),
-    "seen_at",
+    *("seen_at", "limit_key", "limit_weight", "limit_order"),
 )
 """The columns of JOB_WITH_LAST_EXECUTION."""
 
@@ -78,6 +79,7 @@ def _why(row: Any, reason: Reason, sentence: str, **fields: Any) -> Why:
         attempt=row.attempt,
         max_attempts=row.max_attempts,
         expires_at=row.expires_at,
+        limit_key=row.limit_key,
         **fields,
     )
 
@@ -92,32 +94,32 @@ def _of_row(row: Any) -> Why | None:
     if row.state == State.RUNNING:
         return _running(row)
     if row.is_expired:
-        sentence = f"It did not start by {_time(row.expires_at)}, when it expired. A worker will cancel it."
+        sentence = f"It did not start by {time_text(row.expires_at)}, when it expired. A worker will cancel it."
         return _why(row, Reason.EXPIRED, sentence)
     if row.unknown_since is not None:
-        cause = _sentence(row.error or "they do not know its task")
+        cause = sentence_of(row.error or "they do not know its task")
         sentence = (
-            f"Since {_time(row.unknown_since)}, workers release it: {cause} "
-            f"It is due {'again at' if row.is_later else 'since'} {_time(row.run_after)}."
+            f"Since {time_text(row.unknown_since)}, workers release it: {cause} "
+            f"It is due {'again at' if row.is_later else 'since'} {time_text(row.run_after)}."
         )
         return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
     if row.is_later and row.attempt:
         sentence = (
             f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "
-            f"The next attempt is due at {_time(row.run_after)}."
+            f"The next attempt is due at {time_text(row.run_after)}."
         )
         return _why(row, Reason.RETRYING, sentence, **_last_error(row))
     if row.is_later:
-        return _why(row, Reason.SCHEDULED, f"It is scheduled: it is due at {_time(row.run_after)}.")
+        return _why(row, Reason.SCHEDULED, f"It is scheduled: it is due at {time_text(row.run_after)}.")
     return None
 
 
 def _finished(row: Any) -> Why:
-    at = _time(row.finished_at)
+    at = time_text(row.finished_at)
     if row.state == State.SUCCEEDED:
         return _why(row, Reason.FINISHED, f"It succeeded at {at}.", finished_at=row.finished_at)
     if row.state == State.CANCELLED:
-        detail = f": {_sentence(row.error)}" if row.error else "."
+        detail = f": {sentence_of(row.error)}" if row.error else "."
         sentence = f"It was cancelled at {at}{detail}"
     else:
         sentence = f"It is dead since {at}, after attempt {row.attempt} of {row.max_attempts}: {_error(row)}"
@@ -130,18 +132,18 @@ def _running(row: Any) -> Why:
     where = f"worker {worker}" if worker else f"worker {row.worker_id}" if is_open else "its worker"
     fields = {"worker_id": row.worker_id, "worker": worker, "started_at": row.started_at} if is_open else {}
     if row.is_lost or not is_open:
-        detail = f" ended at {_time(row.lease_expires_at)}" if is_open else " is gone"
+        detail = f" ended at {time_text(row.lease_expires_at)}" if is_open else " is gone"
         sentence = f"The lease of {where}{detail}. Another worker will rescue the job."
         return _why(row, Reason.LOST, sentence, lease_expires_at=row.lease_expires_at, **fields)
     fields["lease_expires_at"] = row.lease_expires_at
     if row.cancel_requested_at is not None:
-        sentence = f"It runs on {where}, and it was asked to stop at {_time(row.cancel_requested_at)}."
+        sentence = f"It runs on {where}, and it was asked to stop at {time_text(row.cancel_requested_at)}."
         return _why(row, Reason.CANCELLING, sentence, **fields)
     if row.started_at is None:
-        sentence = f"It was claimed by {where} at {_time(row.claimed_at)} and waits there for a free slot."
+        sentence = f"It was claimed by {where} at {time_text(row.claimed_at)} and waits there for a free slot."
         return _why(row, Reason.PREFETCHED, sentence, **fields)
-    span = _for((row.seen_at - row.started_at).total_seconds())
-    sentence = f"It has been running on {where} for {span}, since {_time(row.started_at)}."
+    span = span_text((row.seen_at - row.started_at).total_seconds())
+    sentence = f"It has been running on {where} for {span}, since {time_text(row.started_at)}."
     return _why(row, Reason.RUNNING, sentence, **fields)
 
 
@@ -151,7 +153,9 @@ def _last_error(row: Any) -> dict[str, str]:
 
 def _error(row: Any) -> str:
     """Return the error of the last attempt as the end of a sentence."""
-    return _sentence(": ".join(text for text in (row.exception_class, row.error) if text) or "the reason is not known")
+    return sentence_of(
+        ": ".join(text for text in (row.exception_class, row.error) if text) or "the reason is not known"
+    )
 
 
 # ---------------------------------------------------------------------------- reasons outside of the job
@@ -196,9 +200,16 @@ def _of_queue(connection: Connection, row: Any) -> Why:
     if not live:
         return _why(row, Reason.NO_WORKER, _no_worker(connection), workers=0)
     if not serving.workers:
-        sentence = f"{_number(len(live), 'worker process')} run, and none of them serves the queue {row.queue_name}."
+        sentence = (
+            f"{number_text(len(live), 'worker process')} run, and none of them serves the queue {row.queue_name}."
+        )
         return _why(row, Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
-    return _in_line(row, serving, _ahead(connection, row, serving.workers, pauses))
+    if row.limit_key is None:
+        return _in_line(row, serving, _ahead(connection, row, serving.workers, pauses))
+    found = reason_of_limit(connection, row)
+    if found.reason is None:
+        return _in_line(row, serving, found.ahead)
+    return _why(row, found.reason, found.sentence, ahead=found.ahead, **found.fields)
 
 
 def _no_worker(connection: Connection) -> str:
@@ -213,28 +224,29 @@ def _no_worker(connection: Connection) -> str:
 
 
 def _paused(row: Any, reason: Reason, what: str, pause: PauseStats) -> Why:
-    until = f", until {_time(pause.until)}" if pause.until else ""
+    until = f", until {time_text(pause.until)}" if pause.until else ""
     by = f"by {pause.by}, " if pause.by else ""
     cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
-    sentence = f"An operator has paused the {what}{cause} ({by}since {_time(pause.paused_at)}{until})."
+    sentence = f"An operator has paused the {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
     return _why(row, reason, sentence, pause=pause)
 
 
 def _in_line(row: Any, serving: Serving, ahead: Count) -> Why:
     busy, total = serving.slots_busy, serving.slots_total
     fields = {"workers": len(serving.workers), "slots_busy": busy, "slots_total": total, "ahead": ahead}
-    first = f"{ahead} due {'job is' if ahead == Count(1) else 'jobs are'} claimed before it"
+    first = jobs_ahead(ahead, of_key=row.limit_key is not None)
     if busy >= total:
         tasks = serving.busy_tasks()
         shown = ", ".join(
-            f"{task.slots} × {in_words(task.task_name)} for up to {_for(task.longest_seconds)}"
+            f"{task.slots} × {in_words(task.task_name)} for up to {span_text(task.longest_seconds)}"
             for task in tasks[:SHOWN_TASKS]
         )
         more = f"; {first}" if ahead.value else ""
         sentence = f"All {total} slots of the workers that serve {row.queue_name} are busy ({shown}){more}."
         return _why(row, Reason.SLOTS_BUSY, sentence, busy_tasks=tasks, **fields)
     if ahead.value:
-        return _why(row, Reason.IN_LINE, f"It is in line: {first}.", **fields)
+        turns = "" if row.limit_key is None else "limit keys take turns, and "
+        return _why(row, Reason.IN_LINE, f"It is in line: {turns}{first}.", **fields)
     return _why(row, Reason.NEXT, "It is next in line: a worker claims it as soon as it polls.", **fields)
 
 
@@ -265,28 +277,3 @@ def _comes_first(lane: Ready, row: Any, worker: WorkerStats) -> bool:
         return bool(lane.priority > row.priority)
     place, own_place = worker.queues.index(lane.queue_name), worker.queues.index(row.queue_name)
     return (place, -lane.priority) < (own_place, -row.priority)
-
-
-# ---------------------------------------------------------------------------- words
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _for(seconds: float) -> str:
-    """Return a duration with its largest unit: 0 s, 59 s, 10 min, 3 h, 2 days."""
-    for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{max(seconds, 0):.0f} s"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "es")
-
-
-def _sentence(text: str) -> str:
-    """Return a text from a row on one line, with a full stop."""
-    line = " ".join(text.split())
-    return line if line.endswith((".", "!", "?")) else f"{line}."

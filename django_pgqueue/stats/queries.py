@@ -276,7 +276,8 @@ SELECT job.id AS job_id, job.task_name, job.queue_name, job.priority, job.state,
        coalesce(last.lease_expires_at < statement_timestamp() + %(time_shift)s::interval, true) AS is_lost,
        last.lease_expires_at, left(last.exception_class, 200) AS exception_class, left(last.error, 500) AS error,
        last.worker_id, worker.hostname, worker.pid,
-       statement_timestamp() + %(time_shift)s::interval AS seen_at
+       statement_timestamp() + %(time_shift)s::interval AS seen_at,
+       job.limit_key, coalesce(job.limit_weight, 1) AS limit_weight, job.limit_order
 FROM pgqueue_job AS job
 LEFT JOIN LATERAL (
     SELECT outcome, claimed_at, started_at, lease_expires_at, exception_class, error, worker_id

@@ -35,6 +35,18 @@ class Reason(StrEnum):
     NO_WORKER = "no worker"
     QUEUE_NOT_SERVED = "queue not served"
     """Workers run, and none of them serves the queue."""
+    LIMIT_UNDECLARED = "limit undeclared"
+    """No task of this process declares its limit, so workers with the same code do not start it."""
+    BLOCKED_BY_DEAD = "blocked by dead"
+    """A dead job of its ordered key comes first, and waits for an operator."""
+    KEY_ORDER = "key order"
+    """Another job of its ordered key comes first."""
+    LIMIT_SLOTS = "limit slots"
+    """Running jobs use the slots of its limit key."""
+    KEY_HELD = "key held"
+    """Its limit key is held, because a task raised `Throttled`."""
+    LIMIT_RATE = "limit rate"
+    """The rate of its limit does not admit it yet."""
     SLOTS_BUSY = "slots busy"
     IN_LINE = "in line"
     NEXT = "next"
@@ -72,7 +84,11 @@ class Why:
         workers: How many live worker processes serve the queue.
         slots_busy, slots_total: The slots of these processes.
         busy_tasks: What occupies these slots, the longest first.
-        ahead: How many due jobs are claimed before it.
+        ahead: How many due jobs are claimed before it. For a job with a limit, those of its limit key alone.
+        limit_key: Its limit key, or None if it has no limit.
+        admitted_at: When its limit admits it, if no job of its key comes first.
+        blocking_job_id: The job of its ordered key that comes first.
+        running_job_ids: The jobs that use the slots of its limit key, at most 5.
     """
 
     job_id: int
@@ -99,3 +115,7 @@ class Why:
     slots_total: int | None = None
     busy_tasks: tuple[BusyTask, ...] = field(default=())
     ahead: Count | None = None
+    limit_key: str | None = None
+    admitted_at: datetime | None = None
+    blocking_job_id: int | None = None
+    running_job_ids: tuple[int, ...] = field(default=())

@@ -116,7 +116,7 @@ def _fire_schedules(alias: str) -> float:
 def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
     """Return the lanes, highest priority first, and what is paused, with all names of paused tasks."""
     found, paused_queues, paused, seen_at = lifecycle.scan_lanes(connections[alias])
-    limited = lifecycle.limits.scan_limited_lanes(connections[alias]) if registry.limits() else []
+    limited = lifecycle.limits.scan_limited_lanes(connections[alias]).lanes if registry.limits() else []
     found |= {lane: 0.0 for lane in limited if lane.queue_name not in paused_queues}
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
     found |= _scan_chunks(alias, paused_queues, names)
@@ -196,10 +196,12 @@ def _claim_limited(alias: str, lane: Lane, options: dict[str, Any]) -> tuple[lis
     while True:
         with transaction.atomic(using=alias):
             found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=100, visits=1000)
+            locked = [key.limit_key for key in found if key.is_locked]
+            controls = lifecycle.limit_overrides.controls_of(connection, locked)
             keys = [
-                KeyToClaim(key.limit_key, limit, Cursor())
-                for key in found
-                if key.is_locked and (limit := limits.get(name_of(key.limit_key))) is not None
+                KeyToClaim(key, controls.policy_of(key, limit), Cursor())
+                for key in locked
+                if (limit := limits.get(name_of(key))) is not None and controls.pause_of(key) is None
             ]
             claim = (
                 lifecycle.limits.claim_keys(connection, lane, keys, limit=1, free_slots=1, **options) if keys else None

@@ -16,6 +16,7 @@ from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
+from django_pgqueue.display import visible
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from django_pgqueue.db.engine_connection import EngineConnection
     from django_pgqueue.db.statements import Connection
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.limit_overrides import KeyPause
     from django_pgqueue.lifecycle.limited_job import LimitWait
-    from django_pgqueue.limits import Limit
+    from django_pgqueue.limit_policies import KeyPolicy
 
 LOCK_SECONDS: Final = 2.0
 """How long `claim()` retries while another session claims jobs of the key, which usually takes milliseconds."""
@@ -99,26 +101,35 @@ def _claim(
             return ForegroundClaim(None, LOCKED)
         if not sees_others:
             return ForegroundClaim(None, OLD_SNAPSHOT)
+        controls = lifecycle.limit_overrides.controls_of(connection, [found.limit_key])
+        if (pause := controls.pause_of(found.limit_key)) is not None:
+            return ForegroundClaim(None, _paused(pause))
+        policy = controls.policy_of(found.limit_key, limit)
         claimed, wait = lifecycle.limited_job.claim_limited_job(
             connection,
             job_id,
             found.limit_key,
-            limit,
+            policy,
             worker_id=worker_id,
             lease_seconds=lease_seconds,
             only_due=only_due,
         )
-    return ForegroundClaim(claimed, "" if wait is None else _in_words(wait, limit))
+    return ForegroundClaim(claimed, "" if wait is None else _in_words(wait, policy))
 
 
-def _in_words(wait: LimitWait, limit: Limit) -> str:
+def _paused(pause: KeyPause) -> str:
+    by = f" by {visible(pause.paused_by)}" if pause.paused_by else ""
+    return f"its limit or its limit key is paused{by}: resume it first"
+
+
+def _in_words(wait: LimitWait, policy: KeyPolicy) -> str:
     """Return what a job waits for."""
     if wait.held_seconds > 0:
         return f"a task has raised Throttled, which holds the key for {math.ceil(wait.held_seconds)} s more"
     if wait.first_job_id is not None:
         return f"job {wait.first_job_id} of the same ordered key comes first, and it is {wait.first_state}"
-    slots = 1 if limit.ordered else limit.concurrency
+    slots = policy.concurrency
     if slots is not None and (wait.used_slots or 0) + min(wait.weight, slots) > slots:
         return f"{wait.used_slots} of {slots} slots are in use, and the job takes {wait.weight}"
     tokens = "token" if wait.weight == 1 else f"{wait.weight} tokens"
-    return f"its next {tokens} of the rate {limit.rate} will be there in {math.ceil(wait.token_seconds)} s"
+    return f"its next {tokens} of the rate {policy.rate} will be there in {math.ceil(wait.token_seconds)} s"

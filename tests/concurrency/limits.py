@@ -7,6 +7,7 @@ from typing import Any
 from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyToClaim
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from tests import helpers
 
@@ -53,7 +54,7 @@ def claim(
         return lifecycle.limits.claim_keys(
             connection,
             LANE,
-            [KeyToClaim(key, limit, cursor, open_after) for key in locked],
+            [KeyToClaim(key, policy_of(limit), cursor, open_after) for key in locked],
             limit=count,
             free_slots=count if free_slots is None else free_slots,
             worker_id=1,

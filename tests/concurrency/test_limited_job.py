@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from tests import helpers
 from tests.concurrency.limits import add, claim, finish, ids
@@ -21,7 +22,7 @@ def claim_job(connection, job_id, limit, **options):
         if key is None:
             return lifecycle.limited_job.LimitedClaim(None, None)
         options = {"worker_id": 1, "lease_seconds": 60.0, **options}
-        return lifecycle.limited_job.claim_limited_job(connection, job_id, key.limit_key, limit, **options)
+        return lifecycle.limited_job.claim_limited_job(connection, job_id, key.limit_key, policy_of(limit), **options)
 
 
 def test_claim_of_job_takes_only_a_free_slot(engine):
@@ -85,7 +86,7 @@ def test_claim_of_job_ignores_plain_running_and_changed_jobs(engine, second):
     plain, [limited] = helpers.make_job(engine), add(engine, "two:a")
     assert lifecycle.limited_job.lock_key_of(engine, plain) is None
     options = {"worker_id": 1, "lease_seconds": 60.0}
-    assert lifecycle.limited_job.claim_limited_job(engine, limited, "two:b", TWO, **options) == (None, None)
+    assert lifecycle.limited_job.claim_limited_job(engine, limited, "two:b", policy_of(TWO), **options) == (None, None)
     with second.transaction():
         second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [limited])
         assert claim_job(engine, limited, TWO) == (None, None)
@@ -114,4 +115,7 @@ def test_count_of_job_sees_claim_committed_before_the_lock(engine, second):
             assert not lifecycle.limited_job.lock_key_of(engine, third).is_locked
         assert lifecycle.limited_job.lock_key_of(engine, third).is_locked
         options = {"worker_id": 1, "lease_seconds": 60.0}
-        assert lifecycle.limited_job.claim_limited_job(engine, third, "two:a", TWO, **options).wait.used_slots == 2
+        assert (
+            lifecycle.limited_job.claim_limited_job(engine, third, "two:a", policy_of(TWO), **options).wait.used_slots
+            == 2
+        )

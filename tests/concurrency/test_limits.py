@@ -375,7 +375,7 @@ def test_scan_returns_each_lane_of_limited_jobs(engine):
     helpers.make_job(engine, queue_name="plain")
     engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE id = 1")
     lanes = [Lane("default", 7, True), LANE, Lane("mail", 0, True)]
-    assert lifecycle.limits.scan_limited_lanes(engine) == lanes
+    assert lifecycle.limits.scan_limited_lanes(engine) == (lanes, False)
     assert list(lifecycle.scan_lanes(engine).due_in) == [Lane("plain", 0)]
 
 

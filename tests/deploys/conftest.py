@@ -34,23 +34,29 @@ def releases(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) ->
     home = tmp_path_factory.mktemp("releases")
     made = Releases(trees.build_previous(home), trees.build_next(home), {})
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(contextlib.closing(helpers.connect()))
         for tree in (made.previous, made.next):
             # The later schema is made by migrating the earlier one, as in a real upgrade.
             source = made.databases.get(made.previous, "template1")
-            made.databases[tree] = stack.enter_context(database(server, f"schema_{tree.name}", source))
+            made.databases[tree] = stack.enter_context(database(f"schema_{tree.name}", source))
             run(tree, settings_of(made.databases[tree]), "-m", "django", "migrate", "-v0")
         yield made
 
 
 @contextlib.contextmanager
-def database(server: EngineConnection, purpose: str, source: str) -> Iterator[str]:
+def database(purpose: str, source: str) -> Iterator[str]:
     """Copy a database, and drop the copy in the end."""
     name = f"{connection.settings_dict['NAME']}_{purpose}"
-    server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-    server.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}"')
+    drop = f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'
+    on_server(drop, f'CREATE DATABASE "{name}" TEMPLATE "{source}"')
     yield name
-    server.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+    on_server(drop)
+
+
+def on_server(*statements: str) -> None:
+    """Run statements in a session of their own: tests between two calls may end all sessions of the database."""
+    with contextlib.closing(helpers.connect()) as server:
+        for statement in statements:
+            server.execute(statement)
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -140,10 +146,9 @@ def deployed(committing: None, releases: Releases, tmp_path: Path) -> Iterator[A
     """
     made: list[Deployment] = []
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(contextlib.closing(helpers.connect()))
 
         def deploy(schema: Path) -> Deployment:
-            name = stack.enter_context(database(server, "deploy", releases.databases[schema]))
+            name = stack.enter_context(database("deploy", releases.databases[schema]))
             made.append(Deployment(releases, settings_of(name), tmp_path, stack))
             return made[-1]
 

@@ -11,7 +11,7 @@ from django.db.models import F
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import __version__, control, registry
+from django_pgqueue import Limit, __version__, control, registry
 from django_pgqueue.doctor import Level, worker_checks
 from django_pgqueue.doctor.worker_checks import TIMEOUT_CLASS
 from django_pgqueue.exceptions import TaskTimeout
@@ -117,6 +117,23 @@ def test_unserved_queues_are_those_that_no_worker_serves(make_job):
     assert find("unserved_queues").level is Level.ERROR
     add_worker()
     assert find("unserved_queues").level is Level.OK
+
+
+def test_unserved_queues_count_jobs_with_a_limit(make_job):
+    make_job(queue_name="reports", run_after=timezone.now() - 5 * MINUTE, limit_key="imports:7")
+    assert_finding(find("unserved_queues"), Level.ERROR, "No worker is running for 1 queue", "'reports'", "5 min")
+
+
+def test_undeclared_limits_of_due_jobs_are_reported(make_job, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", {"imports": Limit("imports", concurrency=1)})
+    make_job(limit_key="imports")
+    make_job(limit_key="other", run_after=timezone.now() + MINUTE)
+    assert find("undeclared_limits").level is Level.OK
+    for key in ("import:7", "import:8", "reports"):
+        make_job(limit_key=key)
+    finding = find("undeclared_limits")
+    assert_finding(finding, Level.WARNING, "have 2 limits that no task", "'import', 'reports'.", "mean 'imports' inst")
+    assert finding.data == {"undeclared": {"import": 2, "reports": 1}}
 
 
 def test_unserved_queues_new_and_scheduled_jobs_are_not_reported(make_job):

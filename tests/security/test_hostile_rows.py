@@ -171,6 +171,11 @@ def test_insert_impossible_row_is_refused(engine, changes):
         ("pgqueue_execution", {"job_id": 1, "attempt": -1, "worker_id": 1, "lease_expires_at": "2030-01-01"}),
         ("pgqueue_pause", {"kind": "quux", "name": "default"}),
         ("pgqueue_limit_state", {"limit_key": "x", "full_at": "infinity"}),
+        ("pgqueue_limit_override", {"limit_key": "x"}),
+        ("pgqueue_limit_override", {"limit_key": "x", "concurrency": 0}),
+        ("pgqueue_limit_override", {"limit_key": "x", "burst": 1_000_000_001}),
+        *(("pgqueue_limit_override", {"limit_key": "x", "rate": rate}) for rate in ("0/s", "1/0s", "1/w", "1", "-1/s")),
+        ("pgqueue_limit_override", {"limit_key": "x", "share": 1, "valid_until": "infinity"}),
         ("pgqueue_limit_state", {"limit_key": "x", "full_at": "2030-01-01", "held_until": "4713-01-01 BC"}),
         *(
             ("pgqueue_schedule", {"name": "s", "task_name": "t", "expression": "@daily", "arguments": "{}", **wrong})

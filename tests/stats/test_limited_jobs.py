@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, models
 from django.utils import timezone
 
-from django_pgqueue import Limit, control, stats
+from django_pgqueue import Limit, control, queues, stats
 from django_pgqueue.deploys import stored
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_selection import Selection, read_page
@@ -98,12 +98,27 @@ def test_names_contain_queues_of_jobs_with_limit(monkeypatch):
     assert stats.names(connection).queues == ["a", "b", "c"]
 
 
-def test_filters_leave_out_jobs_with_limit(jobs):
+def test_filters_contain_jobs_with_limit(jobs):
     def found(query: Any) -> list[int]:
         return sorted(query.values_list("pk", flat=True))
 
-    assert found(Job.objects.ready()) == found(Job.objects.due()) == jobs[5:]
-    assert found(Job.objects.filter(state="ready", limit_key__isnull=False)) == jobs[:5]
+    assert found(Job.objects.ready()) == jobs
+    assert found(Job.objects.due()) == [*jobs[:3], jobs[5]]
+    assert found(Job.objects.scheduled()) == jobs[3:5]
+    assert found(control.waiting("mail")) == jobs
+    assert found(queues.waiting("mail", "default")) == jobs
+
+
+@pytest.mark.usefixtures("jobs")
+def test_filters_count_jobs_of_both_kinds_once():
+    ready = Job.objects.ready()
+    assert (ready.count(), ready.exists(), len(ready), ready.count()) == (6, True, 6, 6)
+    assert (ready.all()[:4].count(), ready.values("queue_name").distinct().count()) == (4, 1)
+    assert ready.values("limit_key").annotate(jobs=models.Count("pk")).count() == 4
+    assert ready.union(Job.objects.running()).count() == 6
+    assert [ready.all().count_up_to(limit) for limit in (1, 3, 6, 7)] == [1, 3, 6, 6]
+    assert Job.objects.ready().filter(limit_key__isnull=False).exists()
+    assert not Job.objects.ready().filter(queue_name="other").exists()
 
 
 @pytest.mark.parametrize(("word", "places"), [("due", [0, 1, 2, 5]), ("scheduled", [3, 4]), ("ready", range(6))])

@@ -25,7 +25,7 @@ JOB = (
     "SELECT 'task' || n % 7, 'queue' || n % 2, '{}', "
 )
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
-TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_rollup")
+TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state")
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
     f"{NOW} - interval '2 h', {NOW}, {NOW} - n * interval '1 s' FROM generate_series(1, 20000) AS n RETURNING id) "
@@ -34,9 +34,13 @@ FILL = {
     "later jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} + n * interval '1 min', NULL FROM generate_series(1, 5000) AS n",
     "running jobs": f"WITH job AS ({JOB} 'running', 1, {NOW}, {NOW}, NULL FROM generate_series(1, 1000) AS n "
     f"RETURNING id) {EXECUTION}) SELECT id, 1, 1, {NOW}, {NOW} + interval '1 h' FROM job",
-    "limited jobs": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after, limit_key) "
-    f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', {NOW} + (n % 3 - 1) * interval '1 h', 'limit:' || n % 500 "
-    "FROM generate_series(1, 5000) AS n",
+    "limited jobs": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after, limit_key, limit_order) "
+    f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', {NOW} + (n % 3 - 1) * interval '1 h', 'limit:' || n % 500, "
+    "nullif(n % 2, 0) FROM generate_series(1, 5000) AS n",
+    "limited executions": f"{EXECUTION}, limit_key) SELECT n, 1, n, {NOW}, {NOW} + interval '1 h', "
+    "'limit:' || n % 500 FROM generate_series(1000001, 1005000) AS n",
+    "limit states": "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
+    f"SELECT 'limit:' || n % 500, {NOW}, CASE WHEN n % 2 = 0 THEN {NOW} END FROM generate_series(1, 5000) AS n",
     "rollup": "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, wait_buckets, wait_counts, "
     f"run_buckets, run_counts) SELECT 'hour', {NOW} - n * interval '1 min', 'default', 'task', '{{1}}', '{{1}}', "
     "'{1}', '{1}' FROM generate_series(1, 20000) AS n",
@@ -58,6 +62,17 @@ PERIOD = {
 }
 TOTALS = {**PERIOD, "since": "2000-01-01", "spans": history.SPANS_OF_TOTALS}
 SINCE_2000 = {"since": "2000-01-01", "until": "tomorrow"}
+LANES = {"queue_names": ["queue0", "queue1"], "priorities": [0, 0]}
+RANGES = {**LANES, "lows": ["limit:", "limit:3"], "highs": ["limit;", "limit;"], "limit": LIMIT}
+KEYS = [f"limit:{number}" for number in range(8)]
+AHEAD = {
+    "queue_name": "queue1",
+    "priority": 0,
+    "limit_key": "limit:1",
+    "run_after": "tomorrow",
+    "job_id": 1,
+    "limit": LIMIT,
+}
 CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "READY_BY_LANE": (READY, {"pgqueue_job_ready"}),
     "READY_BY_TASK": (READY, {"pgqueue_job_ready"}),
@@ -66,6 +81,30 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"queue_names": ["queue0", "queue1"], "priorities": [0, 0], "limit": LIMIT},
         {"pgqueue_job_limited"},
     ),
+    "LIMITS_WITH_JOBS": ({**LANES, "limit": LIMIT}, {"pgqueue_job_limited"}),
+    "KEYS_WITH_JOBS": (RANGES, {"pgqueue_job_limited"}),
+    "JOBS_OF_LIMITS": (RANGES, {"pgqueue_job_limited"}),
+    "RUNNING_OF_LIMITS": ({"limit": LIMIT}, {"pgqueue_execution_limited"}),
+    "KEYS_WITH_EXECUTIONS": (
+        {"lows": ["limit:"], "highs": ["limit;"], "limit": LIMIT},
+        {"pgqueue_execution_limited"},
+    ),
+    "HELD_KEYS": ({"limit": LIMIT}, {"pgqueue_limit_state_held"}),
+    "JOBS_OF_KEYS": (
+        {"queue_names": ["queue1"] * 8, "priorities": [0] * 8, "limit_keys": KEYS, "limit": 10},
+        {"pgqueue_job_limited"},
+    ),
+    "STATES_OF_KEYS": (
+        {"limit_keys": KEYS, "limit": 5, "shown": 5},
+        {
+            "pgqueue_execution_limited",
+            "pgqueue_limit_state_key",
+            "pgqueue_limit_state_held",
+            "pgqueue_job_ordered",
+        },
+    ),
+    "AHEAD_IN_KEY": (AHEAD, {"pgqueue_job_limited"}),
+    "AHEAD_IN_ORDER": ({"limit_key": "limit:1", "job_id": 10**9, "limit": LIMIT}, {"pgqueue_job_ordered"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),

@@ -6,6 +6,7 @@ Called by the fetcher, in its thread. A row that no claim can process must not s
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
@@ -25,7 +26,6 @@ from django_pgqueue.worker.slots.inflight import InFlight
 
 from .chunk_lanes import rule_of
 from .lanes import Lanes
-from .limited_lanes import by_kind
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -45,7 +45,7 @@ class Claimer:
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed: list[Claimed] = []
-        for lanes in by_kind(cursors):
+        for lanes in _by_kind(cursors):
             left, free_slots = room - len(claimed), max(0, self.in_flight.free_slots - len(claimed))
             if left <= 0:
                 break
@@ -210,3 +210,14 @@ class Claimer:
 def _is_sequence_behind(error: Exception) -> bool:
     """Return whether the id sequence of executions is behind its table. No job is to blame for that."""
     return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY
+
+
+def _by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane."""
+    groups: list[dict[Lane, Cursor]] = []
+    for lane, cursor in cursors.items():
+        if groups and lane.is_plain and next(iter(groups[-1])).is_plain:
+            groups[-1][lane] = cursor
+        else:
+            groups.append({lane: cursor})
+    return groups

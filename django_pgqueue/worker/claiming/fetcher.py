@@ -125,7 +125,7 @@ class Fetcher(Service):
 
     def may_sleep(self, seconds: float) -> None:
         """Set the longest sleep of an idle fetcher. Safe from any thread."""
-        self.polling_seconds = seconds
+        self.polling_seconds = self.lanes.limited.longest_rest_seconds = seconds
 
     def wake(self) -> None:
         """End the current sleep. Harmless at any time, from any thread."""

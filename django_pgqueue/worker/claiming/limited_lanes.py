@@ -8,6 +8,9 @@ change: a token of a rate comes back, a job is due, or a running job ends.
 A key without a free slot is *busy*. When this process ends a job of a busy key, it visits that key at once, without
 waiting for the circle. Jobs that other workers end are found by the next circle, within `BUSY_SECONDS`.
 
+Operators can override limits and pause keys. While there is such a row, each claim reads those of its keys after it has
+locked them. A paused key is left out, and a circle passes all keys of a paused limit in one step.
+
 The cursors have the purpose that those of `Lanes` have: no claim walks again over dead index entries while a
 transaction elsewhere has an old snapshot. Jobs behind a cursor are found by circles without cursors.
 """
@@ -16,13 +19,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, limits, registry
+from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
 from .pacing import Pacing
@@ -32,7 +37,8 @@ KEYS: Final = 100
 VISITS: Final = 1000
 """Number of keys that one search visits."""
 BUSY_SECONDS: Final = 0.9
-"""The longest rest of a lane with a key whose slots are all in use, or whose next job cannot be claimed."""
+"""The longest rest of a lane with a key whose slots are all in use, whose next job cannot be claimed, or that is
+paused."""
 LOCKED_SECONDS: Final = 0.02
 """The rest of a lane in which another worker was just claiming."""
 CURSORS: Final = 200
@@ -73,6 +79,7 @@ class LimitedLane:
         self.freed: dict[str, None] = {}
         """Busy keys of which a job has ended in this process."""
         self.rest_until = 0.0
+        self.rests_since = 0.0
         self.has_waiting = False
         """Whether the last circle found a due job that waits for a slot or a token."""
         self._pacing = Pacing()
@@ -101,10 +108,12 @@ class LimitedLane:
         for key in list(self.cursors)[:-CURSORS]:
             del self.cursors[key]
 
-    def pass_on(self, found: Sequence[FoundKey], served: Sequence[str], *, is_cut: bool) -> None:
+    def pass_on(
+        self, found: Sequence[FoundKey], served: Sequence[str], pauses: Container[str], *, is_cut: bool
+    ) -> None:
         """Continue the circle behind the visited keys. If the claim was full, continue behind the last served one.
 
-        After the last key, a new circle begins.
+        After the last key, a new circle begins. `pauses` are the names of paused limits and paused keys.
         """
         due = [key.limit_key for key in found if key.due_seconds is not None and key.due_seconds <= 0]
         is_cut = is_cut and max(served) != due[-1]
@@ -112,11 +121,15 @@ class LimitedLane:
             self.after_key = max(served)
         elif found:
             self.after_key = found[-1].limit_key
+            name, has_value, _ = self.after_key.partition(":")
+            if has_value and name in pauses:
+                self.after_key = f"{name};"  # behind all keys "name:…" in the order of bytes
         if not is_cut and len(found) < VISITS and len(due) < KEYS:
             self._end_circle()
 
     def _end_circle(self) -> None:
         now, circle = time.monotonic(), self.circle
+        self.rests_since = now
         if circle.from_start:
             self.full_at = now + self._pacing.after(now - circle.began_at)
         self.has_waiting = circle.has_waiting
@@ -132,7 +145,11 @@ class LimitedLanes:
     """The lanes of limited jobs of one fetcher."""
 
     def __init__(self) -> None:
+        self.longest_rest_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
+        """How long a lane rests at most: an operator can change limits, and the notification can be lost."""
         self._lanes: dict[Lane, LimitedLane] = {}
+        self._has_controls = False
+        """Whether the last scan found an override or a pause of a limit."""
         self._busy: dict[str, set[Lane]] = {}
         """The lanes in which claims found each busy key."""
         self._ended: deque[str] = deque()
@@ -147,7 +164,7 @@ class LimitedLanes:
         """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
         if not registry.limits():
             return []
-        lanes = lifecycle.limits.scan_limited_lanes(connection)
+        lanes, self._has_controls = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
         for state in self._lanes.values():  # jobs of other keys may have come: a token of one key must not delay them
             state.rest_until = min(state.rest_until, state.full_at)
@@ -161,7 +178,9 @@ class LimitedLanes:
                 if busy_lane in self._lanes:
                     self._lanes[busy_lane].freed[key] = None
         state = self._lanes.get(lane)
-        return 0.0 if state is None or state.freed else state.rest_until
+        if state is None or state.freed:
+            return 0.0
+        return min(state.rest_until, state.rests_since + self.longest_rest_seconds)
 
     @property
     def have_waiting(self) -> bool:
@@ -191,13 +210,15 @@ class LimitedLanes:
                     connection, lane, after_key=state.after_key, known=state.known(), wanted=KEYS, visits=VISITS
                 )
                 locked = [key.limit_key for key in found if key.is_locked]
-            keys = self._to_claim(state, locked)
+            controls = self._controls_of(connection, locked)
+            keys = self._to_claim(state, locked, controls)
             claim = (
                 lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, **options)
                 if keys
                 else KeyClaim([], [])
             )
-        self._learn(lane, state, claim.results)
+        self._learn(lane, state, keys, claim.results)
+        state.circle.wait(_resumes_at(controls, locked))
         state.keep_cursors(claim.claimed)
         if freed:
             state.freed |= dict.fromkeys(set(freed) - set(locked))  # another worker was claiming from them
@@ -205,13 +226,14 @@ class LimitedLanes:
             self._learn_from_search(state, found)
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
-            state.pass_on(found, served, is_cut=len(claim.claimed) >= limit)
+            state.pass_on(found, served, controls.pauses, is_cut=len(claim.claimed) >= limit)
         return claim.claimed
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
         """Claim one job of one key. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         with connection.transaction():
-            keys = self._to_claim(LimitedLane(), lifecycle.limits.lock_keys(connection, [key]))
+            locked = lifecycle.limits.lock_keys(connection, [key])
+            keys = self._to_claim(LimitedLane(), locked, self._controls_of(connection, locked))
             return lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
 
     def due_keys(self, connection: EngineConnection, lane: Lane) -> list[str]:
@@ -220,23 +242,33 @@ class LimitedLanes:
         found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=KEYS, visits=VISITS)
         return [key.limit_key for key in found if key.is_locked]
 
-    def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str]) -> list[KeyToClaim]:
+    def _controls_of(self, connection: EngineConnection, limit_keys: Sequence[str]) -> KeyControls:
+        """Return what operators have changed for these keys. The statement is not run if no such row exists."""
+        if not self._has_controls or not limit_keys:
+            return NO_CONTROLS
+        return lifecycle.limit_overrides.controls_of(connection, limit_keys)
+
+    def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str], controls: KeyControls) -> list[KeyToClaim]:
         known, now = registry.limits(), time.monotonic()
         keys = []
         for key in limit_keys:
             limit = known.get(limits.name_of(key))
-            if limit is not None:  # else it is a limit of newer or older code: other workers claim its jobs
+            # Without a limit, it is one of newer or older code: other workers claim its jobs.
+            if limit is not None and controls.pause_of(key) is None:
                 open_after_id, seen_at = self._open_after.get(key, (0, now))
                 is_recent = now - seen_at <= COUNT_SECONDS
                 cursor = state.known().get(key, Cursor())
-                keys.append(KeyToClaim(key, limit, cursor, open_after_id if is_recent else 0))
+                policy = controls.policy_of(key, limit)
+                keys.append(KeyToClaim(key, policy, cursor, open_after_id if is_recent else 0))
         return keys
 
-    def _learn(self, lane: Lane, state: LimitedLane, results: Iterable[KeyResult]) -> None:
+    def _learn(self, lane: Lane, state: LimitedLane, keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) -> None:
         now = time.monotonic()
+        counted = {key.limit_key for key in keys if key.policy.concurrency is not None}
         for result in results:
             self._open_after.pop(result.limit_key, None)
-            if result.open_after_id is not None:
+            # Without a concurrency nothing was counted, and an override can add one while the executions are open.
+            if result.open_after_id is not None and result.limit_key in counted:
                 self._open_after[result.limit_key] = result.open_after_id, now
             state.circle.has_waiting |= not result.admits_more
             if result.due_seconds is not None:
@@ -258,12 +290,7 @@ class LimitedLanes:
                 state.circle.wait(now + LOCKED_SECONDS)
 
 
-def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane."""
-    groups: list[dict[Lane, Cursor]] = []
-    for lane, cursor in cursors.items():
-        if groups and lane.is_plain and next(iter(groups[-1])).is_plain:
-            groups[-1][lane] = cursor
-        else:
-            groups.append({lane: cursor})
-    return groups
+def _resumes_at(controls: KeyControls, limit_keys: Iterable[str]) -> float:
+    """Return when to look at the paused keys again, by the monotonic clock."""
+    pauses = [pause for key in limit_keys if (pause := controls.pause_of(key)) is not None]
+    return time.monotonic() + min((min(pause.seconds, BUSY_SECONDS) for pause in pauses), default=float("inf"))

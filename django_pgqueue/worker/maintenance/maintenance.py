@@ -217,6 +217,7 @@ class Maintenance(Service):
     def _prune_pauses(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_pauses(connection, RECORD_SECONDS)
+            lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
         return False
 
     def _prune_windows(self) -> bool:

@@ -7,6 +7,8 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 LIMITS = "django_pgqueue/lifecycle/limits.py"
 LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
+OVERRIDES = "django_pgqueue/lifecycle/limit_overrides.py"
+POLICIES = "django_pgqueue/limit_policies.py"
 ENDED = "django_pgqueue/worker/claiming/ended_limits.py"
 LOCK = "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || {}limit_key, 0))"
 IN_ONE_STATEMENT = f"""
@@ -138,7 +140,7 @@ VISITS = of_tests(
         "state.circle.wait(now + 60.0)",
         path=LANES,
     ),
-    Mutant("unknown limits end the claim", "if limit is not None:  # else", "if True:  # else", path=LANES),
+    Mutant("unknown limits end the claim", "if limit is not None and controls", "if controls", path=LANES),
 )
 PRUNED = of_tests(
     ("tests/worker/test_pruner.py",),
@@ -169,4 +171,44 @@ ONE_JOB = of_tests(
         "CLAIM_LIMITED_JOB",
     ),
 )
-CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED, *HOLDS, *ONE_JOB]
+OVERRIDDEN = of_tests(
+    ("tests/concurrency/test_limit_overrides.py",),
+    Mutant("claims ignore overrides", "if not self._has_controls or", "if True or", path=LANES),
+    Mutant("each claim reads overrides", "if not self._has_controls or", "if", path=LANES),
+    Mutant(
+        "the override of the limit counts before the one of the key",
+        "self.overrides.get(limit_key), self.overrides.get(limit.name)",
+        "self.overrides.get(limit.name), self.overrides.get(limit_key)",
+        path=OVERRIDES,
+    ),
+    Mutant(
+        "an override that has ended counts", "      AND (valid_until IS NULL OR", "      AND (true OR", "KEY_CONTROLS"
+    ),
+    Mutant("a pause of a key that has ended counts", "AND (paused_until IS NULL OR", "AND (true OR", "KEY_CONTROLS"),
+    Mutant("pauses of keys stop nothing", " and controls.pause_of(key) is None", "", path=LANES),
+    Mutant(
+        "pauses of limits stop nothing",
+        "for name in (limit_key, name_of(limit_key)))",
+        "for name in (limit_key,))",
+        path=OVERRIDES,
+    ),
+    Mutant(
+        "queues with the name of a key pause it", "    WHERE kind = 'limit'\n      AND", "    WHERE", "KEY_CONTROLS"
+    ),
+    Mutant("a circle visits each key of a paused limit", "if has_value and name in pauses:", "if False:", path=LANES),
+    Mutant("an override gives an ordered key slots", "1 if limit.ordered else _first(", "_first(", path=POLICIES),
+    Mutant(
+        "a new override loses the fields of the last",
+        "'share' = ANY (%(given)s::text[]) OR",
+        "true OR",
+        "OVERRIDE_LIMIT",
+    ),
+    Mutant(
+        "a count that counted nothing hides executions",
+        " and result.limit_key in counted:",
+        ":",
+        path=LANES,
+    ),
+    Mutant("all holds end", "(limit_key = %(limit_key)s OR", "(true OR", "END_HOLDS"),
+)
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED, *HOLDS, *ONE_JOB, *OVERRIDDEN]

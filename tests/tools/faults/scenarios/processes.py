@@ -132,7 +132,7 @@ def child_killed(run: Run) -> str:
     os.kill(child, signal.SIGKILL)
     run.wait_until(lambda: run.outcomes().get("crashed", 0) >= 2, 10)
     took = time.monotonic() - began
-    run.wait_until(lambda: worker.children and worker.children[0] != child, 10)
+    run.wait_until(lambda: set(worker.children) - {child}, 10)
     go.touch()
     run.wait_until_done()
     charged = {row[0] for row in run.sql("SELECT id FROM pgqueue_job WHERE crashes > 0")}

@@ -1,0 +1,135 @@
+"""Explain why the limit of a due job does not admit it. `explanation` calls this module for jobs with a limit.
+
+The reason is that of `limit_waits`, for this job instead of the next one of its key. The number of jobs that come first
+counts those of the same key and lane. How many jobs of other keys come first cannot be known, because keys take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue import registry
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.limits import Limit, name_of
+from django_pgqueue.registry import in_words
+from django_pgqueue.states import State
+
+from . import limit_queries
+from .answers import NONE, Count
+from .depths import COUNT_LIMIT
+from .key_figures import read_states
+from .limit_answers import LimitWaitReason
+from .limit_waits import KeyState, ReadyJob, slots_of, wait_of
+from .reasons import Reason
+from .sentences import jobs_ahead, time_text
+
+REASONS: Final = {
+    LimitWaitReason.UNDECLARED: Reason.LIMIT_UNDECLARED,
+    LimitWaitReason.BLOCKED_BY_DEAD: Reason.BLOCKED_BY_DEAD,
+    LimitWaitReason.ORDER: Reason.KEY_ORDER,
+    LimitWaitReason.SLOT: Reason.LIMIT_SLOTS,
+    LimitWaitReason.HOLD: Reason.KEY_HELD,
+    LimitWaitReason.TOKEN: Reason.LIMIT_RATE,
+}
+"""The reasons of a job that is due. If the limit admits it, the reason lies outside of the limit."""
+
+
+class ReasonOfLimit(NamedTuple):
+    """The reason why a limit does not admit a job. None: it does."""
+
+    reason: Reason | None
+    ahead: Count
+    sentence: str = ""
+    fields: Mapping[str, Any] = MappingProxyType({})
+    """Further fields of `Why`."""
+
+
+def reason_of_limit(connection: Connection, row: Any) -> ReasonOfLimit:
+    """Return why the limit of a due job does not admit it, and how many due jobs of its key come first.
+
+    `row` has the columns of JOB_WITH_LAST_EXECUTION.
+    """
+    limit = registry.limits().get(name_of(row.limit_key))
+    if limit is None:
+        return ReasonOfLimit(Reason.LIMIT_UNDECLARED, NONE, _undeclared(row.limit_key))
+    [state] = read_states(connection, [row.limit_key])
+    wait = wait_of(limit, state, ReadyJob(row.job_id, 0.0, row.limit_weight))
+    ahead = _ahead(connection, row, limit)
+    if wait.reason is LimitWaitReason.WORKER:
+        return ReasonOfLimit(None, ahead)
+    reason = REASONS[wait.reason]
+    if reason in (Reason.BLOCKED_BY_DEAD, Reason.KEY_ORDER):
+        sentence = _order(row, state)
+        return ReasonOfLimit(reason, ahead, sentence, {"blocking_job_id": state.head_id})
+    if wait.seconds is None:
+        job_ids = tuple(state.running_job_ids or ())
+        return ReasonOfLimit(reason, ahead, _slots(row, limit, state, ahead), {"running_job_ids": job_ids})
+    admitted_at = row.seen_at + timedelta(seconds=wait.seconds)
+    sentence = _time_of(row, limit, reason, admitted_at, ahead)
+    return ReasonOfLimit(reason, ahead, sentence, {"admitted_at": admitted_at})
+
+
+def _ahead(connection: Connection, row: Any, limit: Limit) -> Count:
+    """Count the due jobs of the key that are claimed first in the lane; those before it, if the key is ordered."""
+    is_in_order = limit.ordered and row.limit_order is not None
+    params = {
+        "queue_name": row.queue_name,
+        "priority": row.priority,
+        "limit_key": row.limit_key,
+        "run_after": row.run_after,
+        "job_id": row.job_id,
+        "limit": COUNT_LIMIT,
+    }
+    statement = limit_queries.AHEAD_IN_ORDER if is_in_order else limit_queries.AHEAD_IN_KEY
+    found = execute(connection, statement, params)[0][0]
+    return Count(min(found, COUNT_LIMIT), found <= COUNT_LIMIT)
+
+
+def _undeclared(limit_key: str) -> str:
+    name = name_of(limit_key)
+    close = get_close_matches(name, registry.limits(), n=1)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return (
+        f"No task of this process declares its limit {in_words(name)}{hint}, so workers with the same code do not "
+        "start it: declare the limit, or deploy the code that does."
+    )
+
+
+def _order(row: Any, state: KeyState) -> str:
+    """Return which job of the ordered key comes first."""
+    first = f"Job {state.head_id} of the same ordered key {in_words(row.limit_key)} comes first"
+    if state.head_state == State.DEAD:
+        return f"{first}, and it is dead: retry or delete it."
+    if state.head_state == State.RUNNING:
+        return f"{first}, and it is running."
+    due_seconds = state.head_due_seconds or 0.0
+    if due_seconds > 0:
+        return f"{first}, and it is due at {time_text(row.seen_at + timedelta(seconds=due_seconds))}."
+    return f"{first}, and it is due."
+
+
+def _slots(row: Any, limit: Limit, state: KeyState, ahead: Count) -> str:
+    """Return which jobs use the slots of the key."""
+    ids = list(state.running_job_ids or ())
+    jobs = ", ".join(map(str, ids)) + (", …" if state.running > len(ids) else "")
+    weight = f", and it takes {row.limit_weight}" if row.limit_weight > 1 else ""
+    return (
+        f"It waits for a slot of its limit key {in_words(row.limit_key)}: {state.running_weight} of {slots_of(limit)} "
+        f"are in use ({'job' if len(ids) == 1 else 'jobs'} {jobs}){weight}{_behind(ahead)}."
+    )
+
+
+def _time_of(row: Any, limit: Limit, reason: Reason, admitted_at: datetime, ahead: Count) -> str:
+    """Return when the hold ends, or when the rate admits the job."""
+    key, at = in_words(row.limit_key), time_text(admitted_at)
+    if reason is Reason.KEY_HELD:
+        return f"Its limit key {key} is held until {at}, because a task raised Throttled{_behind(ahead)}."
+    return f"The rate {limit.rate} of its limit key {key} does not admit it before {at}{_behind(ahead)}."
+
+
+def _behind(ahead: Count) -> str:
+    return f"; {jobs_ahead(ahead, of_key=True)}" if ahead.value else ""

@@ -1,0 +1,287 @@
+"""The statements of `stats` on limits and their keys.
+
+The rules of `queries` apply. A limit has up to two ranges of limit keys: its name alone, and its name with a value, as
+in `import:4711`. All statements take such ranges, because names that lie between the two would have to be skipped one
+key at a time.
+"""
+
+from typing import Final
+
+# Return the limits that have ready jobs in these lanes: the first key of each of their ranges.
+#
+# Index: pgqueue_job_limited, one index search per lane and range
+#
+# A search continues behind the range of the key that the last one found: behind `import:` for `import:4711`, and behind
+# the key itself if it has no value. The character after ":" in the order of keys is ";".
+LIMITS_WITH_JOBS: Final = """/* pgqueue:limits_with_jobs */
+WITH RECURSIVE visited AS (
+    SELECT lane.queue_name, lane.priority, first.limit_key, 1 AS place
+    FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[]) AS lane (queue_name, priority)
+    CROSS JOIN LATERAL (
+        SELECT limit_key
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+        ORDER BY limit_key, run_after, id
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT visited.queue_name, visited.priority, next.limit_key, visited.place + 1
+    FROM visited
+    CROSS JOIN LATERAL (
+        SELECT limit_key
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = visited.queue_name AND priority = visited.priority
+          AND limit_key >= CASE WHEN strpos(visited.limit_key, ':') > 0
+                                THEN split_part(visited.limit_key, ':', 1) || ';'
+                                ELSE visited.limit_key || chr(1) END
+        ORDER BY limit_key, run_after, id
+        LIMIT 1
+    ) AS next
+    WHERE visited.place < %(limit)s
+)
+SELECT queue_name, priority, limit_key FROM visited
+"""
+
+# Return the first keys with ready jobs in these ranges, and how long the first job of each has been due.
+#
+# Index: pgqueue_job_limited, one index search per key
+KEYS_WITH_JOBS: Final = """/* pgqueue:keys_with_jobs */
+WITH RECURSIVE visited AS (
+    SELECT given.place AS range, given.queue_name, given.priority, given.high,
+           first.limit_key, first.run_after, 1 AS place
+    FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[], %(lows)s::varchar[], %(highs)s::varchar[])
+         WITH ORDINALITY AS given (queue_name, priority, low, high, place)
+    CROSS JOIN LATERAL (
+        SELECT limit_key, run_after
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = given.queue_name AND priority = given.priority
+          AND limit_key >= given.low AND limit_key < given.high
+        ORDER BY limit_key, run_after, id
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT visited.range, visited.queue_name, visited.priority, visited.high,
+           next.limit_key, next.run_after, visited.place + 1
+    FROM visited
+    CROSS JOIN LATERAL (
+        SELECT limit_key, run_after
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = visited.queue_name AND priority = visited.priority
+          AND limit_key > visited.limit_key AND limit_key < visited.high
+        ORDER BY limit_key, run_after, id
+        LIMIT 1
+    ) AS next
+    WHERE visited.place < %(limit)s
+)
+SELECT range - 1, queue_name, priority, limit_key,
+       date_part('epoch', statement_timestamp() + %(time_shift)s::interval - run_after)
+FROM visited
+"""
+
+# Count the first jobs of these ranges: those that are due, and those that are due later.
+#
+# Index: pgqueue_job_limited
+JOBS_OF_LIMITS: Final = """/* pgqueue:jobs_of_limits */
+SELECT given.place - 1, counted.due, counted.later
+FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[], %(lows)s::varchar[], %(highs)s::varchar[])
+     WITH ORDINALITY AS given (queue_name, priority, low, high, place)
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE first.is_due) AS due, count(*) FILTER (WHERE NOT first.is_due) AS later
+    FROM (
+        SELECT run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+          AND queue_name = given.queue_name AND priority = given.priority
+          AND limit_key >= given.low AND limit_key < given.high
+        ORDER BY limit_key, run_after, id
+        LIMIT %(limit)s + 1
+    ) AS first
+) AS counted
+"""
+
+# Count the open executions of each limit, and add up their weights.
+#
+# Index: pgqueue_execution_limited, and the row of each entry
+RUNNING_OF_LIMITS: Final = """/* pgqueue:running_of_limits */
+SELECT split_part(limit_key, ':', 1), count(*), sum(limit_weight)::bigint
+FROM (
+    SELECT limit_key, limit_weight
+    FROM pgqueue_execution
+    WHERE finished_at IS NULL AND limit_key IS NOT NULL
+    ORDER BY limit_key, id
+    LIMIT %(limit)s + 1
+) AS opened
+GROUP BY split_part(limit_key, ':', 1)
+"""
+
+# Return the first keys with open executions in these ranges.
+#
+# Index: pgqueue_execution_limited, one index search per key
+KEYS_WITH_EXECUTIONS: Final = """/* pgqueue:keys_with_executions */
+WITH RECURSIVE visited AS (
+    SELECT given.high, first.limit_key, 1 AS place
+    FROM unnest(%(lows)s::varchar[], %(highs)s::varchar[]) AS given (low, high)
+    CROSS JOIN LATERAL (
+        SELECT limit_key
+        FROM pgqueue_execution
+        WHERE finished_at IS NULL AND limit_key IS NOT NULL AND limit_key >= given.low AND limit_key < given.high
+        ORDER BY limit_key, id
+        LIMIT 1
+    ) AS first
+    UNION ALL
+    SELECT visited.high, next.limit_key, visited.place + 1
+    FROM visited
+    CROSS JOIN LATERAL (
+        SELECT limit_key
+        FROM pgqueue_execution
+        WHERE finished_at IS NULL AND limit_key IS NOT NULL
+          AND limit_key > visited.limit_key AND limit_key < visited.high
+        ORDER BY limit_key, id
+        LIMIT 1
+    ) AS next
+    WHERE visited.place < %(limit)s
+)
+SELECT limit_key FROM visited
+"""
+
+# Return the last keys that have rows of holds, and whether each is held now.
+#
+# Index: pgqueue_limit_state_held, one index search per key. Backwards, the first entry of a key is its longest hold
+HELD_KEYS: Final = """/* pgqueue:held_keys */
+WITH RECURSIVE visited AS (
+    (
+        SELECT limit_key, held_until, 1 AS place
+        FROM pgqueue_limit_state
+        WHERE held_until IS NOT NULL
+        ORDER BY limit_key DESC, held_until DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.limit_key, next.held_until, visited.place + 1
+    FROM visited
+    CROSS JOIN LATERAL (
+        SELECT limit_key, held_until
+        FROM pgqueue_limit_state
+        WHERE held_until IS NOT NULL AND limit_key < visited.limit_key
+        ORDER BY limit_key DESC, held_until DESC
+        LIMIT 1
+    ) AS next
+    WHERE visited.place < %(limit)s
+)
+SELECT limit_key, held_until > statement_timestamp() + %(time_shift)s::interval FROM visited
+"""
+
+# Count the ready jobs of these keys in these lanes, and return the first job of each.
+#
+# Index: pgqueue_job_limited, and the row of the first entry of each key
+JOBS_OF_KEYS: Final = """/* pgqueue:jobs_of_keys */
+SELECT given.limit_key, given.priority, counted.due, counted.later, first.id,
+       date_part('epoch', first.run_after - statement_timestamp() - %(time_shift)s::interval),
+       coalesce(first.limit_weight, 1)
+FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[], %(limit_keys)s::varchar[])
+     AS given (queue_name, priority, limit_key)
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE is_due) AS due, count(*) FILTER (WHERE NOT is_due) AS later
+    FROM (
+        SELECT run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due
+        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key = given.limit_key
+          AND queue_name = given.queue_name AND priority = given.priority
+        ORDER BY run_after, id
+        LIMIT %(limit)s + 1
+    ) AS jobs
+) AS counted
+CROSS JOIN LATERAL (
+    SELECT id, run_after, limit_weight
+    FROM pgqueue_job
+    WHERE state = 'ready' AND limit_key = given.limit_key
+      AND queue_name = given.queue_name AND priority = given.priority
+    ORDER BY run_after, id
+    LIMIT 1
+) AS first
+"""
+
+# Return what the claims of these keys look at: the open executions, the tokens, the hold, and the job that comes first
+# in an ordered key.
+#
+# Index: pgqueue_execution_limited, pgqueue_limit_state_key, pgqueue_limit_state_held, pgqueue_job_ordered
+STATES_OF_KEYS: Final = """/* pgqueue:states_of_keys */
+SELECT given.limit_key, open.jobs, open.weight, open.job_ids,
+       date_part('epoch', state.full_at - statement_timestamp() - %(time_shift)s::interval),
+       hold.held_until, date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval),
+       head.id, head.state, date_part('epoch', head.run_after - statement_timestamp() - %(time_shift)s::interval),
+       coalesce(head.limit_weight, 1)
+FROM unnest(%(limit_keys)s::varchar[]) AS given (limit_key)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS jobs, coalesce(sum(limit_weight), 0)::bigint AS weight,
+           (array_agg(job_id ORDER BY id))[:%(shown)s] AS job_ids
+    FROM (
+        SELECT id, job_id, limit_weight
+        FROM pgqueue_execution
+        WHERE limit_key = given.limit_key AND finished_at IS NULL
+        ORDER BY id
+        LIMIT %(limit)s + 1
+    ) AS first
+) AS open
+LEFT JOIN LATERAL (
+    SELECT full_at
+    FROM pgqueue_limit_state
+    WHERE limit_key = given.limit_key AND held_until IS NULL
+    ORDER BY id DESC
+    LIMIT 1
+) AS state ON true
+LEFT JOIN LATERAL (
+    SELECT held_until
+    FROM pgqueue_limit_state
+    WHERE limit_key = given.limit_key AND held_until IS NOT NULL
+    ORDER BY held_until DESC
+    LIMIT 1
+) AS hold ON true
+LEFT JOIN LATERAL (
+    SELECT id, state, run_after, limit_weight
+    FROM pgqueue_job
+    WHERE limit_key = given.limit_key
+      AND limit_order IS NOT NULL
+      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+    ORDER BY id
+    LIMIT 1
+) AS head ON true
+"""
+
+# Count the due jobs of a key that a claim takes before a job, in the same lane.
+#
+# Index: pgqueue_job_limited
+AHEAD_IN_KEY: Final = """/* pgqueue:ahead_in_key */
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM pgqueue_job
+    WHERE state = 'ready' AND limit_key = %(limit_key)s
+      AND queue_name = %(queue_name)s AND priority = %(priority)s
+      AND run_after <= statement_timestamp() + %(time_shift)s::interval
+      AND (run_after, id) < (%(run_after)s::timestamptz, %(job_id)s)
+    ORDER BY run_after, id
+    LIMIT %(limit)s + 1
+) AS ahead
+"""
+
+# Count the jobs of an ordered key that come before a job.
+#
+# Index: pgqueue_job_ordered
+AHEAD_IN_ORDER: Final = """/* pgqueue:ahead_in_order */
+SELECT count(*)
+FROM (
+    SELECT 1
+    FROM pgqueue_job
+    WHERE limit_key = %(limit_key)s
+      AND limit_order IS NOT NULL
+      AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
+      AND id < %(job_id)s
+    ORDER BY id
+    LIMIT %(limit)s + 1
+) AS ahead
+"""
