@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
@@ -10,7 +11,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.test import override_settings
 
-from django_pgqueue import Chunk, ChunkJob, DuplicateJob, control, enqueue_many
+from django_pgqueue import Chunk, ChunkJob, DuplicateJob, control, enqueue_many, middleware, signals
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs, time_travel
 
@@ -195,6 +196,39 @@ def test_coroutine_runs_in_a_chunk():
     jobs = [tasks.on_loop.enqueue(number) for number in (1, 2)]
     run_jobs()
     assert [Job.objects.get(pk=job.pk).result for job in jobs] == [-1, -2]
+
+
+def test_middleware_runs_once_with_the_headers_that_all_jobs_share():
+    contexts = []
+
+    class Recorder:
+        @contextmanager
+        def run(self, context):
+            contexts.append((context.job_id, dict(context.headers)))
+            yield
+
+    middleware.add("chunks", Recorder())
+    try:
+        headers = ({"tenant": "a", "trace": "1", "n": 1}, {"tenant": "a", "trace": "2", "n": True}, {"tenant": "a"})
+        jobs = [tasks.double.using(headers=each).enqueue(1) for each in headers]
+        run_jobs()
+    finally:
+        middleware.remove("chunks")
+    assert contexts == [(jobs[0].pk, {"tenant": "a"})]
+    assert states(jobs) == ["succeeded"] * 3
+
+
+def test_signals_are_sent_for_each_job():
+    started, ended = [], []
+    signals.job_started.connect(lambda job_id, **_: started.append(job_id), weak=False, dispatch_uid="chunks")
+    signals.job_succeeded.connect(lambda job_id, **_: ended.append(job_id), weak=False, dispatch_uid="chunks")
+    try:
+        jobs = [tasks.double.enqueue(number) for number in range(3)]
+        run_jobs()
+    finally:
+        for signal in (signals.job_started, signals.job_succeeded):
+            signal.disconnect(dispatch_uid="chunks")
+    assert started == ended == [job.pk for job in jobs]
 
 
 def test_direct_call_makes_a_chunk_of_one():

@@ -328,9 +328,7 @@ CANCELLING = of_tests(
         path=FETCHER,
     ),
     Mutant("no running job is told", "self.pool.ask_to_cancel(requested)", "set()", path=HEARTBEAT),
-    Mutant(
-        "what waits here is not given back", "self.in_flight.waiting.pop(execution_id, None)", "None", path=HEARTBEAT
-    ),
+    Mutant("what waits here is not given back", "self.in_flight.take(requested)", "[]", path=HEARTBEAT),
     Mutant("a word during a look is lost", "            if poll_again:\n", "            if False:\n", path=HEARTBEAT),
     Mutant("nobody looks without a word", "(self._must_poll or not self._listens)", "self._must_poll", path=HEARTBEAT),
     Mutant("who cleans up is stopped again", "if execution_id in self._late:", "if False:", path=DEADLINES),
