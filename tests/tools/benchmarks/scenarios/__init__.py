@@ -1,6 +1,7 @@
 """All scenarios, by name, in the order that they are run in."""
 
 from tests.tools.benchmarks.scenarios import (
+    chunks,
     drain,
     enqueueing,
     history,
@@ -35,5 +36,6 @@ SCENARIOS: dict[str, Scenario] = {
         idle.GROWTH,
         notify.NOTIFY,
         *payload.PAYLOADS,
+        chunks.CHUNKS,
     )
 }
