@@ -117,7 +117,8 @@ class Attempt:
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
         running_job.set(self.claimed)
-        self._check_expiry()
+        if self.claimed.start_by is not None:
+            self._check_expiry(self.claimed.start_by)
         task = registry.get(self.claimed.task_name)
         if task is None:
             raise DoesNotFit(f"this worker has no task named {self.claimed.task_name!r}")
@@ -127,8 +128,8 @@ class Attempt:
         if (level := task.kept_log_level) is not None:
             log_recorder.start(level, self.notes.open_log(self.claimed.key))
 
-    def _check_expiry(self) -> None:
-        if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
+    def _check_expiry(self, start_by: float) -> None:
+        if self.started_at > start_by:
             raise Cancel(EXPIRED)
 
     def _decode_call(self) -> None:

@@ -45,9 +45,10 @@ def attempt_of(
     claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
 ) -> Attempt:
     """Return the attempt that runs a claimed job, or a chunk of jobs."""
-    task = registry.get(claimed.task_name)
-    is_chunk = claimed.others is not None or (task is not None and task.chunk is not None)
-    return (ChunkAttempt if is_chunk else Attempt)(claimed, alias, notes, asked_elsewhere)
+    attempt_class = Attempt
+    if claimed.others is not None or ((task := registry.get(claimed.task_name)) is not None and task.chunk is not None):
+        attempt_class = ChunkAttempt
+    return attempt_class(claimed, alias, notes, asked_elsewhere)
 
 
 @dataclass(slots=True)
@@ -84,10 +85,14 @@ class ChunkAttempt(Attempt):
 
     # ---------------------------------------------------------------- steps
 
-    def _check_expiry(self) -> None:
+    def _find_task(self) -> None:
         for job in self.claimed.members:
             if job.start_by is not None and self.started_at > job.start_by:
                 self.left_out[job.execution_id] = Cancel(EXPIRED)
+        super()._find_task()
+
+    def _check_expiry(self, start_by: float) -> None:
+        """Do nothing: the first job alone may have expired, and `_find_task()` leaves it out."""
 
     def _decode_call(self) -> None:
         """Decode the arguments and the headers of each job."""
