@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -83,6 +85,12 @@ def in_transaction(chunk: Chunk[str]) -> None:
         raise LookupError("the call")
 
 
+@task(chunk=10, keep_logs="INFO")
+def talk(chunk: Chunk[int]) -> None:
+    """Log a line."""
+    logging.getLogger("shop").info("%d jobs", len(chunk))
+
+
 @task(chunk=10)
 async def on_loop(chunk: Chunk[int]) -> list[int]:
     """A coroutine."""
@@ -117,8 +125,6 @@ def with_options(chunk: Chunk[int]) -> None:
 @task(chunk=10, isolation="process", atomic=False)
 def isolated(chunk: Chunk[str]) -> list[int]:
     """Run in another process."""
-    import os
-
     if "exit" in chunk.items:
         os._exit(3)
     for job in chunk:

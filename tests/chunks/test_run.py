@@ -231,6 +231,19 @@ def test_signals_are_sent_for_each_job():
     assert started == ended == [job.pk for job in jobs]
 
 
+def test_coroutine_gets_rows():
+    jobs = [tasks.rows_on_loop.enqueue(Group.objects.create(name=f"group {number}")) for number in range(2)]
+    run_jobs()
+    assert [Job.objects.get(pk=job.pk).result for job in jobs] == ["group 0", "group 1"]
+
+
+def test_kept_log_lines_are_those_of_the_first_job():
+    jobs = [tasks.talk.enqueue(number) for number in range(2)]
+    run_jobs()
+    lines = [len(Job.objects.get(pk=job.pk).executions.get().log_lines) for job in jobs]
+    assert lines == [1, 0]
+
+
 def test_direct_call_makes_a_chunk_of_one():
     assert tasks.double(4) == tasks.double.call(4) == 8
     assert asyncio.run(tasks.on_loop(4)) == asyncio.run(tasks.on_loop.acall(4)) == tasks.on_loop.call(4) == -4

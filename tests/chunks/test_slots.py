@@ -91,6 +91,15 @@ def test_each_job_of_a_chunk_is_reported_and_the_slot_is_free(pool, run):
     assert pool.in_flight._first_ids == {}
 
 
+def test_coroutine_runs_on_the_event_loop(pool):
+    jobs = [job._replace(arguments='{"args":[7],"kwargs":{}}') for job in chunk_of(3, task=tasks.on_loop).members]
+    chunk = jobs[0]._replace(others=tuple(jobs[1:]))
+    pool.in_flight.add([chunk])
+    pool.submit([chunk])
+    assert endings(pool) == [Ending.SUCCEEDED] * 3
+    assert tasks.seen == [[7, 7, 7]]
+
+
 def test_cancel_of_one_job_is_seen_by_that_job_only(pool, run):
     run()
     asked = pool.ask_to_cancel([103])
