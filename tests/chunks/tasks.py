@@ -88,7 +88,7 @@ def in_transaction(chunk: Chunk[str]) -> None:
 @task(chunk=10, keep_logs="INFO")
 def talk(chunk: Chunk[int]) -> None:
     """Log a line."""
-    logging.getLogger("shop").info("%d jobs", len(chunk))
+    logging.getLogger("shop").warning("%d jobs", len(chunk))
 
 
 @task(chunk=10)
