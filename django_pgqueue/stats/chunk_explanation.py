@@ -13,7 +13,7 @@ from django_pgqueue import registry
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.registry import in_words
 
-from . import limit_queries
+from . import key_queries, limit_queries
 from .answers import NONE, Count
 from .depths import COUNT_LIMIT
 from .limit_explanation import ReasonOfLimit
@@ -47,7 +47,7 @@ def reason_of_chunk(connection: Connection, row: Any) -> ReasonOfLimit:
 def _ahead(connection: Connection, row: Any) -> Count:
     place = {"queue_name": row.queue_name, "priority": row.priority, "limit_key": row.limit_key}
     params = {**place, "run_after": row.run_after, "job_id": row.job_id, "limit": COUNT_LIMIT}
-    found = execute(connection, limit_queries.AHEAD_IN_KEY, params)[0][0]
+    found = execute(connection, key_queries.AHEAD_IN_KEY, params)[0][0]
     return Count(min(found, COUNT_LIMIT), found <= COUNT_LIMIT)
 
 

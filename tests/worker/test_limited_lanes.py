@@ -68,6 +68,7 @@ def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, mak
     assert 3 <= sum(kind is True for kind in kinds[1:]) <= 5
 
 
+@pytest.mark.promise("limit-turns")
 def test_small_key_waits_for_one_round_behind_a_large_one(engine, make_fetcher):
     add(engine, "fair:large", 500)
     small = add(engine, "fair:small", 3)
@@ -140,10 +141,12 @@ def test_job_of_another_key_does_not_wait_for_a_resting_lane(engine, make_fetche
     monkeypatch.setattr(registry, "_limits", MappingProxyType(limits))
     add(engine, waiting, 2)
     fetcher = make_fetcher()
+    fetcher.may_sleep(60.0)  # notifications arrive
     for _ in range(3):
         fetcher.tick()
         take(fetcher)
     add(engine, "fair:a")
+    fetcher._announced = True
     helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1], 3)
 
 

@@ -32,6 +32,17 @@ logger = logging.getLogger("django_pgqueue.worker")
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 
 
+def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
+    groups: list[dict[Lane, Cursor]] = []
+    for lane, cursor in cursors.items():
+        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
+            groups[-1][lane] = cursor
+        else:
+            groups.append({lane: cursor})
+    return groups
+
+
 class Claimer:
     """The claims of one worker process."""
 
@@ -50,21 +61,31 @@ class Claimer:
             if left <= 0:
                 break
             try:
-                [first, *_] = lanes
-                if first.chunk_key is not None:
-                    if not free_slots:
-                        break  # claim nothing behind it, so that a slot becomes free: chunks are not prefetched
-                    claimed += self._claim_chunk(connection, first, lanes[first])
-                elif first.is_limited:
-                    claimed += self._claim_limited(connection, first, left, free_slots)
-                else:
-                    claimed += self._claim_plain(connection, lanes, left, free_slots)
+                claimed += self._claim_from(connection, lanes, left, free_slots)
             except lifecycle.FAILURES:
                 if not claimed:
                     raise
                 break  # the claimed jobs must run. If the error lasts, the next claim raises it
+            if self._needs_slot(next(iter(lanes)), free_slots):
+                break  # jobs that are prefetched now would take the next free slot
         self.lanes.move_cursors(claimed)
         return claimed
+
+    def _claim_from(
+        self, connection: EngineConnection, lanes: dict[Lane, Cursor], room: int, free_slots: int
+    ) -> list[Claimed]:
+        [first, *_] = lanes
+        if first.chunk_key is not None:  # chunks are not prefetched
+            return self._claim_chunk(connection, first, lanes[first]) if free_slots else []
+        if first.is_limited:
+            return self._claim_limited(connection, first, room, free_slots)
+        return self._claim_plain(connection, lanes, room, free_slots)
+
+    def _needs_slot(self, lane: Lane, free_slots: int) -> bool:
+        """Return whether a lane has something to claim that only a free slot can take."""
+        if lane.chunk_key is not None:
+            return not free_slots
+        return lane.is_limited and self.lanes.limited.needs_slot(lane)
 
     def _claim_plain(
         self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int

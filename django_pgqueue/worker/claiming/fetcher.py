@@ -147,7 +147,7 @@ class Fetcher(Service):
         self._release_waiting(time.monotonic() - WAIT_LIMIT_SECONDS)
         room = self._room()
         self._report_room(room)
-        moment, announced = self._follow_up.take_moment(), self._announced
+        moment, announced = self._follow_up.take_moment(self.in_flight.free_slots), self._announced
         if room <= 0:
             return self._seconds_until_room()
         if not self._claim_announced():
@@ -226,7 +226,7 @@ class Fetcher(Service):
         It claims one job only, because the jobs of another lane may come first.
         """
         announced, self._announced = self._announced, False
-        recent_lanes = self.lanes.recent_lanes() if announced and self.lanes.last_was_empty else {}
+        recent_lanes = self.lanes.announced() if announced else {}
         if not recent_lanes:
             return False
         with self.link.use() as connection:

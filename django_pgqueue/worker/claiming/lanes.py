@@ -105,6 +105,11 @@ class Lanes:
         now = time.monotonic()
         self._due_at[lane] = float("inf") if due_seconds is None else now + max(due_seconds, LOCKED_SECONDS)
 
+    def announced(self) -> dict[Lane, Cursor]:
+        """Note that jobs were announced. Return the lanes to claim one of them from, before the scan."""
+        self.limited.expect_jobs()
+        return self.recent_lanes() if self.last_was_empty else {}
+
     def recent_lanes(self) -> dict[Lane, Cursor]:
         """Return the lanes in which claims last found jobs, the latest first, each with its cursor."""
         start = Cursor()

@@ -94,6 +94,7 @@ class Maintenance(Service):
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
             Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
+            Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),
         ]
         if counter is not None:
             self.duties += [
@@ -217,7 +218,6 @@ class Maintenance(Service):
     def _prune_pauses(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_pauses(connection, RECORD_SECONDS)
-            lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
         return False
 
     def _prune_windows(self) -> bool:
@@ -252,6 +252,11 @@ class Maintenance(Service):
             last_id = lifecycle.limits.prune_limit_states(connection, self._limits_after_id).last_id
         self._limits_after_id = last_id or 0
         return last_id is not None
+
+    def _prune_overrides(self) -> bool:
+        with self.link.use() as connection:
+            lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
+        return False
 
     def _write_counts(self, counter: AttemptCounter) -> bool:
         """Write how many attempts ended here since the last call. Without any, leave the connection alone."""

@@ -24,8 +24,8 @@ CHUNKS = [
         ),
         Mutant(
             "chunks are prefetched",
-            "                    if not free_slots:\n",
-            "                    if False:\n",
+            "            return not free_slots\n",
+            "            return False\n",
             path="django_pgqueue/worker/claiming/claimer.py",
         ),
         Mutant(

@@ -4,15 +4,21 @@ from tests.tools.benchmarks.scenarios import (
     chunks,
     drain,
     enqueueing,
+    fairness,
+    freed,
     history,
+    hot_key,
     idle,
     latency,
+    many_keys,
     notify,
     orm,
     payload,
+    saturated,
     scaling,
     snapshot,
     steady,
+    wake_up,
 )
 from tests.tools.benchmarks.scenarios.scenario import Scenario
 
@@ -36,6 +42,12 @@ SCENARIOS: dict[str, Scenario] = {
         idle.GROWTH,
         notify.NOTIFY,
         *payload.PAYLOADS,
+        saturated.SATURATED,
+        many_keys.MANY_KEYS,
+        hot_key.HOT_KEY,
+        fairness.FAIRNESS,
+        freed.FREED,
+        wake_up.WAKE_UP,
         chunks.CHUNKS,
     )
 }
