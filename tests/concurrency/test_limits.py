@@ -94,6 +94,18 @@ def test_job_heavier_than_lowered_limit_takes_all_of_it(engine):
     assert ids(claim(engine, TWO)) == []
 
 
+def test_job_of_ordered_key_takes_one_slot_and_all_its_tokens(engine):
+    paced = Limit("paced", key="{key}", ordered=True, rate="1/60s", burst=5)
+    jobs = add(engine, "paced:a", 2, weight=3, order=paced.order)
+    begun = claim(engine, paced)
+    assert ids(begun) == jobs[:1]
+    finish(engine, begun)
+    [result] = claim(engine, paced).results
+    assert not result.is_claimed and 50 < result.due_seconds <= 60, (
+        "two of the five tokens are left, and it needs three"
+    )
+
+
 def test_count_skips_only_executions_that_have_ended(engine):
     """A count that begins behind an ended execution finds the open ones, also after the ids restart."""
     add(engine, "two:a", 6)
