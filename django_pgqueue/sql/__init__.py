@@ -31,6 +31,7 @@ Locks, Index, Cost.
 from . import (
     audit,
     bulk_acts,
+    chunks,
     claims,
     completions,
     enqueueing,
@@ -59,6 +60,7 @@ from . import (
 __all__ = [
     "audit",
     "bulk_acts",
+    "chunks",
     "claims",
     "completions",
     "enqueueing",

@@ -6,7 +6,8 @@ from typing import Final
 #
 # Caller: lifecycle.limit_overrides.controls_of(), in the transactions that claim limited jobs
 # Index:  pgqueue_limit_override_key, pgqueue_pause_name
-# Cost:   0.1 ms for one key. Workers run it only while an override or a pause of a limit exists (see LIMITED_LANES).
+# Cost:   0.1 ms for one key; 0.3 ms for 100 keys. Workers run it only while an override or a pause of a limit exists
+#         (see LIMITED_LANES).
 #
 # A row is an override, or a pause: the seconds until it ends (infinity: it does not end by itself), and who paused.
 KEY_CONTROLS: Final = """/* pgqueue:key_controls */

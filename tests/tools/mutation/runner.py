@@ -28,6 +28,7 @@ from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
+from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
@@ -345,6 +346,7 @@ MUTANTS = [
     *SEARCH,
     *CALL_LIMITS,
     *CLAIMS_OF_LIMITS,
+    *CHUNKS,
     *LIMIT_STATS,
     *STATS,
     *BOUNDS,
