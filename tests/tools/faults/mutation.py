@@ -35,8 +35,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an atomic finish that is lost commits all the same",
-            "    if status is not TransitionStatus.DONE:\n        raise LeaseLost",
-            "    if False:\n        raise LeaseLost",
+            "        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED",
+            "        return\n        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED",
             path=WORKER + "execution/atomic.py",
         ),
         "F09",
@@ -71,8 +71,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a stopping process gives nothing back",
-            "        running = [entry.claimed for entry in list(self.in_flight.running.values())]\n",
-            "        running: list = []\n",
+            "        running = [job for entry in list(self.in_flight.running.values()) for job in",
+            "        running = [job for entry in [] for job in",
             path=WORKER + "stopping/last_writes.py",
         ),
         "F02b",
