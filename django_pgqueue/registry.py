@@ -94,6 +94,11 @@ def limits() -> Mapping[str, Limit]:
     return _limits
 
 
+def breakers() -> frozenset[str]:
+    """Return the names of the limits of registered tasks that have a circuit breaker."""
+    return frozenset(limit.name for limit in limits().values() if limit.breaker is not None)
+
+
 def check_limit(limit: Limit) -> None:
     """Raise `InvalidTask` if no registered task declares a limit: workers would not know its policy."""
     known = limits().get(limit.name)

@@ -110,6 +110,8 @@ class Claimed(NamedTuple):
     claimed_at: float = 0.0
     """When the claim was sent, on the monotonic clock."""
     limit_key: str | None = None
+    is_probe: bool = False
+    """Whether the circuit breaker of its limit key was open: the end of the job closes it, or opens it again."""
 
     def __repr__(self) -> str:
         """Return the ids and the task. Error reports show the variables of frames, and arguments can be secret."""
@@ -199,6 +201,7 @@ class OpenExecution(NamedTuple):
     started: bool
     claimed_ms: float
     """See `ExecutionKey`."""
+    limit_key: str | None = None
 
     @property
     def key(self) -> ExecutionKey:

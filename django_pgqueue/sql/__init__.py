@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    breakers,
     bulk_acts,
     claims,
     completions,
@@ -58,6 +59,7 @@ from . import (
 
 __all__ = [
     "audit",
+    "breakers",
     "bulk_acts",
     "claims",
     "completions",

@@ -31,6 +31,7 @@ from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
 from .pacing import Pacing
+from .probes import with_probes
 
 KEYS: Final = 100
 """Number of keys with due jobs in one claim."""
@@ -45,6 +46,7 @@ CURSORS: Final = 200
 """How many keys of a lane have a cursor."""
 MARGIN: Final = timedelta(seconds=2)
 """How far behind the last claimed job the cursor of a key stays, for jobs that commit late."""
+NO_CLAIM: Final = KeyClaim([], [])
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
 
@@ -150,6 +152,8 @@ class LimitedLanes:
         self._lanes: dict[Lane, LimitedLane] = {}
         self._has_controls = False
         """Whether the last scan found an override or a pause of a limit."""
+        self._breakers = registry.breakers()
+        """Names of the limits with a circuit breaker."""
         self._busy: dict[str, set[Lane]] = {}
         """The lanes in which claims found each busy key."""
         self._ended: deque[str] = deque()
@@ -164,6 +168,7 @@ class LimitedLanes:
         """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
         if not registry.limits():
             return []
+        self._breakers = registry.breakers()
         lanes, self._has_controls = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
         return lanes
@@ -210,11 +215,7 @@ class LimitedLanes:
                 locked = [key.limit_key for key in found if key.is_locked]
             controls = self._controls_of(connection, locked)
             keys = self._to_claim(state, locked, controls)
-            claim = (
-                lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, **options)
-                if keys
-                else KeyClaim([], [])
-            )
+            claim = lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, **options) if keys else NO_CLAIM
         self._learn(lane, state, keys, claim.results)
         state.circle.wait(_resumes_at(controls, locked))
         state.keep_cursors(claim.claimed)
@@ -225,14 +226,16 @@ class LimitedLanes:
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
             state.pass_on(found, served, controls.pauses, is_cut=len(claim.claimed) >= limit)
-        return claim.claimed
+        return with_probes(claim.claimed, controls)
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
         """Claim one job of one key. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         with connection.transaction():
             locked = lifecycle.limits.lock_keys(connection, [key])
-            keys = self._to_claim(LimitedLane(), locked, self._controls_of(connection, locked))
-            return lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
+            controls = self._controls_of(connection, locked)
+            keys = self._to_claim(LimitedLane(), locked, controls)
+            claim = lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options) if keys else NO_CLAIM
+        return with_probes(claim.claimed, controls)
 
     def due_keys(self, connection: EngineConnection, lane: Lane) -> list[str]:
         """Return keys of a lane with due jobs, those of the next step of the circle first."""
@@ -241,10 +244,13 @@ class LimitedLanes:
         return [key.limit_key for key in found if key.is_locked]
 
     def _controls_of(self, connection: EngineConnection, limit_keys: Sequence[str]) -> KeyControls:
-        """Return what operators have changed for these keys. The statement is not run if no such row exists."""
-        if not self._has_controls or not limit_keys:
-            return NO_CONTROLS
-        return lifecycle.limit_overrides.controls_of(connection, limit_keys)
+        """Return what operators have changed for these keys, and which breakers are open. Usually run no statement.
+
+        The last scan can be older than a breaker that has just opened, so keys that can have one are always read.
+        """
+        if not self._has_controls:
+            limit_keys = [key for key in limit_keys if limits.name_of(key) in self._breakers]
+        return lifecycle.limit_overrides.controls_of(connection, limit_keys) if limit_keys else NO_CONTROLS
 
     def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str], controls: KeyControls) -> list[KeyToClaim]:
         known, now = registry.limits(), time.monotonic()
