@@ -1,27 +1,24 @@
-"""Pause, resume, drain and clear a whole queue, or all jobs of a task.
+"""Pause, resume, drain and clear a whole queue, all jobs of a task, or those of a limit or limit key.
 
-Applications, the admin and `manage.py pgqueue` call these functions. While a queue or a task is paused, `enqueue()`
-still adds jobs; they wait, and none is lost. Running jobs continue. Workers stop claiming within a second
-(`OBEY_SECONDS`).
+Applications, the admin and `manage.py pgqueue` call these functions. While one of these is paused, `enqueue()` still
+adds jobs; they wait, and none is lost. Running jobs continue. Workers stop claiming within a second (`OBEY_SECONDS`).
 """
 
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from django.conf import settings
-from django.db import connections, router
+from django.db import connections
 
-from . import job_operations, lifecycle, queues, registry
-from .db.fields import aware
+from . import job_operations, lifecycle, registry
+from .control_targets import alias_of, bounds_of, check_use, in_limit, names_of, stored_text, target_of, task_name
 from .db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .exceptions import Duration, seconds
-from .states import Pausable
-from .task import Task
-from .validation import NAME
+from .states import Pausable, State
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -41,19 +38,21 @@ def pause(
     queue_name: str | None = None,
     *,
     task: Any = None,
+    limit_key: str | None = None,
     until: Duration | datetime | None = None,
     reason: str = "",
     by: str = "",
     database: str | None = None,
 ) -> None:
-    """Pause a queue or a task: workers claim none of its jobs until the pause ends.
+    """Pause a queue, a task or a limit: workers claim none of its jobs until the pause ends.
 
-    The pause is written in the transaction that is open on the database, and workers apply it after the commit. If the
-    queue or task is paused already, the new end, `reason` and `by` replace the earlier ones.
+    The pause is written in the transaction that is open on the database, and workers apply it after the commit. The
+    end, `reason` and `by` replace those of an earlier pause.
 
     Args:
-        queue_name: The queue to pause. Pass either this or `task`.
+        queue_name: The queue to pause. Pass either this, `task` or `limit_key`.
         task: The task to pause: a task of this package, a task of Django's tasks framework, or a task's name.
+        limit_key: The limit to pause, by its name: all its keys; or one limit key, such as "stripe:customer:7".
         until: End of the pause: seconds or a timedelta from now, or an aware datetime. By default the pause lasts until
             `resume()`.
         reason: Text for people to read. 1,000 characters are stored.
@@ -61,62 +60,70 @@ def pause(
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Raises:
-        TypeError: Neither or both of `queue_name` and `task` are given, or `until` has the wrong type.
+        TypeError: Not exactly one of `queue_name`, `task` and `limit_key` is given, or `until` has the wrong type.
         ValueError: The name is invalid, `PGQUEUE["QUEUES"]` does not list the queue, or `until` is negative, in the
             past, or without a time zone.
 
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
+        UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
 
     Example:
         >>> control.pause("mail", until=timedelta(hours=1), reason="SMTP server is down")
     """
-    kind, name = _target(queue_name, task)
-    bounds, database_alias = _until(until), alias(database)
-    if kind is Pausable.QUEUE:
-        queues.check(name, database_alias)
+    kind, name = target_of(queue_name, task, limit_key)
+    bounds, database_alias = bounds_of(until), alias_of(database)
+    check_use(kind, name, database_alias)
     _pause(kind, name, database_alias, bounds, by=by, reason=reason)
 
 
 def pause_named(kind: Pausable, name: str, database: str, *, until: datetime | None, reason: str, by: str) -> None:
-    """Pause a queue or a task. The admin uses this, because it checks the name and reports problems by itself."""
-    name = _task_name(name) if kind is Pausable.TASK else name
-    _pause(kind, name, database, _until(until), by=by, reason=reason)
+    """Pause by the name in a pause's row. The admin uses this: it checks the name and reports problems by itself."""
+    name = task_name(name) if kind is Pausable.TASK else name
+    _pause(kind, name, database, bounds_of(until), by=by, reason=reason)
 
 
 def _pause(kind: Pausable, name: str, database: str, bounds: dict[str, Any], *, by: str, reason: str) -> None:
     connection = connections[database]
-    for former_name in _names(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
+    for former_name in names_of(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
         lifecycle.resume(connection, kind, former_name)
-    lifecycle.pause(connection, kind, name, **bounds, paused_by=_text(by, 150), reason=_text(reason, 1000))
+    lifecycle.pause(connection, kind, name, **bounds, paused_by=stored_text(by, 150), reason=stored_text(reason, 1000))
     wake_workers_after_commit(connection, PAUSES_CHANGED)
 
 
-def resume(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> bool:
-    """End the pause of a queue or a task.
+def resume(
+    queue_name: str | None = None,
+    *,
+    task: Any = None,
+    limit_key: str | None = None,
+    database: str | None = None,
+) -> bool:
+    """End the pause of a queue, a task or a limit.
 
     The change is part of the transaction that is open on the database, as with `pause()`. If the task was renamed,
     pauses under its former names (`aliases`) end too.
 
     Args:
-        queue_name: The queue to resume. Pass either this or `task`.
+        queue_name: The queue to resume. Pass either this, `task` or `limit_key`.
         task: The task to resume: a task of this package, a task of Django's tasks framework, or a task's name.
+        limit_key: The limit to resume, by its name, or one limit key.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
         True if there was a pause that had not ended by itself.
 
     Raises:
-        TypeError: Neither or both of `queue_name` and `task` are given.
+        TypeError: Not exactly one of `queue_name`, `task` and `limit_key` is given.
         ValueError: The name is invalid, or the queue was not paused and `PGQUEUE["QUEUES"]` does not list it.
 
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
+        UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
     """
-    kind, name = _target(queue_name, task)
-    resumed = resume_named(kind, name, alias(database))
-    if not resumed and kind is Pausable.QUEUE:
-        queues.check(name, alias(database))
+    kind, name = target_of(queue_name, task, limit_key)
+    resumed = resume_named(kind, name, alias_of(database))
+    if not resumed:
+        check_use(kind, name, alias_of(database))
     return resumed
 
 
@@ -125,7 +132,7 @@ def resume_named(kind: Pausable, name: str, database: str) -> bool:
 
     The admin uses it, because a row written by hand may have a name that `pause()` would refuse.
     """
-    resumed = [lifecycle.resume(connections[database], kind, any_name) for any_name in _names(kind, name)]
+    resumed = [lifecycle.resume(connections[database], kind, any_name) for any_name in names_of(kind, name)]
     wake_workers_after_commit(connections[database], PAUSES_CHANGED)
     return any(resumed)
 
@@ -134,19 +141,21 @@ def drain(
     queue_name: str | None = None,
     *,
     task: Any = None,
+    limit_key: str | None = None,
     timeout: Duration | None = None,
     reason: str = "drained",
     by: str = "",
     database: str | None = None,
 ) -> int:
-    """Pause a queue or a task, and wait until none of its jobs is running.
+    """Pause a queue, a task or a limit, and wait until none of its jobs is running.
 
     It waits at least a second (`OBEY_SECONDS`) unless `timeout` is shorter, because workers apply a pause within that
-    time. The queue or task stays paused afterwards. Call it outside a transaction.
+    time. It stays paused afterwards. Call it outside a transaction.
 
     Args:
-        queue_name: The queue to drain. Pass either this or `task`.
+        queue_name: The queue to drain. Pass either this, `task` or `limit_key`.
         task: The task to drain: a task of this package, a task of Django's tasks framework, or a task's name.
+        limit_key: The limit to drain, by its name, or one limit key.
         timeout: How long to wait at most, in seconds or as a timedelta. By default there is no limit.
         reason: Text for people to read. 1,000 characters are stored.
         by: The person or program that drains, for people to read. 150 characters are stored.
@@ -157,23 +166,23 @@ def drain(
 
     Raises:
         RuntimeError: A transaction is open. Workers would not see the pause before its commit.
-        TypeError: Neither or both of `queue_name` and `task` are given, or `timeout` has the wrong type.
+        TypeError: Not exactly one of `queue_name`, `task` and `limit_key` is given, or `timeout` has the wrong type.
         ValueError: The name is invalid, `PGQUEUE["QUEUES"]` does not list the queue, or `timeout` is negative or not
             finite.
 
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
+        UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
     """
-    kind, name = _target(queue_name, task)
+    kind, name = target_of(queue_name, task, limit_key)
     timeout_seconds = float("inf") if timeout is None else seconds(timeout)
-    database_alias = alias(database)
+    database_alias = alias_of(database)
     if is_in_transaction(connections[database_alias]):
         raise RuntimeError(
             "drain() cannot run inside a transaction: workers do not see the pause before its transaction is committed"
         )
-    if kind is Pausable.QUEUE:
-        queues.check(name, database_alias)
-    _pause(kind, name, database_alias, _until(None), by=by, reason=reason)
+    check_use(kind, name, database_alias)
+    _pause(kind, name, database_alias, bounds_of(None), by=by, reason=reason)
     return _wait_until_none(running_behind(kind, name, database_alias), timeout_seconds)
 
 
@@ -187,113 +196,99 @@ def _wait_until_none(still_running: QuerySet[Execution], timeout_seconds: float)
     return count
 
 
-def clear(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> int:
-    """Cancel the waiting jobs of a queue or a task, including jobs that are due later.
+def clear(
+    queue_name: str | None = None,
+    *,
+    task: Any = None,
+    limit_key: str | None = None,
+    database: str | None = None,
+) -> int:
+    """Cancel the waiting jobs of a queue, a task or a limit, including jobs that are due later.
 
     Running jobs continue. The jobs are cancelled in batches. Each batch is a transaction of its own unless a
     transaction is open. The duration depends on the number of ready jobs, and not on that of finished ones.
 
     Args:
-        queue_name: The queue to clear. Pass either this or `task`.
+        queue_name: The queue to clear. Pass either this, `task` or `limit_key`.
         task: The task to clear: a task of this package, a task of Django's tasks framework, or a task's name.
+        limit_key: The limit to clear, by its name, or one limit key.
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
         The number of cancelled jobs.
 
     Raises:
-        TypeError: Neither or both of `queue_name` and `task` are given.
+        TypeError: Not exactly one of `queue_name`, `task` and `limit_key` is given.
         ValueError: The name is invalid, or no job was waiting and `PGQUEUE["QUEUES"]` does not list the queue.
 
     Warns:
         UnknownQueueWarning: Nothing uses the queue, and a queue with a similar name is used.
+        UnknownLimitWarning: No task has the limit, and one has a limit with a similar name.
     """
-    kind, name = _target(queue_name, task)
-    cancelled = _clear(kind, name, connections[alias(database)])
-    if not cancelled and queue_name is not None:
-        queues.check(queue_name, alias(database))
+    kind, name = target_of(queue_name, task, limit_key)
+    cancelled = _clear(kind, name, connections[alias_of(database)])
+    if not cancelled:
+        check_use(kind, name, alias_of(database))
     return cancelled
 
 
 def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
     cancelled = 0
-    for any_name in _names(kind, name):
-        chosen = {"queue_name" if kind is Pausable.QUEUE else "task_name": any_name}
-        for batch in lifecycle.bulk_acts.waiting_jobs(connection, **chosen, limit=CLEAR_BATCH):
+    for any_name in names_of(kind, name):
+        for batch in _waiting_ids(connection, kind, any_name):
             cancelled += len(job_operations.cancel(connection, batch, running=False))
     return cancelled
 
 
-def waiting(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> JobQuerySet:
+def _waiting_ids(connection: BaseDatabaseWrapper, kind: Pausable, name: str) -> Iterator[dict[int, str]]:
+    """Yield the tasks of the waiting jobs by job id, in batches."""
+    if kind is Pausable.LIMIT:
+        return lifecycle.limits.waiting_jobs(connection, name, limit=CLEAR_BATCH)
+    chosen = {"queue_name" if kind is Pausable.QUEUE else "task_name": name}
+    return lifecycle.bulk_acts.waiting_jobs(connection, **chosen, limit=CLEAR_BATCH)
+
+
+def waiting(
+    queue_name: str | None = None,
+    *,
+    task: Any = None,
+    limit_key: str | None = None,
+    database: str | None = None,
+) -> JobQuerySet:
     """Return the jobs that `clear()` would cancel. The arguments and errors are those of `clear()`."""
-    return waiting_behind(*_target(queue_name, task), alias(database))
+    return waiting_behind(*target_of(queue_name, task, limit_key), alias_of(database))
 
 
 def waiting_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
-    """Return the waiting jobs of the queue or task in a pause's row, without checking the name."""
+    """Return the waiting jobs of the queue, task or limit in a pause's row, without checking the name."""
     from .models import Job  # task modules are imported before models can be
 
+    if kind is Pausable.LIMIT:
+        return Job.objects.using(database).filter(in_limit(name), state=State.READY.value, limit_key__isnull=False)
     jobs = Job.objects.using(database).ready()  # with the condition of the index that finds them
     return (
         jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
     )
 
 
-def running(queue_name: str | None = None, *, task: Any = None, database: str | None = None) -> QuerySet[Execution]:
+def running(
+    queue_name: str | None = None,
+    *,
+    task: Any = None,
+    limit_key: str | None = None,
+    database: str | None = None,
+) -> QuerySet[Execution]:
     """Return the open executions that `drain()` waits for. The arguments and errors are those of `clear()`."""
-    return running_behind(*_target(queue_name, task), alias(database))
+    return running_behind(*target_of(queue_name, task, limit_key), alias_of(database))
 
 
 def running_behind(kind: Pausable, name: str, database: str) -> QuerySet[Execution]:
-    """Return the open executions of the queue or task in a pause's row, without checking the name."""
+    """Return the open executions of the queue, task or limit in a pause's row, without checking the name."""
     from .models import Execution  # as above
 
     open_executions = Execution.objects.using(database).filter(finished_at__isnull=True)
     if kind is Pausable.QUEUE:
         return open_executions.filter(job__queue_name=name)
+    if kind is Pausable.LIMIT:
+        return open_executions.filter(in_limit(name))
     return open_executions.filter(job__task_name__in=registry.names_of(name))
-
-
-def _target(queue_name: str | None, task: Any) -> tuple[Pausable, str]:
-    """Return whether to act on a queue or a task, and its valid name."""
-    if (queue_name is None) == (task is None):
-        raise TypeError("pass either a queue name or a task, and only one of them")
-    kind = Pausable.QUEUE if task is None else Pausable.TASK
-    name = queue_name if task is None else _task_name(task)
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise ValueError(f"invalid {kind} name {name!r}: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -")
-    return kind, name
-
-
-def _names(kind: Pausable, name: str) -> tuple[str, ...]:
-    """Return the names that a pause may be stored under: the current one first, then a task's former names."""
-    return registry.names_of(name) if kind is Pausable.TASK else (name,)
-
-
-def _task_name(task: Any) -> Any:
-    """Return a task's current name. A given name may be an alias, or the name of a task that this process lacks."""
-    name = task.name if isinstance(task, Task) else getattr(task, "module_path", task)
-    return registry.names_of(name)[0] if isinstance(name, str) else name
-
-
-def _until(until: Duration | datetime | None) -> dict[str, Any]:
-    """Return the arguments of `lifecycle.pause()` that set the end of a pause."""
-    if isinstance(until, datetime):
-        if until.tzinfo is None and settings.USE_TZ:
-            raise ValueError(f"invalid until {until}: pass an aware datetime (with a time zone)")
-        if (until := aware(until)) <= datetime.now(UTC):
-            raise ValueError(f"invalid until {until}: it is in the past, pass a time in the future")
-        return {"until": until}
-    return {"until": None} if until is None else {"for_seconds": seconds(until)}
-
-
-def _text(text: str, length: int) -> str:
-    """Return a text cut to `length` characters, without NUL, which PostgreSQL cannot store."""
-    return str(text).replace("\0", "")[:length]
-
-
-def alias(database: str | None) -> str:
-    """Return the alias of the database of the jobs: the given one, or the one that the routers choose."""
-    from .models import Job  # as above
-
-    return database or router.db_for_write(Job)

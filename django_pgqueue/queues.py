@@ -37,15 +37,15 @@ class UnknownQueueWarning(RuntimeWarning):
     """Nothing uses this queue, and a queue with a similar name is used. The name may be mistyped."""
 
 
-def check(name: str, database: str) -> None:
+def check(name: str, database: str, *, stacklevel: int = 3) -> None:
     """Raise `ValueError` if `PGQUEUE["QUEUES"]` lacks this name. Without this setting, warn if it may be mistyped.
 
-    The warning names the line that called the caller of this function.
+    With the default `stacklevel`, the warning names the line that called the caller of this function.
     """
     for problem in unknown_queue("queue", name):
         raise ValueError(problem)
     if message := mistyped(name, database):
-        warnings.warn(message, UnknownQueueWarning, stacklevel=3)
+        warnings.warn(message, UnknownQueueWarning, stacklevel=stacklevel)
 
 
 def mistyped(name: str, database: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.stats import (
     incident_queries,
+    key_queries,
     limit_queries,
     limited_queries,
     ownership,
@@ -35,6 +36,7 @@ READING: Final[dict[str, str]] = {
         queries,
         limited_queries,
         limit_queries,
+        key_queries,
         rollup_queries,
         running,
         incident_queries,

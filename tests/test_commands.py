@@ -85,7 +85,7 @@ def test_pgqueue_worker_takes_verbosity_before_or_after_it(arguments, verbosity)
 @pytest.mark.parametrize("command", ["runworker", "pgqueue"])
 def test_help_shows_own_options_before_those_of_django(command):
     text = load_command_class("django_pgqueue", command).create_parser("manage.py", command).format_help()
-    own = "--queues NAME,..." if command == "runworker" else "Pause a queue or a task"
+    own = "--queues NAME,..." if command == "runworker" else "Pause a queue, a task or a limit"
     assert 0 < text.index(own, text.index("\n\n")) < text.index("--pythonpath", text.index("\n\n"))
 
 

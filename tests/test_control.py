@@ -30,9 +30,13 @@ def run(*arguments):
 @pytest.mark.parametrize(
     ("target", "error", "words"),
     [
-        ({}, TypeError, "either a queue name or a task"),
+        ({}, TypeError, "either a queue name, a task or a limit key"),
         ({"queue_name": "mail", "task": tasks.noop}, TypeError, "only one of them"),
         ({"queue_name": "two words"}, ValueError, "invalid queue name"),
+        ({"queue_name": "mail", "limit_key": "stripe"}, TypeError, "only one of them"),
+        ({"limit_key": "two words"}, ValueError, "invalid limit key 'two words': pass the name of a limit"),
+        ({"limit_key": "stripe:"}, ValueError, "the key of limit 'stripe' is empty"),
+        ({"limit_key": 7}, ValueError, "invalid limit key 7"),
         ({"task": ""}, ValueError, "invalid task name"),
         ({"task": 7}, ValueError, "invalid task name"),
     ],
@@ -186,8 +190,8 @@ def test_pause_until_without_offset_is_in_project_time_zone():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("pause",), "or --task with the name of a task"),
-        (("pause", "mail", "--task", "shop.tasks.one"), "or --task with the name of a task"),
+        (("pause",), "--task with the name of a task, or --limit-key"),
+        (("pause", "mail", "--task", "shop.tasks.one"), "--task with the name of a task, or --limit-key"),
         (("pause", "mail", "--until", "tomorrow"), "Invalid --until 'tomorrow'"),
         (
             ("pause", "mail", "--until", "2020-01-31T08:00"),

@@ -29,6 +29,7 @@ from django_pgqueue.metrics import metrics_view
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
+from tests.concurrency import limits
 from tests.documents import PAGES, TUTORIAL, blocks, file_of, loose_blocks
 
 ORDER = """
@@ -217,6 +218,50 @@ def test_examples_on_limits_enqueue_jobs_with_their_limits(names):
     names["export_stock"].enqueue("2026-05-06")
     stored = list(Job.objects.order_by("id").values_list("limit_key", "limit_weight"))
     assert stored[-4:] == [(None, None), ("exports", None), ("model:acme", 101), ("exports", None)]
+
+
+def test_recipes_for_limits_keep_to_the_rate(names):
+    for number in range(4):
+        names["book_payment"].enqueue(number)
+    assert [run_jobs(), run_jobs(until=0.7), run_jobs(until=1.9)] == [1, 1, 2]
+
+
+def test_recipes_for_limits_import_in_order(names):
+    broken = names["import_customer_file"].using(max_attempts=1).enqueue(7, "july.pdf")
+    later = names["import_customer_file"].enqueue(7, "august.csv")
+    other = names["import_customer_file"].enqueue(8, "july.csv")
+    run_jobs()
+    assert [Job.objects.get(pk=job.pk).state for job in (broken, later, other)] == ["dead", "ready", "succeeded"]
+    Job.objects.filter(pk=broken.pk).delete()
+    assert run_jobs() == 1
+
+
+def test_recipes_for_limits_serve_tenants_in_turn(names):
+    for tenant_id in (1, 1, 1, 1, 1, 2, 2, 2):
+        names["export_tenant"].using(queue_name="default").enqueue(tenant_id, "orders")
+    claimed = limits.claim(connection.connection, registry.limits()["exports-of-tenants"]).claimed
+    assert [str(job.limit_key)[-1] for job in claimed] == list("12121211")
+
+
+def test_recipes_for_limits_spend_a_budget(names):
+    heavy = [names["answer_question"].enqueue("x" * 15_000) for _ in range(2)]
+    assert [job.limit_weight for job in heavy] == [5_500, 5_500]
+    assert [run_jobs(), run_jobs(until=1.1)] == [1, 1]
+    with pytest.raises(ValueError, match="burst"):
+        names["answer_question"].enqueue("x" * 30_000)
+
+
+def test_recipes_for_limits_obey_a_429(names, monkeypatch):
+    def refuse(url, timeout):
+        raise urllib.error.HTTPError(url, 429, "too many", {"Retry-After": "7"}, None)
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    job, _ = (names["fetch_weather"].enqueue(city) for city in ("oslo", "rome"))
+    assert run_jobs() == 1
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("ready", 0)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: io.BytesIO())
+    assert [run_jobs(until=6), run_jobs(until=8)] == [0, 2]
 
 
 def test_examples_on_coroutines_run(names):

@@ -125,7 +125,7 @@ CLAUSES = {
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
-        "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY LIMITED_LANES LIMITED_LANES LIMITED_LANES "
+        "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY WAITING_OF_KEYS LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "order of the index of ready jobs with a limit": Clause(

@@ -24,6 +24,7 @@ import pytest
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
+from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey
 from django_pgqueue.limit_policies import policy_of
@@ -232,6 +233,7 @@ def call_statements_of_limits(engine):
         [helpers.NOOP, key],
     )
     assert lane in lifecycle.limits.scan_limited_lanes(engine).lanes
+    assert list(lifecycle.limits.waiting_jobs(engine, key, limit=9))
     assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
         lifecycle.limits.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
@@ -529,6 +531,19 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         lambda connection: {"limit": BATCH, "seconds": 600},
         BATCH,
         {"pgqueue_breaker_count_pkey"},
+    ),
+    "WAITING_OF_KEYS": (
+        lambda connection: {
+            "queue_name": "default",
+            "priority": 0,
+            "after_key": "key:",
+            "after_at": FIRST_INSTANT,
+            "after_id": 0,
+            "end_key": "key;",
+            "limit": BATCH,
+        },
+        BATCH,
+        {"pgqueue_job_limited"},
     ),
     "LOCK_OVERRIDE": (lambda connection: {"limit_key": "key:100050"}, 1, {"pgqueue_limit_override_key"}),
     "END_HOLDS": (

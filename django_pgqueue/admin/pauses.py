@@ -21,7 +21,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import control, queues, registry
+from django_pgqueue.control_targets import limit_key_problems, mistyped_limit
 from django_pgqueue.db.fields import aware
+from django_pgqueue.limits import name_of
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
@@ -49,8 +51,11 @@ class PauseForm(ModelForm):
         fields = ["kind", "name", "paused_until", "reason"]
         widgets = {"reason": forms.Textarea(attrs={"rows": 2})}
         help_texts = {
-            "kind": _("All jobs of a queue, or all jobs of a task. They wait and are not lost. Running jobs continue."),
-            "name": _("The name of the queue, or of the task as the list of jobs shows it: shop.tasks.send_receipt."),
+            "kind": _("All jobs of a queue, a task or a limit. They wait and are not lost. Running jobs continue."),
+            "name": _(
+                "The name of the queue; of the task as the list of jobs shows it, such as shop.tasks.send_receipt; of "
+                "the limit; or one limit key, such as stripe:customer:7."
+            ),
             "paused_until": _(
                 "The pause ends by itself at this time. Leave it empty to pause until an operator resumes it."
             ),
@@ -58,7 +63,10 @@ class PauseForm(ModelForm):
 
     def clean_name(self) -> str:
         name = str(self.cleaned_data["name"])
-        if not NAME.fullmatch(name):
+        if self.cleaned_data.get("kind") == Pausable.LIMIT:
+            for problem in limit_key_problems(name):
+                raise forms.ValidationError(_("Invalid limit key: %(problem)s") % {"problem": problem})
+        elif not NAME.fullmatch(name):
             raise forms.ValidationError(_("Invalid name: use 1 to 100 of the characters A-Z a-z 0-9 _ . : -"))
         return name
 
@@ -105,7 +113,7 @@ class PauseAdmin(ListOnlyAdmin):
         preview = links.address("bulk_preview", site_name=self.admin_site.name)
 
         @admin.display(description=_("jobs behind it"))
-        def cancel_waiting(pause: Pause) -> SafeString:
+        def cancel_waiting(pause: Pause) -> str:
             return _cancel_links(request, preview, pause)
 
         return (
@@ -121,7 +129,7 @@ class PauseAdmin(ListOnlyAdmin):
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
         kind = Pausable(obj.kind)
-        if kind is Pausable.QUEUE and (message := queues.mistyped(obj.name, databases.chosen(request))):
+        if message := _mistyped(kind, obj.name, databases.chosen(request)):
             messages.warning(request, message)
         by = request.user.get_username()
         control.pause_named(kind, obj.name, databases.chosen(request), until=obj.paused_until, reason=obj.reason, by=by)
@@ -175,12 +183,17 @@ class PauseAdmin(ListOnlyAdmin):
 
 def pauses_of(request: HttpRequest, job: Job) -> list[str]:
     """Return a description of each pause that keeps a job from starting, with a link if the user may view pauses."""
-    names = [job.queue_name, *registry.names_of(job.task_name)]
-    pauses = in_force().using(job._state.db).filter(name__in=names)
+    limit_key = job.limit_key or ""
+    names = {
+        Pausable.QUEUE: [job.queue_name],
+        Pausable.TASK: registry.names_of(job.task_name),
+        Pausable.LIMIT: [limit_key, name_of(limit_key)],
+    }
+    pauses = in_force().using(job._state.db).filter(name__in=[name for of_kind in names.values() for name in of_kind])
     return [
         _linked(request, pause, " ".join(filter(None, [_description(pause), visible(pause.reason)])))
         for pause in pauses
-        if pause.kind != Pausable.QUEUE or pause.name == job.queue_name
+        if pause.name in names[_target_of(pause)[0]]
     ]
 
 
@@ -192,9 +205,11 @@ def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
     return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=pause.name), text)
 
 
-def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> SafeString:
-    """Return a link to the preview for the queue, or one for each name of the task."""
+def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
+    """Return a link to the preview for the queue, or one for each name of the task. It has no filter for limits."""
     kind, name = _target_of(pause)
+    if kind is Pausable.LIMIT:
+        return "–"
     parameter, names = ("queue", (name,)) if kind is Pausable.QUEUE else ("task", registry.names_of(name))
     act = {"action": TransitionName.CANCEL, "state": State.READY}
     links = (databases.link(request, preview, **act, **{parameter: each}) for each in names)
@@ -215,9 +230,16 @@ def _description(pause: Pause) -> str:
     return f"{text}:" if pause.reason else str(text)
 
 
+def _mistyped(kind: Pausable, name: str, alias: str) -> str:
+    """Return a message if a name may be mistyped."""
+    if kind is Pausable.QUEUE:
+        return queues.mistyped(name, alias)
+    return mistyped_limit(name) if kind is Pausable.LIMIT else ""
+
+
 def _target_of(pause: Pause) -> tuple[Pausable, str]:
     """Return the kind and the name of what a row pauses. An invalid kind counts as a queue."""
-    return (Pausable.TASK if pause.kind == Pausable.TASK else Pausable.QUEUE), pause.name
+    return (Pausable(pause.kind) if pause.kind in set(Pausable) else Pausable.QUEUE), pause.name
 
 
 def _alias_of(pause: Pause) -> str:

@@ -85,12 +85,13 @@ def override(
     """
     before = _lock(connection, limit_key)
     kept = {} if before is None else before[0]._asdict()
-    if not any(value is not None for value in {**kept, **given}.values()):
+    values = {**kept, **given}
+    if not any(value is not None for value in values.values()):
         restore(connection, limit_key, changed_by=changed_by, reason=reason)
         return
     params = {
         "limit_key": limit_key,
-        **{name: given.get(name) for name in Override._fields},
+        **{name: values.get(name) for name in Override._fields},
         "given": texts(given),
         "until": until,
         "for_seconds": for_seconds,

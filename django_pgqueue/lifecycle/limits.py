@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.limits import name_of
 
 from .claims import AHEAD_BYTES, received
 from .execute import execute_with_retry
@@ -68,6 +70,16 @@ class KeyResult(NamedTuple):
     open_after_id: int | None
     """See `KeyToClaim`."""
 
+    @property
+    def may_have_more(self) -> bool:
+        """Whether a further claim might find a job that the limit admits now."""
+        return self.is_claimed and self.admits_more and self.due_seconds is None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the claim has left the key, although its limit admits a job."""
+        return not self.is_claimed and self.admits_more and self.due_seconds is None
+
 
 class KeyClaim(NamedTuple):
     """The claimed jobs, and the results of all keys."""
@@ -116,6 +128,29 @@ def find_keys(
 def lock_keys(connection: Connection, limit_keys: Sequence[str]) -> list[str]:
     """Lock these keys, and return those that no other session has locked, in the same order."""
     return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, {"limit_keys": texts(limit_keys)})]
+
+
+def waiting_jobs(connection: Connection, limit_key: str, *, limit: int) -> Iterator[dict[int, str]]:
+    """Yield the tasks of the ready jobs of a limit key, or of a limit, by job id, `limit` jobs at a time.
+
+    The keys of a limit are its name, and those between "name:" and "name;" in the order of bytes. No key can be between
+    a key and the same with the character after NUL.
+    """
+    ranges = [(limit_key, f"{limit_key}\x01")]
+    if name_of(limit_key) == limit_key:
+        ranges.append((f"{limit_key}:", f"{limit_key};"))
+    for lane in scan_limited_lanes(connection).lanes:
+        for after_key, end_key in ranges:
+            params = {"queue_name": lane.queue_name, "priority": lane.priority, "end_key": end_key, "limit": limit}
+            after: tuple[Any, ...] = (after_key, FIRST_INSTANT, 0)
+            while rows := execute(connection, sql.limits.WAITING_OF_KEYS, {**params, **_position(after)}):
+                yield {job_id: task_name for job_id, task_name, *_ in rows}
+                job_id, _, *position = rows[-1]
+                after = (*position, job_id)
+
+
+def _position(after: tuple[Any, ...]) -> dict[str, Any]:
+    return dict(zip(("after_key", "after_at", "after_id"), after, strict=True))
 
 
 def next_of_key(

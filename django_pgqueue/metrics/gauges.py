@@ -7,22 +7,24 @@ beyond a limit are counted together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from django.db import Error
 
-from django_pgqueue import stats
+from django_pgqueue import registry, stats
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.doctor.session import Session
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
-from django_pgqueue.stats import Count, Overview, QueueStats
+from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
 QUEUES_LIMIT: Final = 200
 """Queues with a label of their own. Further ones have the label `OTHER` together."""
+LIMITS_LIMIT: Final = 200
+"""The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
 STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
@@ -58,6 +60,8 @@ class Snapshot:
         """Each label with its queues."""
         if rest:
             self.groups.append((OTHER, rest))
+        self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
+        """Each label with its limits. Nothing is read if no task of this process declares a limit."""
 
 
 def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[QueueStats]]:
@@ -67,6 +71,15 @@ def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[Qu
     named = [queue for queue in queues if queue.name != OTHER][:QUEUES_LIMIT]
     names = {queue.name for queue in named}
     return named, [queue for queue in queues if queue.name not in names]
+
+
+def _limits_by_label(limits: Iterable[LimitFigures]) -> dict[str, list[LimitFigures]]:
+    """Return the limits by their label. Names in the rows of jobs alone have none, because SQL can add any name."""
+    found: dict[str, list[LimitFigures]] = {}
+    for limit in limits:
+        has_label = limit.is_declared and limit.name != OTHER and len(found.keys() - {OTHER}) < LIMITS_LIMIT
+        found.setdefault(limit.name if has_label else OTHER, []).append(limit)
+    return found
 
 
 Read = Callable[[Snapshot], Iterator[Sample]]
@@ -94,6 +107,16 @@ def _by_queue(value: Callable[[QueueStats], float]) -> Read:
     return lambda snapshot: (((queue.name,), value(queue)) for queue in snapshot.named)
 
 
+def _by_limit(value: Callable[[LimitFigures], float], merge: Callable[[Iterable[float]], float] = sum) -> Read:
+    return lambda snapshot: (((label,), merge(map(value, limits))) for label, limits in snapshot.limits.items())
+
+
+def _limit_jobs(snapshot: Snapshot) -> Iterator[Sample]:
+    for label, limits in snapshot.limits.items():
+        yield (label, "due"), sum(limit.due.value for limit in limits)
+        yield (label, "scheduled"), sum(limit.later.value for limit in limits)
+
+
 def _finished(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.overview.finished_per_minute is not None:  # workers keep no statistics
         yield from _by_label(lambda queues: sum(queue.finished_per_minute or 0.0 for queue in queues))(snapshot)
@@ -105,6 +128,7 @@ def _schedules(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 QUEUE: Final = ("queue",)
+LIMIT: Final = ("limit",)
 QUEUE_AND_STATE: Final = ("queue", "state")
 READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     (DATABASE_UP, _one(lambda snapshot: 1.0)),
@@ -144,6 +168,27 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         Gauge("pgqueue_schedules_late_seconds", "How late the latest schedule is, or 0."),
         _schedules,
     ),
+    (
+        Gauge("pgqueue_limit_running_weight", "Weights of the running jobs of a limit.", LIMIT),
+        _by_limit(lambda limit: limit.running_weight),
+    ),
+    (Gauge("pgqueue_limit_jobs", "Ready jobs of a limit.", ("limit", "state")), _limit_jobs),
+    (
+        Gauge("pgqueue_limit_jobs_capped", "1 if pgqueue_limit_jobs is a lower bound.", LIMIT),
+        _by_limit(lambda limit: not (limit.due + limit.later).is_exact, max),
+    ),
+    (
+        Gauge("pgqueue_limit_keys", "Keys of a limit that have ready jobs.", LIMIT),
+        _by_limit(lambda limit: limit.keys.value),
+    ),
+    (
+        Gauge("pgqueue_limit_keys_held", "Keys of a limit that are held, because a task raised Throttled.", LIMIT),
+        _by_limit(lambda limit: limit.held_keys.value),
+    ),
+    (
+        Gauge("pgqueue_limit_oldest_due_seconds", "How long the oldest due job of a limit has been due, or 0.", LIMIT),
+        _by_limit(lambda limit: limit.oldest_due_seconds or 0.0, max),
+    ),
 )
 """Every gauge, and the function that reads it."""
 
@@ -151,8 +196,9 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
 def collect(database: str | None = None) -> list[Reading]:
     """Read the gauges of the queue from the database.
 
-    Runs about ten read-only statements, each for at most 2 s, in a transaction of its own or in a savepoint of the open
-    one. Their cost is bounded: see `stats.queues()`.
+    Runs about ten read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
+    transaction of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and
+    `stats.limits()`.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.

@@ -130,13 +130,17 @@ spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
     SELECT limit_key,
            statement_timestamp() + %(time_shift)s::interval
-           + (used_us + weight * interval_us) * interval '1 microsecond'
-    FROM due
-    WHERE interval_us IS NOT NULL
+           + (used_us + CASE WHEN is_admitted THEN weight * interval_us ELSE 0 END) * interval '1 microsecond'
+    FROM checked
+    WHERE interval_us IS NOT NULL AND (is_admitted OR used_us >= burst * interval_us)
 ),
 replaced AS (
     DELETE FROM pgqueue_limit_state
-    WHERE id = ANY (ARRAY (SELECT state_id FROM due WHERE interval_us IS NOT NULL))
+    WHERE id = ANY (ARRAY (
+        SELECT state_id
+        FROM checked
+        WHERE interval_us IS NOT NULL AND (is_admitted OR used_us >= burst * interval_us)
+    ))
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,

@@ -3,6 +3,9 @@
 A claim of limited jobs takes two statements in one transaction, FIND_KEYS (or LOCK_KEYS) and CLAIM_KEYS. The first one
 locks keys, the second one counts their open executions. They must not be one statement: its snapshot would be older
 than the lock, so it would not see the claim that the previous holder of the lock has just committed.
+
+A process can be frozen between the two, or its host can be lost without a word. So the first statement lets the server
+end the session, and free the keys, if it has been idle in this transaction for 5 s.
 """
 
 from typing import Final
@@ -26,6 +29,7 @@ FIND_KEYS: Final = """/* pgqueue:find_keys */
 WITH RECURSIVE visited AS (
     SELECT %(after_key)s::varchar COLLATE "C" AS limit_key, NULL::float8 AS due_seconds,
            1 AS place, 0 AS found, 0 AS visits
+    FROM set_config('idle_in_transaction_session_timeout', '5s', true)
     UNION ALL
     SELECT next.limit_key,
            date_part('epoch', next.run_after - statement_timestamp() - %(time_shift)s::interval),
@@ -82,6 +86,7 @@ WHERE visits > 0
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
 FROM unnest(%(limit_keys)s::varchar[]) WITH ORDINALITY AS given (limit_key, place)
+CROSS JOIN set_config('idle_in_transaction_session_timeout', '5s', true)
 WHERE pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))
 ORDER BY given.place
 """
@@ -99,7 +104,8 @@ ORDER BY given.place
 # token bucket of `burst` tokens: `interval_us` is the time in which a token comes back, and `full_at` the time at which
 # all have. All of it is in whole microseconds, because rounding would add up. A concurrency, an interval or a burst of
 # 0 means that there is none. A job that is heavier than the limit (an operator can lower limits) takes all of it. A
-# clock that goes back leaves `full_at` too late, so it is never later than an empty bucket needs.
+# clock that goes back leaves `full_at` too late, and so does an operator who raises the rate. It is never later than an
+# empty bucket needs. The statement then replaces the row, otherwise the bucket would not fill until the old time.
 #
 # Keys take turns: `round` is the number of the turn in which a job is claimed, with `share` jobs of its key. Of an
 # ordered key, only the job with the lowest id is claimed. Jobs without an order were added before its limit became
@@ -298,11 +304,13 @@ spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
     SELECT limit_key, statement_timestamp() + %(time_shift)s::interval + used_us * interval '1 microsecond'
     FROM result
-    WHERE is_taken AND interval_us IS NOT NULL
+    WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)
 ),
 replaced AS (
     DELETE FROM pgqueue_limit_state
-    WHERE id = ANY (ARRAY (SELECT state_id FROM result WHERE is_taken AND interval_us IS NOT NULL))
+    WHERE id = ANY (ARRAY (
+        SELECT state_id FROM result WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)
+    ))
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
@@ -401,6 +409,23 @@ WITH RECURSIVE lane AS (
 SELECT queue_name, priority,
        EXISTS (SELECT FROM pgqueue_limit_override) OR EXISTS (SELECT FROM pgqueue_pause WHERE kind = 'limit')
 FROM lane
+"""
+
+# Return the next ready jobs of a lane whose limit keys are in a range, and where the next page begins.
+#
+# Caller: lifecycle.limits.waiting_jobs(), page by page
+# Index:  pgqueue_job_limited
+WAITING_OF_KEYS: Final = """/* pgqueue:waiting_of_keys */
+SELECT id, task_name, limit_key, run_after
+FROM pgqueue_job
+WHERE state = 'ready'
+  AND limit_key IS NOT NULL
+  AND queue_name = %(queue_name)s
+  AND priority = %(priority)s
+  AND limit_key < %(end_key)s
+  AND (limit_key, run_after, id) > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+ORDER BY limit_key, run_after, id
+LIMIT %(limit)s
 """
 
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page

@@ -13,7 +13,14 @@ from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughp
 from .fleet import workers
 from .history import failures, throughput
 from .key_figures import limit_key, limit_keys
-from .limit_answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitWaitReason
+from .limit_answers import (
+    LimitFigures,
+    LimitKeyFigures,
+    LimitKeyPage,
+    LimitValues,
+    LimitWaitReason,
+    OverrideStats,
+)
 from .limit_figures import limits
 from .overall import lanes, overview, queue_figures, queues, tasks
 from .reasons import BusyTask, Reason, Why
@@ -33,8 +40,10 @@ __all__ = [
     "LimitFigures",
     "LimitKeyFigures",
     "LimitKeyPage",
+    "LimitValues",
     "LimitWaitReason",
     "Names",
+    "OverrideStats",
     "Overview",
     "PauseStats",
     "Point",

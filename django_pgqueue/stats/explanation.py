@@ -21,6 +21,7 @@ from .alias import connection_of
 from .answers import Count, PauseStats, WorkerStats
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .fleet import OpenGroup, Pauses, busy_groups, read_open_groups, read_workers
+from .limit_controls import controls_of
 from .limit_explanation import reason_of_limit
 from .ownership import read_ownership
 from .reasons import BusyTask, Reason, Why
@@ -194,6 +195,9 @@ def _of_queue(connection: Connection, row: Any) -> Why:
         return _paused(row, Reason.QUEUE_PAUSED, f"queue {row.queue_name}", pauses.of_queues[row.queue_name])
     if row.task_name in pauses.of_tasks:
         return _paused(row, Reason.TASK_PAUSED, f"task {in_words(row.task_name)}", pauses.of_tasks[row.task_name])
+    controls = None if row.limit_key is None else controls_of(connection, [row.limit_key])
+    if controls is not None and (pause := controls.pause_of(row.limit_key)) is not None:
+        return _paused(row, Reason.LIMIT_PAUSED, f"limit {in_words(pause.name)}", pause)
     open_groups = read_open_groups(connection)
     live = [worker for worker in read_workers(connection, open_groups) if worker.is_live]
     serving = Serving([worker for worker in live if worker.serves(row.queue_name)], open_groups)
@@ -204,9 +208,9 @@ def _of_queue(connection: Connection, row: Any) -> Why:
             f"{number_text(len(live), 'worker process')} run, and none of them serves the queue {row.queue_name}."
         )
         return _why(row, Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
-    if row.limit_key is None:
+    if controls is None:
         return _in_line(row, serving, _ahead(connection, row, serving.workers, pauses))
-    found = reason_of_limit(connection, row)
+    found = reason_of_limit(connection, row, controls)
     if found.reason is None:
         return _in_line(row, serving, found.ahead)
     return _why(row, found.reason, found.sentence, ahead=found.ahead, **found.fields)

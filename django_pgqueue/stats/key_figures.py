@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from django_pgqueue import registry
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import name_of
+from django_pgqueue.states import State
 
-from . import limit_queries
+from . import key_queries, limit_queries
 from .alias import connection_of
 from .answers import Count
 from .limit_answers import LimitKeyFigures, LimitKeyPage
+from .limit_controls import Controls, controls_of
 from .limit_ranges import KeyRange, columns, in_lanes, is_storable, range_of_key, ranges_of_limit
 from .limit_waits import KeyState, ReadyJob, next_of, wait_of
 from .limited_lanes import limited_lanes
@@ -62,7 +62,7 @@ def limit_keys(
 ) -> LimitKeyPage:
     """Return a page of the keys of a limit that have ready or running jobs.
 
-    Runs at most five read-only statements. Their cost is bounded, however many jobs and keys there are. Counting stops
+    Runs at most six read-only statements. Their cost is bounded, however many jobs and keys there are. Counting stops
     at 1,000 ready jobs of a key, and at 20,000 of all keys of the page.
 
     Args:
@@ -93,7 +93,7 @@ def limit_keys(
 def limit_key(limit_key: str, database: str | None = None) -> LimitKeyFigures:
     """Return the figures of one limit key, also if it has no jobs.
 
-    Runs at most four read-only statements. Their cost is bounded.
+    Runs at most five read-only statements. Their cost is bounded.
 
     Args:
         limit_key: The limit key of the jobs, such as "import:4711": the name of the limit, and the value after ":".
@@ -143,8 +143,9 @@ def _figures(connection: Connection, keys: Sequence[str], in_lane: Iterable[KeyI
         if key.oldest_seconds >= 0:
             oldest[key.limit_key].append(key.oldest_seconds)
     jobs, limit = _read_jobs(connection, found)
+    controls = controls_of(connection, keys)
     return [
-        _figures_of_key(state, jobs[state.limit_key], limit, max(oldest[state.limit_key], default=None))
+        _figures_of_key(state, controls, jobs[state.limit_key], limit, max(oldest[state.limit_key], default=None))
         for state in read_states(connection, keys)
     ]
 
@@ -160,7 +161,7 @@ def _read_jobs(connection: Connection, found: Sequence[KeyInLane]) -> tuple[dict
             "limit_keys": [key.limit_key for key in found],
             "limit": limit,
         }
-        for row in execute(connection, limit_queries.JOBS_OF_KEYS, params):
+        for row in execute(connection, key_queries.JOBS_OF_KEYS, params):
             jobs[row[0]].append(JobsOfKey(*row))
     return jobs, limit
 
@@ -168,22 +169,25 @@ def _read_jobs(connection: Connection, found: Sequence[KeyInLane]) -> tuple[dict
 def read_states(connection: Connection, keys: Sequence[str]) -> list[KeyState]:
     """Return what claims of these keys look at, in the order of the keys."""
     params = {"limit_keys": list(keys), "limit": JOBS_LIMIT, "shown": SHOWN_JOBS}
-    states = {row[0]: KeyState(*row) for row in execute(connection, limit_queries.STATES_OF_KEYS, params)}
+    states = {row[0]: KeyState(*row) for row in execute(connection, key_queries.STATES_OF_KEYS, params)}
     return [states[key] for key in keys]
 
 
 def _figures_of_key(
-    state: KeyState, jobs: Sequence[JobsOfKey], limit: int, oldest_due_seconds: float | None
+    state: KeyState, controls: Controls, jobs: Sequence[JobsOfKey], limit: int, oldest_due_seconds: float | None
 ) -> LimitKeyFigures:
-    declared = registry.limits().get(name_of(state.limit_key))
+    policy, pause = controls.policy_of(state.limit_key), controls.pause_of(state.limit_key)
     first = min(jobs, key=lambda each: each.order, default=None)
     next_job = wait = None
     if first is not None:
-        next_job = next_of(declared, state, ReadyJob(first.first_id, first.first_due_seconds, first.first_weight))
-        wait = wait_of(declared, state, next_job)
+        next_job = next_of(policy, state, ReadyJob(first.first_id, first.first_due_seconds, first.first_weight))
+        wait = wait_of(policy, pause, state, next_job)
     is_cut = any(each.due + each.later > limit for each in jobs)
     return LimitKeyFigures(
         limit_key=state.limit_key,
+        values=controls.values_of(state.limit_key),
+        override=controls.overrides.get(state.limit_key),
+        pause=pause,
         running=Count(min(state.running, JOBS_LIMIT), state.running <= JOBS_LIMIT),
         running_weight=state.running_weight,
         running_job_ids=tuple(state.running_job_ids or ()),
@@ -193,6 +197,6 @@ def _figures_of_key(
         waits_for=None if wait is None else wait.reason,
         next_start_seconds=None if wait is None else wait.seconds,
         next_job_id=None if next_job is None else next_job.job_id,
-        blocking_job_id=state.head_id if declared and declared.ordered and state.head_state != "ready" else None,
+        blocking_job_id=state.head_id if policy and policy.is_ordered and state.head_state != State.READY else None,
         held_until=state.held_until if state.is_held else None,
     )

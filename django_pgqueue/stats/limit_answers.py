@@ -8,12 +8,14 @@ from enum import StrEnum
 
 from django_pgqueue import limits
 
-from .answers import NONE, Count
+from .answers import NONE, Count, PauseStats
 
 
 class LimitWaitReason(StrEnum):
     """Reasons why the next job of a limit key has not started. The values are stable."""
 
+    PAUSED = "paused"
+    """An operator has paused the limit or the key."""
     UNDECLARED = "undeclared"
     """No task of this process declares the limit. Workers with the same code do not start the job."""
     BLOCKED_BY_DEAD = "blocked by dead"
@@ -33,6 +35,49 @@ class LimitWaitReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitValues:
+    """The values that claims of a limit or of one of its keys obey: those of the code, changed by overrides.
+
+    Attributes:
+        concurrency: Maximum jobs of a key that run at a time. None: no maximum. Of an ordered limit it is 1.
+        rate: Maximum starts of a key in a period, such as "100/m". None: no maximum.
+        burst: How many jobs of a key may start at once.
+        share: How many jobs of a key may start in one turn.
+        is_ordered: Whether the jobs of a key run one after the other.
+    """
+
+    concurrency: int | None
+    rate: str | None
+    burst: int
+    share: int
+    is_ordered: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverrideStats:
+    """The override of a limit or of one key that is in force. Fields that it does not set are None.
+
+    Attributes:
+        limit_key: The name of the limit, or the limit key.
+        concurrency, rate, burst, share: The values that it sets.
+        changed_at: When it was changed last.
+        until: When it ends. None if it lasts until somebody removes it.
+        by: Who has changed it.
+        reason: Why.
+    """
+
+    limit_key: str
+    concurrency: int | None
+    rate: str | None
+    burst: int | None
+    share: int | None
+    changed_at: datetime
+    until: datetime | None
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitFigures:
     """The jobs of one limit.
 
@@ -40,6 +85,11 @@ class LimitFigures:
         name: The name of the limit.
         declaration: What the tasks of this process declare, such as "stripe (rate 100/m, burst 10)". Empty if none of
             them declares this limit.
+        values: The values that keys without an override obey. None if no task of this process declares the limit.
+        override: The override of all its keys. None if there is none.
+        pause: The pause of all its keys. None if there is none.
+        overridden_keys: Limit keys with an override of their own.
+        paused_keys: Limit keys with a pause of their own.
         running: Open executions of its jobs, including prefetched ones.
         running_weight: The sum of their weights.
         due: Ready jobs that are due, whether the limit admits them or not.
@@ -51,6 +101,11 @@ class LimitFigures:
 
     name: str
     declaration: str
+    values: LimitValues | None = None
+    override: OverrideStats | None = None
+    pause: PauseStats | None = None
+    overridden_keys: Count = NONE
+    paused_keys: Count = NONE
     running: Count = NONE
     running_weight: int = 0
     due: Count = NONE
@@ -71,6 +126,9 @@ class LimitKeyFigures:
 
     Attributes:
         limit_key: The limit key in the rows of the jobs, such as "import:4711".
+        values: The values that its claims obey. None if no task of this process declares the limit.
+        override: The override of this key alone. None if there is none.
+        pause: The pause of the key or of its limit. None if there is none.
         running: Open executions of its jobs, including prefetched ones.
         running_weight: The sum of their weights.
         running_job_ids: The first of these jobs, at most 5.
@@ -86,6 +144,9 @@ class LimitKeyFigures:
     """
 
     limit_key: str
+    values: LimitValues | None = None
+    override: OverrideStats | None = None
+    pause: PauseStats | None = None
     running: Count = NONE
     running_weight: int = 0
     running_job_ids: tuple[int, ...] = field(default=())

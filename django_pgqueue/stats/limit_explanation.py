@@ -14,16 +14,18 @@ from typing import Any, Final, NamedTuple
 
 from django_pgqueue import registry
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import Limit, name_of
+from django_pgqueue.limit_policies import KeyPolicy
+from django_pgqueue.limits import name_of
 from django_pgqueue.registry import in_words
 from django_pgqueue.states import State
 
-from . import limit_queries
+from . import key_queries
 from .answers import NONE, Count
 from .depths import COUNT_LIMIT
 from .key_figures import read_states
 from .limit_answers import LimitWaitReason
-from .limit_waits import KeyState, ReadyJob, slots_of, wait_of
+from .limit_controls import Controls
+from .limit_waits import KeyState, ReadyJob, wait_of
 from .reasons import Reason
 from .sentences import jobs_ahead, time_text
 
@@ -48,17 +50,17 @@ class ReasonOfLimit(NamedTuple):
     """Further fields of `Why`."""
 
 
-def reason_of_limit(connection: Connection, row: Any) -> ReasonOfLimit:
+def reason_of_limit(connection: Connection, row: Any, controls: Controls) -> ReasonOfLimit:
     """Return why the limit of a due job does not admit it, and how many due jobs of its key come first.
 
-    `row` has the columns of JOB_WITH_LAST_EXECUTION.
+    `row` has the columns of JOB_WITH_LAST_EXECUTION. The key is not paused.
     """
-    limit = registry.limits().get(name_of(row.limit_key))
-    if limit is None:
+    policy = controls.policy_of(row.limit_key)
+    if policy is None:
         return ReasonOfLimit(Reason.LIMIT_UNDECLARED, NONE, _undeclared(row.limit_key))
     [state] = read_states(connection, [row.limit_key])
-    wait = wait_of(limit, state, ReadyJob(row.job_id, 0.0, row.limit_weight))
-    ahead = _ahead(connection, row, limit)
+    wait = wait_of(policy, None, state, ReadyJob(row.job_id, 0.0, row.limit_weight))
+    ahead = _ahead(connection, row, policy)
     if wait.reason is LimitWaitReason.WORKER:
         return ReasonOfLimit(None, ahead)
     reason = REASONS[wait.reason]
@@ -67,15 +69,15 @@ def reason_of_limit(connection: Connection, row: Any) -> ReasonOfLimit:
         return ReasonOfLimit(reason, ahead, sentence, {"blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
-        return ReasonOfLimit(reason, ahead, _slots(row, limit, state, ahead), {"running_job_ids": job_ids})
+        return ReasonOfLimit(reason, ahead, _slots(row, policy, state, ahead), {"running_job_ids": job_ids})
     admitted_at = row.seen_at + timedelta(seconds=wait.seconds)
-    sentence = _time_of(row, limit, reason, admitted_at, ahead)
+    sentence = _time_of(row, policy, reason, admitted_at, ahead)
     return ReasonOfLimit(reason, ahead, sentence, {"admitted_at": admitted_at})
 
 
-def _ahead(connection: Connection, row: Any, limit: Limit) -> Count:
+def _ahead(connection: Connection, row: Any, policy: KeyPolicy) -> Count:
     """Count the due jobs of the key that are claimed first in the lane; those before it, if the key is ordered."""
-    is_in_order = limit.ordered and row.limit_order is not None
+    is_in_order = policy.is_ordered and row.limit_order is not None
     params = {
         "queue_name": row.queue_name,
         "priority": row.priority,
@@ -84,7 +86,7 @@ def _ahead(connection: Connection, row: Any, limit: Limit) -> Count:
         "job_id": row.job_id,
         "limit": COUNT_LIMIT,
     }
-    statement = limit_queries.AHEAD_IN_ORDER if is_in_order else limit_queries.AHEAD_IN_KEY
+    statement = key_queries.AHEAD_IN_ORDER if is_in_order else key_queries.AHEAD_IN_KEY
     found = execute(connection, statement, params)[0][0]
     return Count(min(found, COUNT_LIMIT), found <= COUNT_LIMIT)
 
@@ -112,23 +114,24 @@ def _order(row: Any, state: KeyState) -> str:
     return f"{first}, and it is due."
 
 
-def _slots(row: Any, limit: Limit, state: KeyState, ahead: Count) -> str:
+def _slots(row: Any, policy: KeyPolicy, state: KeyState, ahead: Count) -> str:
     """Return which jobs use the slots of the key."""
     ids = list(state.running_job_ids or ())
     jobs = ", ".join(map(str, ids)) + (", …" if state.running > len(ids) else "")
     weight = f", and it takes {row.limit_weight}" if row.limit_weight > 1 else ""
+    used = f"{state.running_weight} of {policy.concurrency}"
     return (
-        f"It waits for a slot of its limit key {in_words(row.limit_key)}: {state.running_weight} of {slots_of(limit)} "
-        f"are in use ({'job' if len(ids) == 1 else 'jobs'} {jobs}){weight}{_behind(ahead)}."
+        f"It waits for a slot of its limit key {in_words(row.limit_key)}: {used} are in use "
+        f"({'job' if len(ids) == 1 else 'jobs'} {jobs}){weight}{_behind(ahead)}."
     )
 
 
-def _time_of(row: Any, limit: Limit, reason: Reason, admitted_at: datetime, ahead: Count) -> str:
+def _time_of(row: Any, policy: KeyPolicy, reason: Reason, admitted_at: datetime, ahead: Count) -> str:
     """Return when the hold ends, or when the rate admits the job."""
     key, at = in_words(row.limit_key), time_text(admitted_at)
     if reason is Reason.KEY_HELD:
         return f"Its limit key {key} is held until {at}, because a task raised Throttled{_behind(ahead)}."
-    return f"The rate {limit.rate} of its limit key {key} does not admit it before {at}{_behind(ahead)}."
+    return f"The rate {policy.rate} of its limit key {key} does not admit it before {at}{_behind(ahead)}."
 
 
 def _behind(ahead: Count) -> str:

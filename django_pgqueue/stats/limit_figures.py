@@ -14,6 +14,7 @@ from . import limit_queries
 from .alias import connection_of
 from .answers import Count
 from .limit_answers import LimitFigures
+from .limit_controls import read_controls
 from .limit_ranges import LaneRange, columns, range_around
 from .limited_lanes import limited_lanes
 
@@ -44,7 +45,7 @@ class Sums:
 def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     """Return the limits: how many jobs of each run, how many wait, and how many keys they have.
 
-    Runs at most six read-only statements, and three if no job with a limit is ready. Their cost is bounded, however
+    Runs at most seven read-only statements, and four if no job with a limit is ready. Their cost is bounded, however
     many jobs and keys there are: see `Count`. The counts are lower bounds if a limit has more than 10,000 ready jobs in
     a lane, or if all limits together have more than 20,000 ready jobs, 1,000 keys with ready jobs, or 500 held keys.
 
@@ -52,7 +53,8 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
-        The limits that tasks of this process declare, and those of ready jobs, running jobs and held keys, by name.
+        The limits that tasks of this process declare, and those of ready jobs, running jobs, held keys, overrides and
+        pauses, by name.
 
     Example:
         >>> [(limit.name, limit.running_weight, str(limit.due), str(limit.keys)) for limit in stats.limits()]
@@ -64,13 +66,20 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     all_run = sum(count for count, _ in running.values()) <= RUNNING_LIMIT
     held, all_held = _read_held(connection)
     sums, all_named = _read_ready(connection)
+    controls, all_controls = read_controls(connection)
+    overridden, paused = Counter(map(name_of, controls.overrides)), Counter(map(name_of, controls.pauses))
     found = []
-    for name in sorted({*declared, *running, *held, *sums}):
+    for name in sorted({*declared, *running, *held, *sums, *overridden, *paused}):
         count, weight = running.get(name, (0, 0))
         ready = sums.get(name) or Sums()
         figures = LimitFigures(
             name=name,
             declaration=str(declared[name]) if name in declared else "",
+            values=controls.values_of(name),
+            override=controls.overrides.get(name),
+            pause=controls.pauses.get(name),
+            overridden_keys=Count(overridden[name] - (name in controls.overrides), all_controls),
+            paused_keys=Count(paused[name] - (name in controls.pauses), all_controls),
             running=Count(count, all_run),
             running_weight=weight,
             due=Count(ready.due, all_named and not ready.jobs_are_cut),

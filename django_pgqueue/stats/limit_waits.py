@@ -16,7 +16,9 @@ from django_pgqueue.states import State
 from .limit_answers import LimitWaitReason
 
 if TYPE_CHECKING:
-    from django_pgqueue.limits import Limit
+    from django_pgqueue.limit_policies import KeyPolicy
+
+    from .answers import PauseStats
 
 
 class KeyState(NamedTuple):
@@ -61,46 +63,43 @@ class Wait(NamedTuple):
     seconds: float | None
 
 
-def next_of(limit: Limit | None, state: KeyState, first: ReadyJob) -> ReadyJob:
+def next_of(policy: KeyPolicy | None, state: KeyState, first: ReadyJob) -> ReadyJob:
     """Return the job of the key that starts next: of an ordered key that with the lowest id, of others the first."""
-    if limit is not None and limit.ordered and state.head_id is not None and state.head_state == State.READY:
+    if policy is not None and policy.is_ordered and state.head_id is not None and state.head_state == State.READY:
         return ReadyJob(state.head_id, state.head_due_seconds or 0.0, state.head_weight)
     return first
 
 
-def wait_of(limit: Limit | None, state: KeyState, job: ReadyJob) -> Wait:
+def wait_of(policy: KeyPolicy | None, pause: PauseStats | None, state: KeyState, job: ReadyJob) -> Wait:
     """Return what a ready job of a key waits for."""
-    if limit is None:
+    if pause is not None:
+        return Wait(LimitWaitReason.PAUSED, None)
+    if policy is None:
         return Wait(LimitWaitReason.UNDECLARED, None)
-    if limit.ordered and state.head_id not in (None, job.job_id):
+    if policy.is_ordered and state.head_id not in (None, job.job_id):
         is_dead = state.head_state == State.DEAD
         return Wait(LimitWaitReason.BLOCKED_BY_DEAD if is_dead else LimitWaitReason.ORDER, None)
-    slots = slots_of(limit)
-    weight = min(job.weight, heaviest(limit))
+    weight = min(job.weight, _heaviest(policy))
     times = {
         LimitWaitReason.NOT_DUE: job.due_seconds,
         LimitWaitReason.HOLD: state.held_seconds or 0.0,
-        LimitWaitReason.TOKEN: _token_seconds(limit, state, weight),
+        LimitWaitReason.TOKEN: _token_seconds(policy, state, weight),
     }
     last = max(times, key=times.__getitem__)
     is_later = times[LimitWaitReason.NOT_DUE] > 0 or times[LimitWaitReason.HOLD] > 0
-    if slots is not None and state.running_weight + weight > slots and not is_later:
+    if policy.concurrency is not None and state.running_weight + weight > policy.concurrency and not is_later:
         return Wait(LimitWaitReason.SLOT, None)
     return Wait(last, times[last]) if times[last] > 0 else Wait(LimitWaitReason.WORKER, 0.0)
 
 
-def slots_of(limit: Limit) -> int | None:
-    """Return how many slots a key has, or None if there is no maximum."""
-    return 1 if limit.ordered else limit.concurrency
-
-
-def heaviest(limit: Limit) -> int:
+def _heaviest(policy: KeyPolicy) -> int:
     """Return the slots and tokens that the heaviest job of a key takes. An operator can lower limits."""
-    return min(slots_of(limit) or MAX_NUMBER, MAX_NUMBER if limit.interval_seconds is None else limit.burst)
+    tokens = MAX_NUMBER if policy.interval_seconds is None else policy.burst
+    return min(MAX_NUMBER if policy.concurrency is None else policy.concurrency, tokens)
 
 
-def _token_seconds(limit: Limit, state: KeyState, weight: int) -> float:
-    if limit.interval_seconds is None:
+def _token_seconds(policy: KeyPolicy, state: KeyState, weight: int) -> float:
+    if policy.interval_seconds is None:
         return 0.0
-    used_seconds = min(max(state.full_seconds or 0.0, 0.0), limit.burst * limit.interval_seconds)
-    return used_seconds + (weight - limit.burst) * limit.interval_seconds
+    used_seconds = min(max(state.full_seconds or 0.0, 0.0), policy.burst * policy.interval_seconds)
+    return used_seconds + (weight - policy.burst) * policy.interval_seconds

@@ -219,13 +219,14 @@ FROM newest
 GROUP BY queue_name, task_name
 """
 
-# Return the pauses that have not ended.
+# Return the pauses of queues and tasks that have not ended.
 #
-# Cost: reads the whole table, which has one row for each paused queue or task
+# Cost: reads the whole table, which has one row for each paused queue, task, limit or limit key
 OPEN_PAUSES: Final = """/* pgqueue:open_pauses */
 SELECT kind, name, paused_at, CASE WHEN isfinite(paused_until) THEN paused_until END, paused_by, reason
 FROM pgqueue_pause
-WHERE paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval
+WHERE kind <> 'limit'
+  AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
 ORDER BY kind, name
 """
 

@@ -32,6 +32,8 @@ class Reason(StrEnum):
     RETRYING = "retrying"
     QUEUE_PAUSED = "queue paused"
     TASK_PAUSED = "task paused"
+    LIMIT_PAUSED = "limit paused"
+    """Its limit or its limit key is paused."""
     NO_WORKER = "no worker"
     QUEUE_NOT_SERVED = "queue not served"
     """Workers run, and none of them serves the queue."""
@@ -84,7 +86,8 @@ class Why:
         workers: How many live worker processes serve the queue.
         slots_busy, slots_total: The slots of these processes.
         busy_tasks: What occupies these slots, the longest first.
-        ahead: How many due jobs are claimed before it. For a job with a limit, those of its limit key alone.
+        ahead: How many due jobs are claimed before it. For a job with a limit, those of its limit key alone; of an
+            ordered key, all jobs that come first.
         limit_key: Its limit key, or None if it has no limit.
         admitted_at: When its limit admits it, if no job of its key comes first.
         blocking_job_id: The job of its ordered key that comes first.

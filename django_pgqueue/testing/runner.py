@@ -186,6 +186,7 @@ def _claim_limited(alias: str, lane: Lane, options: dict[str, Any]) -> tuple[lis
                 lifecycle.limits.claim_keys(connection, lane, keys, limit=1, free_slots=1, **options) if keys else None
             )
         waits = [key.due_seconds for key in found] + [result.due_seconds for result in (claim.results if claim else [])]
+        waits += [pause.seconds for key in locked if (pause := controls.pause_of(key)) is not None]
         wait_seconds = min(wait_seconds, *(left for left in waits if left is not None and left > 0), math.inf)
         if not found or (claim is not None and claim.claimed):
             return claim.claimed if claim is not None else [], wait_seconds

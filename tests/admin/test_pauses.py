@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from django_pgqueue import control, registry
 from django_pgqueue.admin import PauseAdmin
+from django_pgqueue.limits import Limit
 from django_pgqueue.models import Pause
 from django_pgqueue.task import Task
 from tests.app import tasks
@@ -70,6 +71,30 @@ def test_pause_form_task_is_stored_and_listed_by_name(operator: Client) -> None:
     operator.post(f"{LIST}add/", FORM | {"kind": "task", "name": tasks.noop.name})
     assert str(Pause.objects.get()) == f"task {tasks.noop.name}"
     assert tasks.noop.name.rpartition(".")[2] in operator.get(LIST).content.decode()
+
+
+def test_pause_of_limit_key_is_made_listed_shown_and_resumed(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_limits", {"stripe": Limit("stripe", key=str)})
+    job = make_job(limit_key="stripe:customer:7")
+    add_execution(make_job(limit_key="stripe:customer:8"), limit_key="stripe:customer:8", limit_weight=1)
+    control.pause("stripe")  # a queue with the name of the limit
+    operator.post(f"{LIST}add/", FORM | {"kind": "limit", "name": "stripe:customer:7"})
+    answer = operator.post(f"{LIST}add/", FORM | {"kind": "limit", "name": "stirpe"}, follow=True)
+    assert "has the limit &#x27;stirpe&#x27;: did you mean &#x27;stripe&#x27;?" in answer.content.decode()
+    page = operator.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+    assert "imit stripe:customer:7, paused" in page
+    assert "ueue stripe" not in page
+    pause = Pause.objects.get(kind="limit", name="stripe:customer:7")
+    assert "Limit stripe:customer:7 is resumed." in run_action(operator, "resume_selected", pause)
+    assert set(Pause.objects.values_list("kind", "name")) == {("queue", "stripe"), ("limit", "stirpe")}
+
+
+def test_pause_form_invalid_limit_key_is_refused(operator: Client) -> None:
+    answer = operator.post(f"{LIST}add/", FORM | {"kind": "limit", "name": "two words"})
+    assert "Invalid limit key: pass the name of a limit" in answer.content.decode()
+    assert not Pause.objects.exists()
 
 
 def test_pause_form_mistyped_queue_warns_and_pauses(operator: Client) -> None:

@@ -80,6 +80,7 @@ def test_key_starts_again_when_the_hold_has_ended(engine):
     assert sorted(claimed) == [throttled.job_id, throttled.job_id + 1]
 
 
+@pytest.mark.promise("throttled-together")
 def test_lost_execution_and_plain_job_hold_nothing(engine):
     add(engine, "rate:a")
     [lost] = claim(engine, RATE, "rate:a").claimed

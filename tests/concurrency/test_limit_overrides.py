@@ -55,6 +55,7 @@ def policy(connection, limit_key):
 # ------------------------------------------------------------------ which values count
 
 
+@pytest.mark.promise("limit-change-obeyed")
 def test_override_of_key_counts_before_the_one_of_its_limit(engine):
     jobs = add(engine, "ten:a", 9)
     others = add(engine, "ten:b", 9)
@@ -74,17 +75,17 @@ def test_override_sets_only_its_fields(engine):
 def test_override_of_ordered_limit_keeps_one_job_at_a_time(engine):
     first, _ = add(engine, "one:a", 2, order=1)
     engine.execute("INSERT INTO pgqueue_limit_override (limit_key, concurrency) VALUES ('one', 5)")
+    assert policy(engine, "one:a").concurrency == 1
     assert Lanes().take(engine) == [first]
 
 
 def test_override_adds_a_concurrency_while_jobs_run(engine):
     """The first claim counted nothing, so what it learned must not hide the running jobs from the next count."""
-    running = add(engine, "fair:a", 3)
+    jobs = add(engine, "fair:a", 5)
     lanes = Lanes()
-    assert lanes.take(engine) == running
-    waiting = add(engine, "fair:a", 2)
+    assert [lanes.take(engine, limit=1) for _ in range(3)] == [[job] for job in jobs[:3]]
     override(engine, "fair", concurrency=4)
-    assert lanes.take(engine) == waiting[:1]
+    assert lanes.take(engine) == jobs[3:4]
 
 
 def test_override_adds_a_rate(engine):
@@ -161,6 +162,7 @@ def test_prune_removes_overrides_that_ended_long_ago(engine):
 # ------------------------------------------------------------------ pauses
 
 
+@pytest.mark.promise("limit-pause")
 @pytest.mark.parametrize("name", ["ten", "ten:a"])
 def test_paused_key_is_left_out_and_others_go_on(engine, name):
     jobs, [other] = add(engine, "ten:a", 2), add(engine, "ten-b:a")
@@ -185,6 +187,7 @@ def test_pause_of_key_that_has_ended_by_itself_counts_for_nothing(engine, monkey
 def test_pause_of_queue_or_task_with_the_name_of_a_key_pauses_no_key(engine, kind):
     [job] = add(engine, "ten")
     lifecycle.pause(engine, kind, "ten")
+    override(engine, "ten", share=2)
     assert Lanes().take(engine) == [job]
 
 
@@ -223,6 +226,7 @@ def test_circle_passes_all_keys_of_a_paused_limit_in_one_step(engine):
 # ------------------------------------------------------------------ races and costs
 
 
+@pytest.mark.promise("limit-lowered")
 def test_lowered_limit_starts_nothing_until_fewer_run(engine, second):
     add(engine, "ten:a", 20)
     begun = claim_declared(engine, LIMITS["ten"])
@@ -250,6 +254,7 @@ def test_pause_commits_while_a_claim_holds_the_lock_of_the_key(engine, second, g
     assert (lanes.take(engine), Lanes().take(second)) == ([], [])
 
 
+@pytest.mark.promise("limit-change-obeyed")
 def test_pause_committed_after_the_lock_is_obeyed(engine, second, monkeypatch):
     add(engine, "ten:a", 4)
     override(engine, "ten:a", concurrency=3)

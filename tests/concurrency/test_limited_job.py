@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.db.statements import clock
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from tests import helpers
@@ -35,6 +36,15 @@ def test_claim_of_job_takes_only_a_free_slot(engine):
     assert ids(claim(engine, TWO, "two:a")) == []
     lifecycle.succeed(engine, helpers.succeeded(begun[0].key))
     assert claim_job(engine, first, TWO).claimed.job_id == first
+
+
+def test_claim_of_job_fills_a_bucket_that_is_full_too_late(engine):
+    """The clock went back, or an operator has raised the rate."""
+    engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '9 h')")
+    [job_id] = add(engine, "rate")
+    assert 59 < claim_job(engine, job_id, RATE).wait.token_seconds <= 60
+    clock.shift_seconds = 61.0
+    assert claim_job(engine, job_id, RATE).claimed.job_id == job_id
 
 
 def test_claim_of_heavy_job_waits_for_all_its_slots(engine):

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import pytest
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.limits import Limit
 from django_pgqueue.worker.claiming.limited_lanes import LimitedLanes
@@ -125,6 +126,17 @@ def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, m
     assert len(claiming.result()) == 1
 
 
+@pytest.mark.promise("limit-frozen-claim")
+@pytest.mark.parametrize("lock", [found, lambda connection: lifecycle.limits.lock_keys(connection, ["two:a"])])
+def test_frozen_process_does_not_keep_keys_locked(engine, lock):
+    """The server ends the session of a process that stays idle between the lock and the claim."""
+    add(engine, "two:a")
+    with engine.transaction():
+        lock(engine)
+        assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "5s"
+    assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "0"
+
+
 def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
     """The first session has locked the key, but has not counted. It must see what was committed before its lock."""
     add(engine, "two:a", 4)
@@ -135,6 +147,7 @@ def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
     assert ids(claim(engine, TWO)) == []
 
 
+@pytest.mark.promise("limit-slots")
 @pytest.mark.slow
 def test_sessions_at_once_never_exceed_limit(engine, new_connection):
     """Four sessions claim and complete for a while. Of each key, at most two executions are open at each instant."""
@@ -176,6 +189,7 @@ def test_rate_admits_burst_and_then_a_token_at_a_time(engine):
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state") == 1
 
 
+@pytest.mark.promise("limit-rate")
 def test_rate_in_every_window_is_at_most_rate_and_burst(engine):
     add(engine, "rate", 40)
     helpers.wait_until(
@@ -200,10 +214,11 @@ def test_weight_spends_several_tokens(engine):
 
 def test_clock_that_goes_back_delays_by_an_empty_bucket_at_most(engine):
     engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '1 h')")
-    [job_id] = add(engine, "rate")
-    [result] = claim(engine, RATE).results
-    assert 0.04 < result.due_seconds <= 0.05
-    engine.execute("UPDATE pgqueue_limit_state SET full_at = now() - interval '1 h'")
+    [job_id, _] = add(engine, "rate", 2)
+    for _ in range(2):
+        [result] = claim(engine, RATE).results
+        assert 0.0 < result.due_seconds <= 0.05
+    clock.shift_seconds = 0.05
     assert ids(claim(engine, RATE)) == [job_id]
 
 
@@ -257,6 +272,7 @@ def test_claim_whose_state_is_pruned_meanwhile_spends_its_token(engine, second, 
 # ------------------------------------------------------------------ order
 
 
+@pytest.mark.promise("limit-order")
 def test_ordered_key_runs_in_order_of_ids_with_retries(engine):
     first, second, third = add(engine, "one:a", 3, order=1)
     assert ids(claim(engine, ONE_BY_ONE)) == [first]
@@ -281,6 +297,7 @@ def test_ordered_key_waits_for_running_job_without_execution(engine):
     assert ids(claim(engine, ONE_BY_ONE)) == []
 
 
+@pytest.mark.promise("limit-order")
 @pytest.mark.parametrize(("order", "limit", "goes_on"), [(1, ONE_BY_ONE, True), (2, BLOCKED, False)])
 def test_dead_job_blocks_its_key_or_not(engine, order, limit, goes_on):
     first, second = add(engine, "one:a", 2, order=order)

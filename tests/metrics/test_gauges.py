@@ -8,13 +8,16 @@ from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.db import OperationalError
 from django.test import RequestFactory
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import Limit, lifecycle, registry, stats
 from django_pgqueue.metrics import collect, gauges, metrics_view, render, view
 from django_pgqueue.states import Pausable
-from django_pgqueue.stats import depths
+from django_pgqueue.stats import depths, limit_figures
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker
 from tests.stats.conftest import connection as connection
+from tests.stats.limited_jobs import add as add_limited
+from tests.stats.limited_jobs import claim as claim_limited
+from tests.stats.limited_jobs import throttle
 
 TOKEN = "0123456789abcdef"
 
@@ -88,6 +91,65 @@ def test_gauges_of_capped_count_say_so(connection, mail, monkeypatch):
     monkeypatch.setattr(depths, "COUNT_LIMIT", 2)
     found = readings()
     assert (found["pgqueue_jobs"]["mail", "due"], found["pgqueue_jobs_capped"]["mail", "due"]) == (2, 1)
+
+
+LIMITS = {name: Limit(name, key="{key}", concurrency=1) for name in ("exports", "imports", "other")}
+
+
+def of_limits():
+    return {name: samples for name, samples in readings().items() if name.startswith("pgqueue_limit_")}
+
+
+@pytest.mark.promise("limit-gauges-bounded")
+def test_gauges_show_the_limits_that_tasks_declare(connection, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", LIMITS)
+    for key, delay in (
+        ("imports:1", -90.0),
+        ("imports:1", 0.0),
+        ("imports:2", 3600.0),
+        ("gone:1", -30.0),
+        ("old:1", -30.0),
+    ):
+        add_limited(key, delay=delay)
+    found = of_limits()
+    assert found["pgqueue_limit_jobs"]["imports", "due"] == 2
+    assert found["pgqueue_limit_jobs"]["imports", "scheduled"] == 1
+    assert (found["pgqueue_limit_keys"]["imports",], found["pgqueue_limit_keys"]["exports",]) == (2, 0)
+    assert 90 <= found["pgqueue_limit_oldest_due_seconds"]["imports",] < 100
+    assert found["pgqueue_limit_jobs_capped"]["imports",] == 0
+    assert set(found["pgqueue_limit_keys"]) == {("exports",), ("imports",), ("other",)}
+    assert found["pgqueue_limit_keys"]["other",] == 2, "the limits that no task declares"
+    assert 30 <= found["pgqueue_limit_oldest_due_seconds"]["other",] < 40
+
+
+def test_gauges_show_running_weights_and_held_keys(connection, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", {"imports": Limit("imports", key="{key}", concurrency=9)})
+    add_limited("imports:1", limit_weight=4)
+    add_limited("imports:2", limit_weight=3)
+    [first] = claim_limited("imports:1")
+    claim_limited("imports:2")
+    throttle(first, 60.0)
+    found = of_limits()
+    assert found["pgqueue_limit_running_weight"] == {("imports",): 3}
+    assert found["pgqueue_limit_keys_held"] == {("imports",): 1}
+
+
+@pytest.mark.promise("limit-gauges-bounded")
+def test_gauges_of_limits_beyond_a_bound_are_summed_up(connection, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", LIMITS)
+    monkeypatch.setattr(gauges, "LIMITS_LIMIT", 1)
+    monkeypatch.setattr(limit_figures, "JOBS_LIMIT", 2)
+    add_limited("imports:1", 5)
+    add_limited("exports:1")
+    found = of_limits()
+    assert set(found["pgqueue_limit_keys"]) == {("exports",), ("other",)}
+    assert found["pgqueue_limit_jobs_capped"] == {("exports",): 0, ("other",): 1}
+
+
+def test_gauges_without_a_declared_limit_read_nothing_about_limits(connection, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", {})
+    monkeypatch.setattr(stats, "limits", None)
+    assert set(map(len, of_limits().values())) == {0}
 
 
 def test_gauges_without_statistics_have_no_finished_jobs(mail, settings):

@@ -22,6 +22,7 @@ from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
 from django_pgqueue.limits import Limit
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
@@ -40,7 +41,7 @@ EVERYBODY = {"SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS"}
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "LOCK_KEY_OF_JOB", "OLD_JOBS", "OLD_JOBS_OF_TASK",
-    "LANES", "LIMITED_LANES", "FIND_KEYS", "KEY_CONTROLS", "FAILING_KEYS",
+    "LANES", "LIMITED_LANES", "FIND_KEYS", "KEY_CONTROLS", "WAITING_OF_KEYS", "FAILING_KEYS",
     "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "READY_LIMITED_CALLS",
@@ -266,6 +267,14 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
             job.refresh_from_db()
             assert job.retry()
             assert Job.objects.filter(pk=job.pk).cancel() == 1
+            override_limit("stripe", rate="5/m")
+            override_limit("stripe", burst=2)
+            superuser.execute(
+                "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
+                "VALUES ('stripe', now(), now() + interval '1 h')"
+            )
+            assert end_hold("stripe")
+            assert restore_limit("stripe")
     finally:
         superuser.execute(f"REVOKE {made_roles.group('enqueuer')} FROM {made_roles.user('operator')}")
 

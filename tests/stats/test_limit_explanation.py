@@ -11,6 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
 from tests import helpers
 from tests.stats.limited_jobs import LIMITS, add, claim, die, throttle
@@ -65,7 +66,7 @@ def test_why_of_ordered_key_names_the_job_that_comes_first():
     first, second, third = add("one:a", 3)
     assert_why(third, Reason.KEY_ORDER, f"Job {first} of the same ordered key one:a", "and it is due.", ahead=Count(2))
     [job] = claim("one:a")
-    assert_why(second, Reason.KEY_ORDER, "and it is running.", blocking_job_id=first)
+    assert_why(second, Reason.KEY_ORDER, "and it is running.", blocking_job_id=first, ahead=Count(1))
     lifecycle.fail(connection, helpers.failed(job.key, 500.0))
     assert_why(second, Reason.KEY_ORDER, "and it is due at", blocking_job_id=first)
 
@@ -74,6 +75,22 @@ def test_why_behind_dead_job_of_ordered_key_says_what_to_do():
     first, second = add("block:a", 2)
     die(claim("block:a")[0])
     assert_why(second, Reason.BLOCKED_BY_DEAD, f"Job {first}", "retry or delete it.", blocking_job_id=first)
+
+
+@pytest.mark.parametrize("limit_key", ["two", "two:a"])
+def test_why_of_paused_key_names_the_operator(limit_key):
+    [job_id] = add("two:a")
+    lifecycle.pause(connection, Pausable.LIMIT, limit_key, paused_by="anna", reason="a wrong import")
+    words = f"An operator has paused the limit {limit_key}: a wrong import (by anna, since"
+    found = assert_why(job_id, Reason.LIMIT_PAUSED, words)
+    assert found.pause is not None and found.pause.kind is Pausable.LIMIT
+
+
+def test_why_names_the_values_that_an_operator_has_set():
+    *_, third = add("two:a", 3)
+    claim("two:a")
+    lifecycle.limit_overrides.override(connection, "two", {"concurrency": 1})
+    assert_why(third, Reason.LIMIT_SLOTS, "2 of 1 are in use")
 
 
 def test_why_of_undeclared_limit_suggests_a_similar_name():

@@ -121,6 +121,19 @@ def test_filters_count_jobs_of_both_kinds_once():
     assert not Job.objects.ready().filter(queue_name="other").exists()
 
 
+@pytest.mark.usefixtures("jobs")
+def test_filters_ask_for_each_kind(django_assert_num_queries):
+    jobs = Job.objects.ready().filter(queue_name="mail").order_by("pk")
+    with django_assert_num_queries(2):
+        jobs.count()
+    with django_assert_num_queries(1):
+        jobs.exists()
+    with django_assert_num_queries(2):
+        jobs.filter(limit_key__isnull=False).exists()
+    with django_assert_num_queries(1):
+        Job.objects.filter(queue_name="mail").count()
+
+
 @pytest.mark.parametrize(("word", "places"), [("due", [0, 1, 2, 5]), ("scheduled", [3, 4]), ("ready", range(6))])
 def test_search_finds_jobs_with_limit(jobs, word, places):
     found = find(Filters(words=(word,), alias="default"), 10)

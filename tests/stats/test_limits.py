@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
@@ -11,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from django_pgqueue import lifecycle, registry, stats
-from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import name_of
+from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
 from tests import helpers
+from tests.documents import plain, table
 from tests.stats.limited_jobs import LIMITS, add, claim, die, throttle
 
 pytestmark = pytest.mark.django_db
@@ -40,7 +42,8 @@ def keys(name: str, **options: Any) -> list[str]:
 def test_limits_without_jobs_are_the_declared_ones():
     found = stats.limits()
     assert [limit.name for limit in found] == sorted(LIMITS)
-    assert figures("two") == stats.LimitFigures(name="two", declaration="two (key {key}, concurrency 2)")
+    values = stats.LimitValues(concurrency=2, rate=None, burst=1, share=1, is_ordered=False)
+    assert figures("two") == stats.LimitFigures(name="two", declaration="two (key {key}, concurrency 2)", values=values)
 
 
 def test_limits_count_running_due_and_later_jobs_and_keys():
@@ -129,6 +132,15 @@ def test_pages_of_keys_contain_each_key_once_in_order():
     assert found == ["two", *expected]
 
 
+def test_page_of_one_lane_says_where_the_next_begins():
+    for key in ("two:a", "two:b", "two:c"):
+        add(key)
+    page = stats.limit_keys("two", count=2)
+    assert ([key.limit_key for key in page.keys], page.next_after) == (["two:a", "two:b"], "two:b")
+    page = stats.limit_keys("two", count=2, after="two:b")
+    assert ([key.limit_key for key in page.keys], page.next_after) == (["two:c"], None)
+
+
 def test_keys_that_only_run_are_listed():
     [job_id] = add("two:a")
     claim("two:a")
@@ -177,10 +189,11 @@ def assert_waits(limit_key: str, reason: LimitWaitReason, seconds: float | None,
     assert (key.waits_for, key.next_job_id) == (reason, job_id)
     assert key.next_start_seconds == (None if seconds is None else pytest.approx(seconds, abs=5.0))
     assert {name: getattr(key, name) for name in fields} == fields
-    if limit := LIMITS.get(key.name):
+    if key.name in LIMITS and reason is not LimitWaitReason.PAUSED:
         lifecycle.limited_job.lock_key_of(connection, job_id)
+        policy = lifecycle.limit_overrides.controls_of(connection, [limit_key]).policy_of(limit_key, LIMITS[key.name])
         claimed, wait = lifecycle.limited_job.claim_limited_job(
-            connection, job_id, limit_key, policy_of(limit), worker_id=1, lease_seconds=30.0, only_due=True
+            connection, job_id, limit_key, policy, worker_id=1, lease_seconds=30.0, only_due=True
         )
         assert (claimed is not None) == (reason is LimitWaitReason.WORKER)
         if wait is not None and reason in (LimitWaitReason.HOLD, LimitWaitReason.TOKEN):
@@ -192,6 +205,7 @@ def test_key_whose_limit_admits_a_job_waits_for_a_worker():
     assert_waits("two:a", LimitWaitReason.WORKER, 0.0, add("two:a", 2)[0])
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_key_without_free_slot_waits_for_a_slot():
     first, second, third = add("two:a", 3)
     claim("two:a")
@@ -207,6 +221,7 @@ def test_key_without_slots_for_a_heavy_job_waits_for_a_slot():
     assert_waits("heavy", LimitWaitReason.WORKER, 0.0, heavy)
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_key_without_token_waits_for_it():
     *_, third = add("rate:a", 3)
     claim("rate:a")
@@ -220,10 +235,12 @@ def test_key_waits_until_the_tokens_of_a_heavy_job_are_back():
     assert_waits("heavy", LimitWaitReason.TOKEN, 20.0, heavy)
 
 
+@pytest.mark.promise("stats-limit-waits")
 def test_held_key_waits_for_the_end_of_the_hold():
-    _, second = add("two:a", 2)
-    throttle(claim("two:a", 1)[0], 600.0)
-    assert_waits("two:a", LimitWaitReason.HOLD, 600.0, second)
+    *_, third = add("two:a", 3)
+    for job, seconds in zip(claim("two:a"), (600.0, 60.0), strict=True):
+        throttle(job, seconds)
+    assert_waits("two:a", LimitWaitReason.HOLD, 600.0, third)
     assert stats.limit_key("two:a").held_until is not None
 
 
@@ -247,6 +264,13 @@ def test_next_job_of_key_has_the_highest_priority():
     assert_waits("two:a", LimitWaitReason.WORKER, 0.0, high)
 
 
+def test_due_job_of_low_priority_is_before_a_later_job_of_high_priority():
+    [due] = add("two:a", priority=-1)
+    add("two:a", delay=60.0, priority=1)
+    assert_waits("two:a", LimitWaitReason.WORKER, 0.0, due)
+
+
+@pytest.mark.promise("stats-limit-waits")
 def test_ordered_key_waits_for_the_running_job():
     first, second = add("one:a", 2)
     claim("one:a")
@@ -272,6 +296,87 @@ def test_ordered_key_with_dead_job_waits_for_an_operator():
 
 def test_key_of_undeclared_limit_says_so():
     assert_waits("other:a", LimitWaitReason.UNDECLARED, None, add("other:a")[0])
+
+
+def test_guide_lists_every_reason():
+    assert [plain(row[0]) for row in table("docs/guides/limits.md", "`waits_for`")] == list(LimitWaitReason)
+
+
+# ------------------------------------------------------------------ overrides and pauses
+
+
+def override(limit_key: str, **given: Any) -> None:
+    options = {name: given.pop(name) for name in ("for_seconds", "changed_by", "reason") if name in given}
+    lifecycle.limit_overrides.override(connection, limit_key, given, **options)
+
+
+def test_limits_show_what_operators_have_changed():
+    override("rate", rate="2/h", burst=4, changed_by="anna", reason="a slow partner", for_seconds=600.0)
+    override("rate:a", burst=3)
+    override("gone", share=2)
+    lifecycle.pause(connection, Pausable.LIMIT, "rate", paused_by="ben", reason="an outage", for_seconds=60.0)
+    for key in ("rate:a", "rate:b"):
+        lifecycle.pause(connection, Pausable.LIMIT, key)
+    found = figures("rate")
+    assert found.values == stats.LimitValues(concurrency=None, rate="2/h", burst=4, share=1, is_ordered=False)
+    assert found.override is not None and found.pause is not None
+    assert (found.override.rate, found.override.concurrency) == ("2/h", None)
+    assert (found.override.by, found.override.reason) == ("anna", "a slow partner")
+    assert found.override.until - found.override.changed_at == timedelta(seconds=600)
+    assert (found.pause.name, found.pause.by, found.pause.reason) == ("rate", "ben", "an outage")
+    assert (found.overridden_keys, found.paused_keys) == (Count(1), Count(2))
+    assert figures("gone").values is None and figures("gone").override is not None
+
+
+def test_override_and_pause_that_have_ended_are_not_shown():
+    override("two", concurrency=9, for_seconds=-1.0)
+    lifecycle.pause(connection, Pausable.LIMIT, "two", for_seconds=-1.0)
+    found = figures("two")
+    assert (found.override, found.pause) == (None, None)
+    assert found.values is not None and found.values.concurrency == 2
+    key = stats.limit_key("two:a")
+    assert (key.override, key.pause) == (None, None)
+
+
+def test_key_shows_its_own_override_and_the_pause_that_ends_last():
+    override("two", concurrency=9, share=5)
+    override("two:a", concurrency=3)
+    lifecycle.pause(connection, Pausable.LIMIT, "two:a", for_seconds=60.0)
+    lifecycle.pause(connection, Pausable.LIMIT, "two", for_seconds=600.0)
+    add("two:a")
+    [key] = stats.limit_keys("two").keys
+    assert key.values == stats.LimitValues(concurrency=3, rate=None, burst=1, share=5, is_ordered=False)
+    assert key.override is not None and (key.override.limit_key, key.override.concurrency) == ("two:a", 3)
+    assert key.pause is not None and key.pause.name == "two"
+    lifecycle.pause(connection, Pausable.LIMIT, "two:a")
+    assert stats.limit_key("two:a").pause.name == "two:a"
+    assert stats.limit_key("two:b").override is None
+
+
+@pytest.mark.promise("stats-limit-waits")
+@pytest.mark.parametrize("limit_key", ["two", "two:a"])
+def test_paused_key_waits_for_the_end_of_the_pause(limit_key):
+    [job_id] = add("two:a")
+    lifecycle.pause(connection, Pausable.LIMIT, limit_key)
+    assert_waits("two:a", LimitWaitReason.PAUSED, None, job_id)
+
+
+@pytest.mark.promise("stats-limit-waits")
+def test_key_waits_as_its_override_says():
+    *_, third = add("two:a", 3)
+    claim("two:a")
+    override("two:a", concurrency=3)
+    assert_waits("two:a", LimitWaitReason.WORKER, 0.0, third)
+
+
+def test_job_heavier_than_an_override_waits_until_it_runs_alone():
+    [first] = add("heavy")
+    claim("heavy", 1)
+    [heavy] = add("heavy", limit_weight=10)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE pgqueue_limit_state SET full_at = full_at - interval '1 h'")
+    override("heavy", concurrency=2)
+    assert_waits("heavy", LimitWaitReason.SLOT, None, heavy, running_job_ids=(first,))
 
 
 # ------------------------------------------------------------------ ranges

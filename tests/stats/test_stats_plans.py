@@ -103,6 +103,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
             "pgqueue_job_ordered",
         },
     ),
+    "CONTROLS_OF_KEYS": ({"names": KEYS}, {"pgqueue_limit_override_key", "pgqueue_pause_name"}),
     "AHEAD_IN_KEY": (AHEAD, {"pgqueue_job_limited"}),
     "AHEAD_IN_ORDER": ({"limit_key": "limit:1", "job_id": 10**9, "limit": LIMIT}, {"pgqueue_job_ordered"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
@@ -183,8 +184,17 @@ def test_plan_of_stats_reads_a_bounded_number_of_rows(plans, name):
 
 def test_every_statement_on_large_tables_has_a_case():
     """The others read small tables such as `pgqueue_pause` and `pgqueue_worker`, or ids and names."""
-    small = {"RECORDED_INSTALLATIONS", "SERVER_IDENTIFIER"}
-    others = small | {"OPEN_PAUSES", "WORKERS", "DATABASE_TIME", "NAMES", "FIRST_ID", "LAST_ID", "FIRST_ID_SINCE"}
+    small = {"RECORDED_INSTALLATIONS", "SERVER_IDENTIFIER", "LIMIT_CONTROLS"}
+    others = small | {
+        "OPEN_PAUSES",
+        "WORKERS",
+        "LIMIT_CONTROLS",
+        "DATABASE_TIME",
+        "NAMES",
+        "FIRST_ID",
+        "LAST_ID",
+        "FIRST_ID_SINCE",
+    }
     assert {name.partition(" ")[0] for name in CASES} | others == set(READING)
 
 

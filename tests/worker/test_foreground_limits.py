@@ -10,7 +10,8 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import control, lifecycle, registry
+from django_pgqueue.limit_control import override_limit
 from django_pgqueue.limits import Limit
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
@@ -83,6 +84,25 @@ def test_run_says_that_the_key_is_held(engine):
     run(first)
     assert "a task has raised Throttled, which holds the key for 60 s more." in refused(second)
     assert "a task has raised Throttled, which holds the key for 60 s more." in refused(first)
+
+
+def test_run_uses_overrides(engine):
+    first, second, third = add(engine, "two", 3)
+    override_limit("two", rate="1/h")
+    run(first)
+    assert "its next token of the rate 1/h will be there in 3600 s." in refused(second)
+    override_limit("two", rate=None, concurrency=1)
+    claim(engine, TWO, "two", count=1)
+    assert "1 of 1 slots are in use" in refused(third)
+
+
+@pytest.mark.parametrize(("by", "words"), [("ada\x1b", r"paused by ada\x1b: resume it"), ("", "is paused: resume it")])
+def test_run_says_who_has_paused_the_key(engine, by, words):
+    [job_id] = add(engine, "one:a")
+    control.pause(limit_key="one", by=by)
+    assert words in refused(job_id)
+    control.resume(limit_key="one")
+    run(job_id)
 
 
 def test_run_of_job_with_unknown_limit_says_so(engine):

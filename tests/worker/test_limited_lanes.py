@@ -68,6 +68,7 @@ def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, mak
     assert 3 <= sum(kind is True for kind in kinds[1:]) <= 5
 
 
+@pytest.mark.promise("limit-turns")
 def test_small_key_waits_for_one_round_behind_a_large_one(engine, make_fetcher):
     add(engine, "fair:large", 500)
     small = add(engine, "fair:small", 3)

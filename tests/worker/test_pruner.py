@@ -295,6 +295,17 @@ def test_maintenance_states_of_full_limit_keys_are_all_removed(maintenance, engi
     assert helpers.scalar(engine, "SELECT string_agg(limit_key, '') FROM pgqueue_limit_state") == "used"
 
 
+def test_maintenance_overrides_that_ended_long_ago_are_removed(maintenance, engine):
+    engine.execute(
+        "INSERT INTO pgqueue_limit_override (limit_key, share, valid_until) "
+        "VALUES ('old', 2, '2001-01-01'), ('ended', 2, now()), ('stays', 2, NULL)"
+    )
+    duty_of(maintenance, "overrides").due_at = 0.0
+    maintenance.tick()
+    left = "SELECT string_agg(limit_key, ' ' ORDER BY limit_key) FROM pgqueue_limit_override"
+    assert helpers.scalar(engine, left) == "ended stays"
+
+
 def test_maintenance_completed_rescue_reports_its_age(maintenance, monkeypatch):
     monkeypatch.setattr(module, "health_memory", HealthMemory())
     rescue = duty_of(maintenance, "rescue").function

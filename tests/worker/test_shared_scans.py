@@ -190,4 +190,4 @@ def test_next_scan_constant_notifications_scan_is_due():
 def test_next_scan_without_siblings_keeps_the_intervals(make_fetcher):
     own_next_scan = NextScan(Lanes([]))
     assert [own_next_scan.after(seconds) for seconds in module.IDLE_PAUSES_SECONDS] == list(module.IDLE_PAUSES_SECONDS)
-    assert own_next_scan.take_moment() is None
+    assert own_next_scan.take_moment(0) is None

@@ -19,6 +19,7 @@ from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
 from django_pgqueue.management.subcommands.health_command import HEALTH
 from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE
 from django_pgqueue.management.subcommands.jobs_command import JOBS
+from django_pgqueue.management.subcommands.limits_command import LIMITS
 from django_pgqueue.management.subcommands.prune_command import PRUNE
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
 from django_pgqueue.management.subcommands.queues_command import QUEUES
@@ -42,6 +43,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     JOBS,
     DEAD,
     QUEUES,
+    LIMITS,
     SCHEDULES,
     WORKERS,
     TASKS,

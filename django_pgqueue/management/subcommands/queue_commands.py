@@ -1,4 +1,4 @@
-"""`manage.py pgqueue pause|resume|drain|clear`: stop, resume and empty a queue or a task from a shell.
+"""`manage.py pgqueue pause|resume|drain|clear`: stop, resume and empty a queue, a task or a limit from a shell.
 
 Each subcommand calls the function of `control` that has its name.
 """
@@ -15,6 +15,7 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 
 from django_pgqueue import control
+from django_pgqueue.control_targets import UnknownLimitWarning
 from django_pgqueue.queues import UnknownQueueWarning
 
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
@@ -25,9 +26,10 @@ Act = Callable[[Target, Options, OutputWrapper], None]
 
 
 def _add_target(parser: ArgumentParser) -> None:
-    """Add the arguments that name the queue or the task."""
+    """Add the arguments that name the queue, the task or the limit."""
     parser.add_argument("queue", nargs="?", help="Name of the queue.")
     parser.add_argument("--task", metavar="NAME", help="Name of a task, instead of a queue.")
+    parser.add_argument("--limit-key", metavar="KEY", help="Name of a limit, or one of its keys, instead of a queue.")
     add_database(parser)
 
 
@@ -57,16 +59,18 @@ def _add_clear(parser: ArgumentParser) -> None:
 
 
 def _call(act: Act, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    """Call an operation, and write to `stderr` at once if the name of the queue may be mistyped.
+    """Call an operation, and write to `stderr` at once if the name of the queue or the limit may be mistyped.
 
     Raise `CommandError` for invalid arguments, or if jobs still run after `drain --timeout`.
     """
-    if (options["queue"] is None) == (options["task"] is None):
-        raise UsageError("Pass either the name of a queue, or --task with the name of a task.")
-    target = {"queue_name": options["queue"], "task": options["task"], "database": database_alias(options)}
+    target = {"queue_name": options["queue"], "task": options["task"], "limit_key": options["limit_key"]}
+    if list(target.values()).count(None) != 2:
+        raise UsageError("Pass either the name of a queue, --task with the name of a task, or --limit-key.")
+    target["database"] = database_alias(options)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", UnknownQueueWarning)
+            warnings.simplefilter("always", UnknownLimitWarning)
             warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
             act(target, options, stdout)
     except (TypeError, ValueError) as error:
@@ -74,7 +78,7 @@ def _call(act: Act, options: Options, stdout: OutputWrapper, stderr: OutputWrapp
 
 
 def _pause(target: Target, options: Options, stdout: OutputWrapper) -> None:
-    control.pause(**target, until=_until(options["until"]), reason=options["reason"], by=user_name())
+    control.pause(**target, until=end_of(options["until"]), reason=options["reason"], by=user_name())
     stdout.write(f"Paused. {control.waiting(**target).count():,} jobs are waiting.")
 
 
@@ -97,7 +101,8 @@ def _clear(target: Target, options: Options, stdout: OutputWrapper) -> None:
         stdout.write(f"Cancelled {control.clear(**target):,} jobs.")
 
 
-def _until(text: str | None) -> timedelta | datetime | None:
+def end_of(text: str | None) -> timedelta | datetime | None:
+    """Return the end in the text of `--until`."""
     at = None if text is None else time_of("--until", text)
     if isinstance(at, datetime) and at <= datetime.now(UTC):
         raise ValueError(f"Invalid --until {text!r}: this time is in the past")
@@ -105,12 +110,21 @@ def _until(text: str | None) -> timedelta | datetime | None:
 
 
 PAUSE = Subcommand(
-    "pause", "Pause a queue or a task: its jobs wait, running ones continue.", _add_pause, partial(_call, _pause)
+    "pause",
+    "Pause a queue, a task or a limit: its jobs wait, running ones continue.",
+    _add_pause,
+    partial(_call, _pause),
 )
-RESUME = Subcommand("resume", "End the pause of a queue or a task.", _add_target, partial(_call, _resume))
+RESUME = Subcommand("resume", "End the pause of a queue, a task or a limit.", _add_target, partial(_call, _resume))
 DRAIN = Subcommand(
-    "drain", "Pause a queue or a task, and wait until none of its jobs is running.", _add_drain, partial(_call, _drain)
+    "drain",
+    "Pause a queue, a task or a limit, and wait until none of its jobs is running.",
+    _add_drain,
+    partial(_call, _drain),
 )
 CLEAR = Subcommand(
-    "clear", "Cancel all waiting jobs of a queue or a task, also those due later.", _add_clear, partial(_call, _clear)
+    "clear",
+    "Cancel all waiting jobs of a queue, a task or a limit, also those due later.",
+    _add_clear,
+    partial(_call, _clear),
 )

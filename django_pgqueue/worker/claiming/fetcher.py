@@ -147,7 +147,7 @@ class Fetcher(Service):
         self._release_waiting(time.monotonic() - WAIT_LIMIT_SECONDS)
         room = self._room()
         self._report_room(room)
-        moment, announced = self._follow_up.take_moment(), self._announced
+        moment, announced = self._follow_up.take_moment(self.in_flight.free_slots), self._announced
         if room <= 0:
             return self._seconds_until_room()
         if not self._claim_announced():

@@ -8,6 +8,10 @@ change: a token of a rate comes back, a job is due, or a running job ends.
 A key without a free slot is *busy*. When this process ends a job of a busy key, it visits that key at once, without
 waiting for the circle. Jobs that other workers end are found by the next circle, within `BUSY_SECONDS`.
 
+Jobs with a rate are not prefetched. If a claim leaves such a job because no slot of this process is free, the lane
+*needs a slot*. Until it gets one, this process prefetches no jobs of later lanes. Otherwise no slot would ever be free
+beside a lane with many jobs.
+
 Operators can override limits and pause keys. While there is such a row, each claim reads those of its keys after it has
 locked them. A paused key is left out, and a circle passes all keys of a paused limit in one step.
 
@@ -20,127 +24,25 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Container, Iterable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import Claimed, Lane
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
-from .pacing import Pacing
+from .key_cursors import CURSORS
+from .limited_lane import KEYS, LOCKED_SECONDS, VISITS, LimitedLane
 from .probes import with_probes
 
-KEYS: Final = 100
-"""Number of keys with due jobs in one claim."""
-VISITS: Final = 1000
-"""Number of keys that one search visits."""
 BUSY_SECONDS: Final = 0.9
 """The longest rest of a lane with a key whose slots are all in use, whose next job cannot be claimed, or that is
 paused."""
-LOCKED_SECONDS: Final = 0.02
-"""The rest of a lane in which another worker was just claiming."""
-CURSORS: Final = 200
-"""How many keys of a lane have a cursor."""
-MARGIN: Final = timedelta(seconds=2)
-"""How far behind the last claimed job the cursor of a key stays, for jobs that commit late."""
 NO_CLAIM: Final = KeyClaim([], [])
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
-
-
-class Circle:
-    """One visit to all keys of a lane."""
-
-    def __init__(self, *, from_start: bool) -> None:
-        self.began_at = time.monotonic()
-        self.from_start = from_start
-        """Whether the searches of this circle use no cursors."""
-        self.is_fruitful = False
-        """Whether a job was claimed."""
-        self.has_waiting = False
-        """Whether a due job waits for a slot or a token."""
-        self.wait_until = float("inf")
-
-    def wait(self, until: float) -> None:
-        """Note that something can change at this time."""
-        self.wait_until = min(self.wait_until, until)
-
-
-class LimitedLane:
-    """The keys of one lane of limited jobs."""
-
-    def __init__(self) -> None:
-        self.after_key = ""
-        """Where the next step of the circle begins."""
-        self.circle = Circle(from_start=True)
-        self.cursors: dict[str, Cursor] = {}
-        """Keys and their cursors. The key that was claimed from last comes last."""
-        self.freed: dict[str, None] = {}
-        """Busy keys of which a job has ended in this process."""
-        self.rest_until = 0.0
-        self.rests_since = 0.0
-        self.has_waiting = False
-        """Whether the last circle found a due job that waits for a slot or a token."""
-        self._pacing = Pacing()
-        self._full_at = 0.0
-        """When the next circle without cursors may begin."""
-        self._served_freed = False
-
-    def take_freed(self) -> list[str]:
-        """Return freed keys to visit, or nothing if it is the circle's turn. They take turns, so neither starves."""
-        self._served_freed = bool(self.freed) and not self._served_freed
-        keys = list(self.freed)[:KEYS] if self._served_freed else []
-        for key in keys:
-            del self.freed[key]
-        return keys
-
-    def known(self) -> dict[str, Cursor]:
-        """Return the cursors for the next search."""
-        return {} if self.circle.from_start else self.cursors
-
-    def keep_cursors(self, claimed: Iterable[Claimed]) -> None:
-        """Move the cursor of each key to its last claimed job, or somewhat before it."""
-        last = {job.limit_key: job for job in claimed if job.limit_key is not None}
-        for key, job in last.items():
-            self.cursors.pop(key, None)
-            self.cursors[key] = Cursor(job.run_after - MARGIN, 0)
-        for key in list(self.cursors)[:-CURSORS]:
-            del self.cursors[key]
-
-    def pass_on(
-        self, found: Sequence[FoundKey], served: Sequence[str], pauses: Container[str], *, is_cut: bool
-    ) -> None:
-        """Continue the circle behind the visited keys. If the claim was full, continue behind the last served one.
-
-        After the last key, a new circle begins. `pauses` are the names of paused limits and paused keys.
-        """
-        due = [key.limit_key for key in found if key.due_seconds is not None and key.due_seconds <= 0]
-        is_cut = is_cut and max(served) != due[-1]
-        if is_cut:
-            self.after_key = max(served)
-        elif found:
-            self.after_key = found[-1].limit_key
-            name, has_value, _ = self.after_key.partition(":")
-            if has_value and name in pauses:
-                self.after_key = f"{name};"  # behind all keys "name:…" in the order of bytes
-        if not is_cut and len(found) < VISITS and len(due) < KEYS:
-            self._end_circle()
-
-    def _end_circle(self) -> None:
-        now, circle = time.monotonic(), self.circle
-        self.rests_since = now
-        if circle.from_start:
-            self._full_at = now + self._pacing.after(now - circle.began_at)
-        self.has_waiting = circle.has_waiting
-        if circle.is_fruitful:
-            self.rest_until = 0.0
-        else:  # jobs may lie behind a cursor: no long rest before a circle without cursors
-            self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self._full_at)
-        self.after_key = ""
-        self.circle = Circle(from_start=not circle.is_fruitful or now >= self._full_at)
 
 
 class LimitedLanes:
@@ -175,20 +77,28 @@ class LimitedLanes:
 
     def rests_until(self, lane: Lane) -> float:
         """Return when it is worth visiting the lane again, by the monotonic clock."""
-        while self._ended:
-            key = self._ended.popleft()
-            for busy_lane in self._busy.pop(key, ()):
-                if busy_lane in self._lanes:
-                    self._lanes[busy_lane].freed[key] = None
+        self._free_ended()
         state = self._lanes.get(lane)
-        if state is None or state.freed:
+        if state is None:
             return 0.0
+        if state.freed:
+            return state.retry_at
         return min(state.rest_until, state.rests_since + self.longest_rest_seconds)
+
+    def can_continue(self, free_slots: int) -> bool:
+        """Return whether this process may be able to claim jobs because one of its own jobs has ended."""
+        self._free_ended()
+        return any(state.freed or (state.needs_slot and free_slots > 0) for state in self._lanes.values())
+
+    def needs_slot(self, lane: Lane) -> bool:
+        """Return whether the last claim left a job of the lane only because no slot of this process was free."""
+        state = self._lanes.get(lane)
+        return state is not None and state.needs_slot
 
     @property
     def have_waiting(self) -> bool:
         """Whether due jobs wait for a slot or a token, as far as this process has seen."""
-        return any(state.has_waiting for state in self._lanes.values())
+        return any(state.has_waiting or state.needs_slot for state in self._lanes.values())
 
     def wake(self) -> None:
         """Let no lane rest, because jobs may have been enqueued."""
@@ -200,10 +110,32 @@ class LimitedLanes:
         self._lanes.clear()
         self._open_after.clear()
 
-    def claim(self, connection: EngineConnection, lane: Lane, *, limit: int, **options: Any) -> list[Claimed]:
+    def claim(
+        self, connection: EngineConnection, lane: Lane, *, limit: int, free_slots: int, **options: Any
+    ) -> list[Claimed]:
         """Claim up to `limit` jobs of a lane. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         state = self._lanes.setdefault(lane, LimitedLane())
+        if state.needs_slot and free_slots <= 0:
+            return []
         freed = state.take_freed()
+        if freed:
+            claimed = self._visit(connection, lane, state, freed, limit=limit, free_slots=free_slots, **options)
+            if claimed or state.needs_slot or time.monotonic() < state.rest_until:
+                return claimed
+        return self._visit(connection, lane, state, [], limit=limit, free_slots=free_slots, **options)
+
+    def _visit(
+        self,
+        connection: EngineConnection,
+        lane: Lane,
+        state: LimitedLane,
+        freed: Sequence[str],
+        *,
+        limit: int,
+        free_slots: int,
+        **options: Any,
+    ) -> list[Claimed]:
+        """Claim from these freed keys of a lane, or make a step of the circle if there are none."""
         found: list[FoundKey] = []
         with connection.transaction():
             if freed:
@@ -215,17 +147,27 @@ class LimitedLanes:
                 locked = [key.limit_key for key in found if key.is_locked]
             controls = self._controls_of(connection, locked)
             keys = self._to_claim(state, locked, controls)
-            claim = lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, **options) if keys else NO_CLAIM
-        self._learn(lane, state, keys, claim.results)
+            claim = (
+                lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, free_slots=free_slots, **options)
+                if keys
+                else NO_CLAIM
+            )
+        is_full = len(claim.claimed) >= limit
+        has_slots = is_full or len(claim.claimed) < free_slots
+        left = [] if has_slots else _left_without_slot(keys, claim.results)
+        state.needs_slot = bool(left)
+        self._learn(lane, state, keys, claim.results, left)
         state.circle.wait(_resumes_at(controls, locked))
-        state.keep_cursors(claim.claimed)
+        state.cursors.keep(claim.claimed)
         if freed:
+            state.freed |= dict.fromkeys([*left, *(each.limit_key for each in claim.results if each.may_have_more)])
             state.freed |= dict.fromkeys(set(freed) - set(locked))  # another worker was claiming from them
+            state.note_locked(is_locked=len(locked) < len(freed))
         else:
             self._learn_from_search(state, found)
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
-            state.pass_on(found, served, controls.pauses, is_cut=len(claim.claimed) >= limit)
+            state.pass_on(found, served, controls.pauses, is_cut=is_full or bool(left))
         return with_probes(claim.claimed, controls)
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
@@ -242,6 +184,13 @@ class LimitedLanes:
         after_key = self._lanes.setdefault(lane, LimitedLane()).after_key
         found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=KEYS, visits=VISITS)
         return [key.limit_key for key in found if key.is_locked]
+
+    def _free_ended(self) -> None:
+        while self._ended:
+            key = self._ended.popleft()
+            for busy_lane in self._busy.pop(key, ()):
+                if busy_lane in self._lanes:
+                    self._lanes[busy_lane].freed[key] = None
 
     def _controls_of(self, connection: EngineConnection, limit_keys: Sequence[str]) -> KeyControls:
         """Return what operators have changed for these keys, and which breakers are open. Usually run no statement.
@@ -261,12 +210,18 @@ class LimitedLanes:
             if limit is not None and controls.pause_of(key) is None:
                 open_after_id, seen_at = self._open_after.get(key, (0, now))
                 is_recent = now - seen_at <= COUNT_SECONDS
-                cursor = state.known().get(key, Cursor())
                 policy = controls.policy_of(key, limit)
-                keys.append(KeyToClaim(key, policy, cursor, open_after_id if is_recent else 0))
+                keys.append(KeyToClaim(key, policy, state.cursor_of(key), open_after_id if is_recent else 0))
         return keys
 
-    def _learn(self, lane: Lane, state: LimitedLane, keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) -> None:
+    def _learn(
+        self,
+        lane: Lane,
+        state: LimitedLane,
+        keys: Iterable[KeyToClaim],
+        results: Iterable[KeyResult],
+        left: Container[str],
+    ) -> None:
         now = time.monotonic()
         counted = {key.limit_key for key in keys if key.policy.concurrency is not None}
         for result in results:
@@ -277,7 +232,7 @@ class LimitedLanes:
             state.circle.has_waiting |= not result.admits_more
             if result.due_seconds is not None:
                 state.circle.wait(now + max(result.due_seconds, 0.0))
-            elif not result.admits_more or not result.is_claimed:
+            elif result.limit_key not in left and (not result.admits_more or not result.is_claimed):
                 self._busy.setdefault(result.limit_key, set()).add(lane)
                 state.circle.wait(now + BUSY_SECONDS)
         for key in list(self._open_after)[: -CURSORS * KEYS]:
@@ -285,13 +240,26 @@ class LimitedLanes:
 
     def _learn_from_search(self, state: LimitedLane, found: Iterable[FoundKey]) -> None:
         now = time.monotonic()
+        locks = [key.is_locked for key in found if key.is_locked is not None]
+        if locks:
+            state.note_locked(is_locked=not any(locks))
         for key in found:
             if key.due_seconds is None:
-                state.cursors.pop(key.limit_key, None)
+                state.cursors.forget(key.limit_key)
             elif key.due_seconds > 0:
                 state.circle.wait(now + key.due_seconds)
             elif not key.is_locked:
-                state.circle.wait(now + LOCKED_SECONDS)
+                state.circle.wait(max(state.retry_at, now + LOCKED_SECONDS))
+
+
+def _left_without_slot(keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) -> list[str]:
+    """Return the keys of which a claim without further slots may have left a job that their limits admit."""
+    not_prefetched = {key.limit_key for key in keys if key.policy.interval_seconds}
+    return [
+        result.limit_key
+        for result in results
+        if result.is_left or (result.may_have_more and result.limit_key in not_prefetched)
+    ]
 
 
 def _resumes_at(controls: KeyControls, limit_keys: Iterable[str]) -> float:

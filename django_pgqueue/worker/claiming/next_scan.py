@@ -33,10 +33,13 @@ class NextScan:
         self._held_back_at: float | None = None
         """Since when notifications have been held back without a scan."""
 
-    def take_moment(self) -> float | None:
-        """Return the moment and reset it: it counts for one scan."""
+    def take_moment(self, free_slots: int) -> float | None:
+        """Return the moment and reset it: it counts for one scan.
+
+        If a job of this process has ended and another job of its limit can start, no scan of a sibling can answer.
+        """
         moment, self.moment = self.moment, None
-        return moment
+        return None if self.lanes.limited.can_continue(free_slots) else moment
 
     def after(self, pause_seconds: float) -> float:
         """Return how many seconds to sleep before a scan that is due in `pause_seconds`."""

@@ -95,6 +95,7 @@ class Maintenance(Service):
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
             Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, self._prune_breaker_counts),
+            Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),
         ]
         if counter is not None:
             self.duties += [
@@ -226,8 +227,6 @@ class Maintenance(Service):
     def _prune_pauses(self) -> bool:
         with self.link.use() as connection:
             lifecycle.prune_pauses(connection, RECORD_SECONDS)
-            lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
-            lifecycle.breakers.prune_breakers(connection, RECORD_SECONDS)
         return False
 
     def _prune_windows(self) -> bool:
@@ -269,6 +268,12 @@ class Maintenance(Service):
             return False
         with self.link.use() as connection:
             return lifecycle.breakers.prune_counts(connection) == lifecycle.breakers.COUNTS_PRUNED
+
+    def _prune_overrides(self) -> bool:
+        with self.link.use() as connection:
+            lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
+            lifecycle.breakers.prune_breakers(connection, RECORD_SECONDS)
+        return False
 
     def _write_counts(self, counter: AttemptCounter) -> bool:
         """Write how many attempts ended here since the last call. Without any, leave the connection alone."""

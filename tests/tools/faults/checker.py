@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tests.tools.faults import invariants_asked as asked
+from tests.tools.faults import invariants_limits as limits
 from tests.tools.faults import invariants_rows as rows
 from tests.tools.faults import invariants_seen as seen
 from tests.tools.faults.history import History
+from tests.tools.faults.invariants_turns import no_key_starves
 from tests.tools.faults.lives import Life, Rules, Violation, lives_of
 
 Check = Callable[[History, dict[int, Life], Rules], Iterator[Violation]]
@@ -38,6 +40,11 @@ CHECKS: Final[tuple[Check, ...]] = (
     asked.nothing_paused,
     asked.nothing_cancelled,
     asked.nothing_expired,
+    limits.never_more_open,
+    limits.never_more_in_a_period,
+    limits.in_order,
+    limits.nothing_held,
+    no_key_starves,
 )
 
 
@@ -61,6 +68,8 @@ def summary(history: History) -> dict[str, Any]:
         "ticks": len(history.ticks),
         "pauses": sum(pause.paused for pause in history.pauses),
         "expired": sum(asked.is_expiry(event) for event in history.events if event.place == "job"),
+        "limited": {key: len(starts) for key, starts in sorted(limits.starts_by_name(history).items())},
+        "holds": sum(stop.begins for stop in history.stops),
         "duplicates": sum(record["answer"] == "duplicate" for record in history.said("enqueue-returned")),
         "states": dict(Counter(row["state"] for row in history.jobs.values())),
     }

@@ -50,8 +50,17 @@ ACTS: Final = {
 """The act of `lifecycle`, and the first word of its two points: `<word>.sent` just before, `<word>.committed` just
 after. The succeed of an atomic task, which commits later, is `atomic.sent` and `atomic.finished`."""
 
+ACTS_ON_KEYS: Final = {"find_keys": "lock", "lock_keys": "lock", "claim_keys": "admit"}
+"""The same for the two statements that claim jobs with a limit, which share a transaction: `lock.sent` and `lock.done`,
+`admit.sent` and `admit.done`, where the second comes before the commit. None is met if no key was locked, or no job
+claimed."""
+BATCHES: Final = ("batch.sent", "batch.committed")
+"""Around a batch of a bulk act."""
+
 POINTS: Final = frozenset(
     {
+        *BATCHES,
+        *(f"{word}.{place}" for word in ACTS_ON_KEYS.values() for place in ("sent", "done")),
         *(f"{word}.{place}" for word in ACTS.values() for place in ("sent", "committed")),
         *(
             "commit.done",
@@ -170,6 +179,9 @@ def install() -> None:
         return
     for act in ACTS:
         setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
+    for act in ACTS_ON_KEYS:
+        setattr(lifecycle.limits, act, _wrapped_on_keys(act, getattr(lifecycle.limits, act)))
+    lifecycle.bulk_acts.execute_batch = _wrapped_batch(lifecycle.bulk_acts.execute_batch)
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
     setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))  # noqa: B010 -- mypy refuses a method
 
@@ -204,6 +216,32 @@ def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if answer or act not in ("claim", "fire"):
             hit(f"{word}.{after}", connection)
         return answer
+
+    return wrapped
+
+
+def _wrapped_on_keys(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(connection: Any, *args: Any, **kwargs: Any) -> Any:
+        hit(f"{ACTS_ON_KEYS[act]}.sent", connection)
+        answer = function(connection, *args, **kwargs)
+        claimed = answer.claimed if act == "claim_keys" else ()
+        _tell("claim", False, claimed, kwargs)
+        if claimed or (act == "lock_keys" and answer) or (act == "find_keys" and any(key.is_locked for key in answer)):
+            hit(f"{ACTS_ON_KEYS[act]}.done", connection)
+        return answer
+
+    return wrapped
+
+
+def _wrapped_batch(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(connection: Any, audit_id: int) -> Any:
+        hit(BATCHES[0], connection)
+        batch = function(connection, audit_id)
+        if batch is not None:
+            hit(BATCHES[1], connection)
+        return batch
 
     return wrapped
 

@@ -60,6 +60,15 @@ class Pause(NamedTuple):
     until: float | None
 
 
+class Stop(NamedTuple):
+    """A limit key was held until an instant, or is held no more."""
+
+    at: float
+    key: str
+    begins: bool
+    until: float
+
+
 class Effect(NamedTuple):
     """A row that a task wrote, `kind` "plain" in a transaction of its own, "atomic" in the job's."""
 
@@ -94,6 +103,7 @@ class History:
     """At the end: expression, rule for missed ticks, next tick."""
     holds: list[Hold] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
 
     def said(self, *events: str) -> list[Record]:
         """The journals' lines of these kinds, in order of time."""
@@ -120,6 +130,10 @@ PAUSES: Final = """
 SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8
 FROM fault_pause ORDER BY id
 """
+STOPS: Final = """
+SELECT extract(epoch FROM at)::float8, limit_key, begins, extract(epoch FROM held_until)::float8
+FROM fault_stop ORDER BY id
+"""
 
 
 def collect(connection: psycopg.Connection[Any], where: Path) -> History:
@@ -139,6 +153,7 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
         schedules=dict(connection.execute(SCHEDULES).fetchall()),
         holds=[Hold(*row) for row in connection.execute(HOLDS).fetchall()],
         pauses=[Pause(*row) for row in connection.execute(PAUSES).fetchall()],
+        stops=[Stop(*row) for row in connection.execute(STOPS).fetchall()],
         complaints=complaints(records),
     )
 

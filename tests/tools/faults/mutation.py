@@ -293,6 +293,38 @@ MUTANTS: Final = (
         ),
         "F115",
     ),
+    Broken(
+        Mutant(
+            "a lost lease frees its slot before the rescue",
+            " AND finished_at IS NULL AND id > given",
+            " AND finished_at IS NULL AND lease_expires_at > statement_timestamp() AND id > given",
+            "CLAIM_KEYS",
+        ),
+        "F116,F117",
+    ),
+    Broken(
+        Mutant(
+            "a search locks no key",
+            "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))",
+            "true",
+            "FIND_KEYS",
+        ),
+        "F121,F122",
+    ),
+    Broken(Mutant("a frozen process keeps keys locked", "'5s', true)", "'0', true)", "FIND_KEYS"), "F119"),
+    Broken(Mutant("a dead job blocks no key", " OR state = 'dead' AND limit_order = 2", "", "CLAIM_KEYS"), "F124"),
+    Broken(
+        Mutant("held keys start jobs", "CASE WHEN held_us > 0 THEN 0", "CASE WHEN false THEN 0", "CLAIM_KEYS"), "F125"
+    ),
+    Broken(
+        Mutant(
+            "a batch of a bulk act is no transaction",
+            "    with connection.transaction():\n        act = _locked",
+            "    if True:\n        act = _locked",
+            path="django_pgqueue/lifecycle/bulk_acts.py",
+        ),
+        "F126",
+    ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
 

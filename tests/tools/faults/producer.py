@@ -21,7 +21,7 @@ from django.db import Error, InterfaceError, OperationalError, connection, trans
 
 from tests.tools.faults import journal  # noqa: E402 -- as above
 from tests.tools.faults.app import tasks  # noqa: E402 -- as above
-from tests.tools.faults.app.tasks import keyed  # noqa: E402 -- as above
+from tests.tools.faults.app.tasks import keyed, limited  # noqa: E402 -- as above
 
 TASKS: dict[str, Any] = {
     **{name: getattr(tasks, name) for name in ("plain", "atomic", "coroutine", "failing", "atomic_failing", "once")},
@@ -29,6 +29,7 @@ TASKS: dict[str, Any] = {
     "keyed": keyed.keyed,
     "debounced": keyed.debounced,
     "periodic": keyed.periodic,
+    **{name: getattr(limited, name) for name in ("slotted", "rated", "in_order", "blocking", "throttled")},
     "at_times": tasks.plain.using(queue_name="at-times"),
     "expiring": tasks.plain.using(queue_name="at-times", expires=3),
 }
@@ -45,6 +46,11 @@ MIX: dict[str, int] = {
     "keyed": 2,
     "debounced": 2,
     "periodic": 2,
+    "slotted": 3,
+    "rated": 3,
+    "in_order": 2,
+    "blocking": 1,
+    "throttled": 1,
     "at_times": 1,
     "expiring": 1,
 }
@@ -82,7 +88,16 @@ def arguments_of(name: str, chance: random.Random) -> dict[str, Any]:
         arguments |= {"key": f"key {chance.randrange(KEYS)}", "seconds": chance.choice([0.0, 0.1, 0.5])}
     if name in ("keyed", "periodic"):
         arguments["before"] = chance.choice([1, 1, 2])
-    return arguments
+    return arguments | (limited_arguments(name, chance) if hasattr(limited, name) else {})
+
+
+def limited_arguments(name: str, chance: random.Random) -> dict[str, Any]:
+    """Return the key of a job with a limit, and what its task or its limit needs besides."""
+    arguments: dict[str, Any] = {"key": f"customer {chance.randrange(KEYS)}"}
+    if name == "throttled":
+        return arguments | {"odds": 0.2, "after": chance.choice([0.2, 1.0, 3.0])}
+    arguments |= {"before": chance.choice([1, 1, 1, 2]), "seconds": chance.choice([0.0, 0.0, 0.1, 0.5])}
+    return arguments | ({"weight": chance.choice([1, 1, 2, 3])} if name in ("slotted", "rated") else {})
 
 
 def enqueue(name: str, chance: random.Random) -> None:

@@ -24,7 +24,7 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.harness import Worker, environment
 from tests.process.server import Server
-from tests.tools.faults import checker, failpoints, journal
+from tests.tools.faults import checker, failpoints, journal, limits
 from tests.tools.faults.history import History, collect
 from tests.tools.faults.lives import BY_OPERATOR, Rules, Violation
 from tests.tools.faults.schema import SCHEMA
@@ -201,6 +201,8 @@ class Run:
         tags = [uuid.uuid4().hex for _ in range(count)]
         texts = [json.dumps({"args": [], "kwargs": {"tag": tag, **arguments}}) for tag in tags]
         of_job = {key: value for key, value in options.items() if key in OF_JOB}
+        if limit := limits.of_call(task, arguments):
+            of_job["limits"] = [limit] * count
         own_file = self.where / f"scenario{journal.SUFFIX}"
         journal.append_each(own_file, "enqueue-sent", [{"tag": tag} for tag in tags])
         ids = helpers.make_jobs(self.connection, count, task_name=TASKS + task, arguments=texts, **of_job)

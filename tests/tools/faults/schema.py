@@ -4,7 +4,7 @@
 said before and after. Events of one job are in the order in which they happened, for all writers lock its row. Events
 of a transaction that rolled back are gone with it. An extended lease is no event. `fault_tick`, `fault_hold`
 and `fault_pause` are the same for the ticks of schedules that were dealt with, for keys that are held for a period, and
-for pauses.
+for pauses; `fault_stop` for limit keys that a task has held (`Throttled`).
 """
 
 from typing import Final
@@ -30,6 +30,10 @@ CREATE TABLE fault_pause (
     id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), kind text NOT NULL, name text NOT NULL,
     paused boolean NOT NULL, paused_until timestamptz
 );
+CREATE TABLE fault_stop (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), limit_key text NOT NULL,
+    begins boolean NOT NULL, held_until timestamptz NOT NULL
+);
 
 CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_build_object(
@@ -37,13 +41,17 @@ CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMM
         'task', job.task_name, 'run_after', extract(epoch FROM job.run_after),
         'finished_at', extract(epoch FROM job.finished_at), 'cancel', job.cancel_requested_at IS NOT NULL,
         'queue', job.queue_name, 'expires_at', extract(epoch FROM job.expires_at),
-        'key', job.unique_key, 'ready_only', job.unique_ready_only IS NOT NULL
+        'key', job.unique_key, 'ready_only', job.unique_ready_only IS NOT NULL, 'priority', job.priority,
+        'limit_key', job.limit_key, 'weight', coalesce(job.limit_weight, 1), 'order', job.limit_order
     )
 $$;
 CREATE FUNCTION fault_execution(execution public.pgqueue_execution) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_build_object(
         'outcome', execution.outcome, 'worker', execution.worker_id, 'attempt', execution.attempt,
-        'started', execution.started_at IS NOT NULL, 'lease', extract(epoch FROM execution.lease_expires_at)
+        'started', execution.started_at IS NOT NULL, 'lease', extract(epoch FROM execution.lease_expires_at),
+        'limit_key', execution.limit_key, 'weight', coalesce(execution.limit_weight, 1),
+        'claimed_at', extract(epoch FROM execution.claimed_at),
+        'finished_at', extract(epoch FROM execution.finished_at)
     )
 $$;
 CREATE FUNCTION fault_tag(arguments json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
@@ -93,12 +101,23 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
+CREATE FUNCTION fault_stop_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND OLD.held_until IS NOT NULL THEN
+        INSERT INTO public.fault_stop (limit_key, begins, held_until) VALUES (OLD.limit_key, false, OLD.held_until);
+    ELSIF TG_OP <> 'DELETE' AND NEW.held_until IS NOT NULL THEN
+        INSERT INTO public.fault_stop (limit_key, begins, held_until) VALUES (NEW.limit_key, true, NEW.held_until);
+    END IF;
+    RETURN NULL;
+END $$;
 CREATE TRIGGER fault_tick AFTER INSERT OR UPDATE ON pgqueue_schedulerun
     FOR EACH ROW EXECUTE FUNCTION fault_tick_event();
 CREATE TRIGGER fault_hold AFTER INSERT OR UPDATE ON pgqueue_uniqueness_window
     FOR EACH ROW EXECUTE FUNCTION fault_hold_event();
 CREATE TRIGGER fault_pause AFTER INSERT OR UPDATE OR DELETE ON pgqueue_pause
     FOR EACH ROW EXECUTE FUNCTION fault_pause_event();
+CREATE TRIGGER fault_stop AFTER INSERT OR DELETE ON pgqueue_limit_state
+    FOR EACH ROW EXECUTE FUNCTION fault_stop_event();
 CREATE TRIGGER fault_job AFTER INSERT OR UPDATE OR DELETE ON pgqueue_job
     FOR EACH ROW EXECUTE FUNCTION fault_job_event();
 CREATE TRIGGER fault_execution_new AFTER INSERT OR DELETE ON pgqueue_execution

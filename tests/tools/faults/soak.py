@@ -32,6 +32,8 @@ SLOPE_AFTER_SECONDS: Final = 60.0
 DRAIN_SECONDS: Final = 120.0
 PAUSED_BESIDES: Final = 0.3
 """How often a queue is paused or resumed just before another fault: a pause is one only with something in it."""
+PASSED_OVER_SECONDS: Final = 20.0
+"""Of a key: a fault stops the process for five seconds that has just locked it, and may do so three times in a row."""
 OBEY_SECONDS: Final = 12.0
 """Of a pause: a claim may be frozen, or wait for a locked table, for a while after the look that it goes by."""
 
@@ -96,7 +98,9 @@ def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str,
 
 
 def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
-    run.rules = run.rules._replace(retention_seconds=RETENTION_SECONDS, obey_seconds=OBEY_SECONDS)
+    run.rules = run.rules._replace(
+        retention_seconds=RETENTION_SECONDS, obey_seconds=OBEY_SECONDS, passed_over_seconds=PASSED_OVER_SECONDS
+    )
     schedules = [
         ticks.add(run, "each second", "every 1 second", missed="all"),
         ticks.add(run, "one at a time", "every 2 seconds", missed="all", if_running="skip"),
@@ -134,6 +138,7 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
         producer.kill()
     run.wait_until(lambda: _is_quiet(run, schedules), what="schedules and pauses to end")
     soak_applications.end_unrunnable(crew)
+    run.wait_until(lambda: is_unblocked(run), DRAIN_SECONDS, what="blocked keys to go on")
     drained = run.wait_until_done(DRAIN_SECONDS)
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
     history, violations = run.close()
@@ -147,6 +152,8 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
         "pauses": told["pauses"],
         "expired": told["expired"],
         "duplicates": told["duplicates"],
+        "limited": told["limited"],
+        "holds": told["holds"],
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],
         "stuck": run_stuck(history.jobs),
@@ -162,6 +169,15 @@ def _is_quiet(run: Run, schedules: list[int]) -> bool:
         lifecycle.pause_schedule(run.connection, schedule_id)
     lifecycle.resume(run.connection, Pausable.QUEUE, PAUSED_QUEUE)
     return True
+
+
+def is_unblocked(run: Run) -> bool:
+    """Retry the dead jobs that block a key, as an operator does; return whether no job waits behind one."""
+    rows = run.sql("SELECT id FROM pgqueue_job WHERE limit_order = 2 AND state = 'dead'")
+    if rows:
+        run.act("retry", [row[0] for row in rows])
+        run.sql("NOTIFY pgqueue")
+    return not run.scalar("SELECT count(*) FROM pgqueue_job WHERE limit_order = 2 AND finished_at IS NULL")
 
 
 def run_stuck(jobs: dict[int, dict[str, Any]]) -> int:
@@ -206,6 +222,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"soak: {sum(figures['faults'].values())} faults: {faults}",
         f"soak: {left}, drained in {figures['drained_seconds']} s",
         f"soak: {asked}, {figures['duplicates']} calls had a job already",
+        f"soak: starts of jobs with a limit {figures['limited']}, {figures['holds']} holds of keys",
         f"soak: growth of the longest-lived: {figures['growth']}",
         f"soak: {len(figures['violations'])} violations",
         *figures["violations"][:50],

@@ -38,6 +38,7 @@ class Story:
         old = self.rows.get(job)
         blank = {"state": "ready", "attempt": 0, "crashes": 0, "max_attempts": 10, "task": PLAIN, "run_after": 0.0}
         blank |= {"finished_at": None, "cancel": False, "queue": "default", "expires_at": None}
+        blank |= {"priority": 0, "limit_key": None, "weight": 1, "order": None}
         new = {**(old or {**blank, "key": None, "ready_only": False}), **changes}
         self.rows[job] = new
         self.event("job", "UPDATE" if old else "INSERT", job, None, old, new, None if old else f"tag{job}")
@@ -46,6 +47,7 @@ class Story:
     def execution(self, job: int, execution: int, **changes: Any) -> None:
         old = self.executions.get(execution)
         blank = {"outcome": None, "worker": 7, "attempt": 1, "started": True, "lease": 0.0}
+        blank |= {"limit_key": None, "weight": 1, "claimed_at": self.now, "finished_at": None}
         new = {**(old or blank), **changes}
         self.executions[execution] = new
         self.event("execution", "UPDATE" if old else "INSERT", job, execution, old, new)
@@ -63,7 +65,7 @@ class Story:
     def claim(self, job: int, execution: int) -> None:
         self.transaction()
         self.job(job, state="running", attempt=self.rows[job]["attempt"] + 1)
-        self.execution(job, execution)
+        self.execution(job, execution, **{name: self.rows[job][name] for name in ("limit_key", "weight")})
         self.say("claim", worker=7, parent=5, limit=4, executions=[execution])
 
     def run(self, job: int, execution: int, kind: str = "plain", **end: Any) -> None:
@@ -79,7 +81,7 @@ class Story:
 
     def close(self, job: int, execution: int, outcome: str, state: str, act: str = "", **changes: Any) -> None:
         self.transaction()
-        self.execution(job, execution, outcome=outcome)
+        self.execution(job, execution, outcome=outcome, finished_at=self.now)
         over = {"finished_at": self.now} if state in ("succeeded", "dead", "cancelled") else {}
         self.job(job, state=state, **over, **changes)
         if act:

@@ -308,7 +308,7 @@ PAUSES = of_tests(
         path="django_pgqueue/lifecycle/bulk_selection.py",
     ),
     Mutant("a clear stops what runs", "batch, running=False)", "batch, running=True)", path=CONTROL),
-    Mutant("a former name's pause stays", "_names(kind, name)[1:]", "()", path=CONTROL),
+    Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", path=CONTROL),
     Mutant("no word makes a worker look", "if PAUSES_CHANGED in payloads:", "if not payloads:", path=FETCHER),
     Mutant("an announced job is taken past a pause", "        self._recent.clear()\n", "", path=LANES),
 )

@@ -6,7 +6,11 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 LIMITS = "django_pgqueue/lifecycle/limits.py"
+LANE = "django_pgqueue/worker/claiming/limited_lane.py"
 LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
+CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
+CURSORS = "django_pgqueue/worker/claiming/key_cursors.py"
+NEXT_SCAN = "django_pgqueue/worker/claiming/next_scan.py"
 OVERRIDES = "django_pgqueue/lifecycle/limit_overrides.py"
 POLICIES = "django_pgqueue/limit_policies.py"
 ENDED = "django_pgqueue/worker/claiming/ended_limits.py"
@@ -54,24 +58,34 @@ ADMISSION = of_tests(
         "coalesce(job.limit_weight, 1)",
         "CLAIM_KEYS",
     ),
+    *(
+        Mutant(f"a frozen process keeps keys locked: {name}", "'5s', true)", "'0', true)", name)
+        for name in ("FIND_KEYS", "LOCK_KEYS")
+    ),
     Mutant("ended executions count", " AND finished_at IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
         "starts spend no tokens",
-        "    WHERE is_taken AND interval_us IS NOT NULL\n),\nreplaced",
-        "    WHERE false\n),\nreplaced",
+        "    WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)\n",
+        "    WHERE false\n",
         "CLAIM_KEYS",
     ),
     Mutant(
         "replaced states stay",
-        "WHERE id = ANY (ARRAY (SELECT state_id FROM",
-        "WHERE false AND id = ANY (ARRAY (SELECT state_id FROM",
+        "    WHERE id = ANY (ARRAY (\n        SELECT state_id",
+        "    WHERE false AND id = ANY (ARRAY (\n        SELECT state_id",
         "CLAIM_KEYS",
     ),
     Mutant(
         "a clock that went back stops a key",
         "               given.burst * given.interval_us\n",
         "               1000000000000\n",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a bucket that is full too late does not fill",
+        "    WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)\n",
+        "    WHERE interval_us IS NOT NULL AND is_taken\n",
         "CLAIM_KEYS",
     ),
     Mutant("held keys start jobs", "CASE WHEN held_us > 0 THEN 0 ELSE", "CASE WHEN false THEN 0 ELSE", "CLAIM_KEYS"),
@@ -124,9 +138,9 @@ VISITS = of_tests(
     Mutant("freed keys wait for the circle", "self._lanes[busy_lane].freed[key] = None", "pass", path=LANES),
     Mutant(
         "each circle begins at the first key",
-        "            self.after_key = max(served)\n",
+        "            self.after_key = max(served, default=self.after_key)\n",
         "            pass\n",
-        path=LANES,
+        path=LANE,
     ),
     Mutant(
         "a circle waits for no token",
@@ -141,6 +155,21 @@ VISITS = of_tests(
         path=LANES,
     ),
     Mutant("unknown limits end the claim", "if limit is not None and controls", "if controls", path=LANES),
+)
+SLOTS = of_tests(
+    ("tests/worker/test_slots_for_limits.py",),
+    Mutant(
+        "freed keys without jobs end the claim",
+        "            if claimed or state.needs_slot or time",
+        "            if True or time",
+        path=LANES,
+    ),
+    Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(first)", "False", path=CLAIMER),
+    Mutant(
+        "siblings hold a freed key back", "limited.can_continue(free_slots)", "limited.have_waiting", path=NEXT_SCAN
+    ),
+    Mutant("a cursor stays behind its jobs", "Cursor(job.run_after, job.job_id)", "Cursor()", path=CURSORS),
+    Mutant("a cursor never looks back", "if time.monotonic() < self._looks_back_at[key]", "if True", path=CURSORS),
 )
 PRUNED = of_tests(
     ("tests/worker/test_pruner.py",),
@@ -166,8 +195,8 @@ ONE_JOB = of_tests(
     Mutant("a foreground run ignores the order", "(head_id IS NULL OR head_id = id)", "true", "CLAIM_LIMITED_JOB"),
     Mutant(
         "a foreground run spends no token",
-        "    FROM due\n    WHERE interval",
-        "    FROM due\n    WHERE false AND interval",
+        "    FROM checked\n    WHERE interval",
+        "    FROM checked\n    WHERE false AND interval",
         "CLAIM_LIMITED_JOB",
     ),
 )
@@ -195,7 +224,7 @@ OVERRIDDEN = of_tests(
     Mutant(
         "queues with the name of a key pause it", "    WHERE kind = 'limit'\n      AND", "    WHERE", "KEY_CONTROLS"
     ),
-    Mutant("a circle visits each key of a paused limit", "if has_value and name in pauses:", "if False:", path=LANES),
+    Mutant("a circle visits each key of a paused limit", "if has_value and name in pauses:", "if False:", path=LANE),
     Mutant("an override gives an ordered key slots", "1 if limit.ordered else _first(", "_first(", path=POLICIES),
     Mutant(
         "a new override loses the fields of the last",
@@ -211,4 +240,4 @@ OVERRIDDEN = of_tests(
     ),
     Mutant("all holds end", "(limit_key = %(limit_key)s OR", "(true OR", "END_HOLDS"),
 )
-CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *PRUNED, *HOLDS, *ONE_JOB, *OVERRIDDEN]
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *SLOTS, *PRUNED, *HOLDS, *ONE_JOB, *OVERRIDDEN]

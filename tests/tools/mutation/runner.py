@@ -34,6 +34,7 @@ from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, 
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
+from tests.tools.mutation.mutants_limit_stats import LIMIT_STATS
 from tests.tools.mutation.mutants_limits import CLAIMS_OF_LIMITS
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
@@ -343,6 +344,7 @@ MUTANTS = [
     *SEARCH,
     *CALL_LIMITS,
     *CLAIMS_OF_LIMITS,
+    *LIMIT_STATS,
     *STATS,
     *BOUNDS,
     *LOCKED,

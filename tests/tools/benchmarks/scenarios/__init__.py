@@ -3,15 +3,21 @@
 from tests.tools.benchmarks.scenarios import (
     drain,
     enqueueing,
+    fairness,
+    freed,
     history,
+    hot_key,
     idle,
     latency,
+    many_keys,
     notify,
     orm,
     payload,
+    saturated,
     scaling,
     snapshot,
     steady,
+    wake_up,
 )
 from tests.tools.benchmarks.scenarios.scenario import Scenario
 
@@ -35,5 +41,11 @@ SCENARIOS: dict[str, Scenario] = {
         idle.GROWTH,
         notify.NOTIFY,
         *payload.PAYLOADS,
+        saturated.SATURATED,
+        many_keys.MANY_KEYS,
+        hot_key.HOT_KEY,
+        fairness.FAIRNESS,
+        freed.FREED,
+        wake_up.WAKE_UP,
     )
 }

@@ -12,6 +12,7 @@ from tests.tools.benchmarks.place import Bench, cpu_seconds, wait_for
 from tests.tools.benchmarks.scale import jobs, seconds
 from tests.tools.benchmarks.scenarios.scenario import Scenario
 from tests.tools.benchmarks.systems.system import Load, System
+from tests.tools.peers.place import Worker
 
 BEFORE = 100
 """Jobs that are run first, so that the worker is known to work."""
@@ -25,27 +26,36 @@ MANY = 1_000_000
 
 
 def idle(bench: Bench, system: System) -> dict[str, float]:
-    """Have the server log every statement of this database, and count them while nothing is to be done."""
-    log = Path(bench.variables["PGHOST"], "log")
-    if not log.exists():
-        raise RuntimeError("statements are counted in the server's log, which is not at hand")
-    bench.connection.execute(f'ALTER DATABASE "{bench.variables["PGDATABASE"]}" SET log_statement = "all"'.encode())
+    """Count the statements of a worker while nothing is to be done."""
+    log_statements(bench)
     worker = bench.start(system.worker(Load("noop")))
     bench.produce("bulk", "noop", 0, BEFORE)
     wait_for(lambda: not system.unfinished(bench) and not bench.runs.count(0), 60, "jobs that are not finished")
     time.sleep(seconds(SETTLING_SECONDS))
-    before, cpu_before = log.stat().st_size, cpu_seconds([worker])
-    lasted = seconds(IDLE_SECONDS)
-    time.sleep(lasted)
-    with log.open("rb") as file:
-        file.seek(before)
-        counted = Counter(STATEMENT.findall(file.read().decode(errors="replace")))
-    cpu = cpu_seconds([worker]) - cpu_before
+    figures = counted(bench, worker, seconds(IDLE_SECONDS))
     bench.stop([worker])
     bench.check_each_ran_once(range(BEFORE))
-    minutes = lasted / 60
-    measured = {"statements_a_minute": counted.total() / minutes, "worker_cpu_ms_a_minute": cpu * 1000 / minutes}
-    return measured | {name or "other": number / minutes for name, number in counted.most_common()}
+    return figures
+
+
+def log_statements(bench: Bench) -> None:
+    """Have the server log every statement of the sessions of this database that begin from now on."""
+    if not Path(bench.variables["PGHOST"], "log").exists():
+        raise RuntimeError("statements are counted in the server's log, which is not at hand")
+    bench.connection.execute(f'ALTER DATABASE "{bench.variables["PGDATABASE"]}" SET log_statement = "all"'.encode())
+
+
+def counted(bench: Bench, worker: Worker, lasting_seconds: float) -> dict[str, float]:
+    """Count the logged statements for so long."""
+    log = Path(bench.variables["PGHOST"], "log")
+    before, cpu_before = log.stat().st_size, cpu_seconds([worker])
+    time.sleep(lasting_seconds)
+    with log.open("rb") as file:
+        file.seek(before)
+        found = Counter(STATEMENT.findall(file.read().decode(errors="replace")))
+    minutes, cpu = lasting_seconds / 60, cpu_seconds([worker]) - cpu_before
+    measured = {"statements_a_minute": found.total() / minutes, "worker_cpu_ms_a_minute": cpu * 1000 / minutes}
+    return measured | {name or "other": number / minutes for name, number in found.most_common()}
 
 
 def grown(bench: Bench, system: System) -> dict[str, float]:

@@ -1,0 +1,165 @@
+"""`manage.py pgqueue limits list|show`: the figures of limits and of their keys.
+
+Both print what `stats.limits()`, `stats.limit_keys()` and `stats.limit_key()` return.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from django.core.management.base import OutputWrapper
+
+from django_pgqueue import stats
+from django_pgqueue.control_targets import check_limit_key, mistyped_limit
+from django_pgqueue.display import visible
+from django_pgqueue.limits import name_of
+
+from .output import Column, add_json, coloured, counted, date_of, write_json, write_summary, write_table
+from .queues_command import span
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+
+KEYS_SHOWN: Final = 50
+MOST_KEYS: Final = 200
+Figures = stats.LimitFigures | stats.LimitKeyFigures
+
+LIMITS: Final[Sequence[tuple[Column, Callable[[stats.LimitFigures], Any]]]] = (
+    (Column("limit", is_flexible=True), lambda limit: limit.name),
+    (Column("due", is_number=True), lambda limit: limit.due),
+    (Column("oldest due", is_number=True), lambda limit: span(limit.oldest_due_seconds)),
+    (Column("later", is_number=True), lambda limit: limit.later),
+    (Column("running", is_number=True), lambda limit: limit.running),
+    (Column("keys", is_number=True), lambda limit: limit.keys),
+    (Column("held", is_number=True), lambda limit: limit.held_keys),
+    (Column("values", is_flexible=True), lambda limit: _values(limit.values)),
+    (Column("changes", is_flexible=True), lambda limit: "; ".join(_changes(limit))),
+)
+KEYS: Final[Sequence[tuple[Column, Callable[[stats.LimitKeyFigures], Any]]]] = (
+    (Column("key", is_flexible=True), lambda key: key.limit_key),
+    (Column("due", is_number=True), lambda key: key.due),
+    (Column("oldest due", is_number=True), lambda key: span(key.oldest_due_seconds)),
+    (Column("later", is_number=True), lambda key: key.later),
+    (Column("running", is_number=True), lambda key: key.running),
+    (Column("waits for"), lambda key: key.waits_for),
+    (Column("next start", is_number=True), lambda key: span(key.next_start_seconds)),
+    (Column("changes", is_flexible=True), lambda key: "; ".join(_changes(key))),
+)
+
+
+def _values(values: stats.LimitValues | None) -> str:
+    """Return the values that claims obey as text."""
+    if values is None:
+        return "not declared here"
+    parts = ["ordered"] if values.is_ordered else []
+    if values.concurrency is not None and not values.is_ordered:
+        parts.append(f"concurrency {values.concurrency}")
+    if values.rate is not None:
+        parts.append(f"rate {values.rate}, burst {values.burst}")
+    if values.share != 1:
+        parts.append(f"share {values.share}")
+    return ", ".join(parts) or "turns"
+
+
+def _changes(figures: Figures) -> Iterator[str]:
+    """Yield what operators have changed: the override and the pause."""
+    if figures.override is not None:
+        given = {name: getattr(figures.override, name) for name in ("concurrency", "rate", "burst", "share")}
+        values = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+        yield f"override {values}{_note(figures.override)}"
+    if figures.pause is not None:
+        yield f"{figures.pause.name} paused{_note(figures.pause)}"
+
+
+def _note(change: stats.OverrideStats | stats.PauseStats) -> str:
+    by = f" by {change.by}" if change.by else ""
+    until = f" until {date_of(change.until)}" if change.until else ""
+    return f"{by}{until}: {change.reason}" if change.reason else f"{by}{until}"
+
+
+def _add_list(parser: ArgumentParser) -> None:
+    add_database(parser)
+    add_json(parser)
+
+
+def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    found = stats.limits(database_alias(options))
+    if options["json"]:
+        write_json(stdout, {"limits": found})
+        return
+    if found:
+        write_table(stdout, options, *_table(LIMITS, found))
+    write_summary(stderr, f"{counted(len(found), 'limit')}.")
+
+
+def _add_show(parser: ArgumentParser) -> None:
+    parser.add_argument("limit_key", metavar="KEY", help="Name of a limit, or one limit key.")
+    parser.add_argument("--prefix", default="", metavar="TEXT", help="Only keys whose value begins with this text.")
+    parser.add_argument("--after", default="", metavar="KEY", help="Only keys behind this one, for the next page.")
+    parser.add_argument(
+        "--count", type=int, default=KEYS_SHOWN, metavar="N", help=f"Keys of a page, at most {MOST_KEYS}."
+    )
+    add_database(parser)
+    add_json(parser)
+
+
+def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    """Print a limit with a page of its keys, or one key. Raise `NotFound` for a limit that nothing uses."""
+    key, alias = options["limit_key"], database_alias(options)
+    try:
+        check_limit_key(key)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not 1 <= options["count"] <= MOST_KEYS:
+        raise UsageError(f"Invalid --count {options['count']}: pass 1 to {MOST_KEYS}.")
+    limit = next((each for each in stats.limits(alias) if each.name == name_of(key)), None)
+    if limit is None:
+        raise NotFound(mistyped_limit(key) or f"No task declares the limit {name_of(key)!r}, and no job has it.")
+    if key != limit.name:
+        _show_key(stats.limit_key(key, alias), options, stdout)
+        return
+    bounds = {"after": options["after"], "count": options["count"], "prefix": options["prefix"]}
+    page = stats.limit_keys(limit.name, **bounds, database=alias)
+    if options["json"]:
+        write_json(stdout, {"limit": limit, "keys": page.keys, "next_after": page.next_after})
+        return
+    write_table(stdout, options, *_table(LIMITS, [limit]))
+    if page.keys:
+        stdout.write("")
+        write_table(stdout, options, *_table(KEYS, page.keys))
+    more = f" Next page: --after {page.next_after!r}" if page.next_after else ""
+    write_summary(stderr, f"{counted(len(page.keys), 'key')}.{more}")
+
+
+def _show_key(key: stats.LimitKeyFigures, options: Options, stdout: OutputWrapper) -> None:
+    if options["json"]:
+        write_json(stdout, {"key": key})
+        return
+    stdout.write(coloured(stdout, options, f"Limit key {visible(key.limit_key)}"))
+    facts = {
+        "Values": _values(key.values),
+        "Changes": "; ".join(_changes(key)),
+        "Running": f"{key.running} (weight {key.running_weight})",
+        "Running jobs": ", ".join(map(str, key.running_job_ids)),
+        "Due": key.due,
+        "Oldest due": span(key.oldest_due_seconds),
+        "Later": key.later,
+        "Next job": key.next_job_id,
+        "Waits for": key.waits_for,
+        "Blocked by job": key.blocking_job_id,
+        "Next start in": span(key.next_start_seconds),
+        "Held until": date_of(key.held_until),
+    }
+    for name, value in facts.items():
+        if value not in ("", None):
+            stdout.write(f"{name:<17}{visible(str(value))}")
+
+
+def _table(
+    columns: Sequence[tuple[Column, Callable[[Any], Any]]], found: Sequence[Figures]
+) -> tuple[list[Column], list[list[Any]]]:
+    return [column for column, _ in columns], [[cell(each) for _, cell in columns] for each in found]
+
+
+LIST = Subcommand("list", "List limits: their jobs, keys and values.", _add_list, _list)
+SHOW = Subcommand("show", "Show a limit with its keys, or one limit key.", _add_show, _show)

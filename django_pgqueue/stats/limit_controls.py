@@ -1,0 +1,94 @@
+"""Read the overrides and the pauses of limits and limit keys, and compute the values that claims obey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django_pgqueue import registry
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.limits import name_of
+from django_pgqueue.states import Pausable
+
+from . import key_queries, limit_queries
+from .answers import PauseStats
+from .limit_answers import LimitValues, OverrideStats
+
+CONTROLS_LIMIT: Final = 1000
+"""Maximum number of overrides, and of pauses, that `limits()` reads."""
+
+
+@dataclass(slots=True)
+class Controls:
+    """The overrides and the pauses in force, by limit key or by the name of a limit."""
+
+    overrides: dict[str, OverrideStats] = field(default_factory=dict)
+    pauses: dict[str, PauseStats] = field(default_factory=dict)
+
+    def policy_of(self, limit_key: str) -> KeyPolicy | None:
+        """Return the policy of a key, or of the keys of a limit without overrides. None: no task declares the limit."""
+        name = name_of(limit_key)
+        declared = registry.limits().get(name)
+        if declared is None:
+            return None
+        found = (self.overrides.get(each) for each in (limit_key, name))
+        return policy_of(declared, *(None if each is None else _as_override(each) for each in found))
+
+    def values_of(self, limit_key: str) -> LimitValues | None:
+        """Return the values of the policy of a key."""
+        policy = self.policy_of(limit_key)
+        if policy is None:
+            return None
+        return LimitValues(
+            concurrency=policy.concurrency,
+            rate=policy.rate,
+            burst=policy.burst,
+            share=policy.share,
+            is_ordered=policy.is_ordered,
+        )
+
+    def pause_of(self, limit_key: str) -> PauseStats | None:
+        """Return the pause of a key or of its limit. If there are two, return the one that ends last."""
+        found = [self.pauses[name] for name in (limit_key, name_of(limit_key)) if name in self.pauses]
+        endless = [pause for pause in found if pause.until is None]
+        return next(iter(endless), None) or max(found, key=lambda pause: pause.until or pause.paused_at, default=None)
+
+
+def read_controls(connection: Connection) -> tuple[Controls, bool]:
+    """Return the overrides and pauses of all limits and keys, and whether these are all."""
+    found = _read(connection, limit_queries.LIMIT_CONTROLS, {"limit": CONTROLS_LIMIT})
+    return found, max(len(found.overrides), len(found.pauses)) < CONTROLS_LIMIT
+
+
+def controls_of(connection: Connection, limit_keys: Iterable[str]) -> Controls:
+    """Return the overrides and pauses of these keys and of their limits' names."""
+    names = {name for key in limit_keys for name in (key, name_of(key))}
+    return _read(connection, key_queries.CONTROLS_OF_KEYS, {"names": sorted(names)})
+
+
+def _read(connection: Connection, statement: str, params: Mapping[str, Any]) -> Controls:
+    found = Controls()
+    for is_pause, name, concurrency, rate, burst, share, since, until, by, reason in execute(
+        connection, statement, params
+    ):
+        if is_pause:
+            found.pauses[name] = PauseStats(Pausable.LIMIT, name, since, until, by, reason)
+        else:
+            found.overrides[name] = OverrideStats(
+                limit_key=name,
+                concurrency=concurrency,
+                rate=rate,
+                burst=burst,
+                share=share,
+                changed_at=since,
+                until=until,
+                by=by,
+                reason=reason,
+            )
+    return found
+
+
+def _as_override(stats: OverrideStats) -> Override:
+    return Override(stats.concurrency, stats.rate, stats.burst, stats.share)

@@ -1,0 +1,392 @@
+"""Claims of limited jobs against a small model of keys, limits and time, with two sessions that claim at once.
+
+A Hypothesis state machine enqueues jobs with keys and weights, claims them, and ends their executions in every way. A
+claim is two steps, so the other session and all other rules can act between the lock of the keys and the claim. The
+model computes which jobs a claim has to return: none that a limit forbids, and every one that a limit admits and for
+which there is room. Nothing here waits: one tick of time is 1000 seconds, in which a token of each rate comes back.
+
+CI runs 66 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from django_pgqueue import lifecycle
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import clock
+from django_pgqueue.lifecycle import Cursor, ExecutionKey, Released, TransitionStatus
+from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.limit_policies import policy_of
+from django_pgqueue.limits import Limit, name_of
+from tests import helpers
+from tests.concurrency.limits import LANE, add, found
+from tests.tools.faults.limits import slots_of
+
+pytestmark = pytest.mark.slow
+
+TICK = 1000.0
+NEVER = -math.inf
+LIMITS = {
+    limit.name: limit
+    for limit in (
+        Limit("slots", key="{key}", concurrency=2),
+        Limit("rate", key="{key}", rate="2/2000s", burst=2),
+        Limit("both", key="{key}", rate="1/1000s", burst=3, concurrency=2),
+        Limit("fair", key="{key}", share=2),
+        Limit("order", key="{key}", ordered=True),
+        Limit("block", key="{key}", ordered=True, on_dead="block"),
+    )
+}
+KEYS = st.lists(st.sampled_from([f"{name}:{value}" for name in LIMITS for value in "ab"]), min_size=1, max_size=3)
+"""The keys of one history. With more of them, jobs of one key would rarely meet."""
+WHO = st.sampled_from([0, 1])
+STATES = "SELECT id, state, attempt FROM pgqueue_job ORDER BY id"
+OPEN = "SELECT limit_key, limit_weight FROM pgqueue_execution WHERE finished_at IS NULL ORDER BY id"
+PRUNED_TICKS = 4
+"""States that have passed for an hour are pruned: after four ticks, and not after three."""
+
+
+@dataclass
+class Job:
+    """A job with a limit. Jobs that are due at one tick start in the order of `order`."""
+
+    id: int
+    key: str
+    weight: int
+    due: int
+    order: int
+    state: str = "ready"
+    attempt: int = 0
+    max_attempts: int = 10
+
+
+@dataclass
+class Open:
+    """An open execution."""
+
+    key: ExecutionKey
+    job: Job
+    lease: int
+
+
+class Limits(RuleBasedStateMachine):
+    """The rules. `self.now` is the tick; `self.locked` has the keys that each session has locked for its claim."""
+
+    engine: EngineConnection
+    sessions: tuple[EngineConnection, EngineConnection]
+
+    @initialize(keys=KEYS)
+    def begin(self, keys: list[str]) -> None:
+        clock.shift_seconds = 0.0
+        helpers.clear_tables(self.engine)
+        self.engine.execute("DELETE FROM pgqueue_limit_state")
+        self.now = self.steps = 0
+        self.keys = keys
+        self.jobs: dict[int, Job] = {}
+        self.open: dict[int, Open] = {}
+        self.ended: list[Open] = []
+        self.full: dict[str, int] = {}
+        """When the bucket of each key is full."""
+        self.holds: dict[str, list[int]] = {}
+        self.starts: list[tuple[str, int, int]] = []
+        """Key, tick and weight of each start, since the clock last went back."""
+        self.locked: list[list[str] | None] = [None, None]
+        for place, _ in enumerate(keys):
+            self.enqueue(place, 3, 1, 0, 10)
+
+    def teardown(self) -> None:
+        clock.shift_seconds = 0.0
+        for session in self.sessions:
+            session.rollback()
+
+    # ------------------------------------------------------------------ the model
+
+    def heaviest(self, key: str) -> int:
+        """Return how much a job that is heavier than its limit takes of it."""
+        limit = LIMITS[name_of(key)]
+        return min(slots_of(limit) or 10**9, limit.burst if limit.rate else 10**9)
+
+    def free(self, key: str) -> float:
+        """Return how much weight the limit of a key admits now."""
+        limit = LIMITS[name_of(key)]
+        if max(self.holds.get(key, ()), default=NEVER) > self.now:
+            return 0
+        slots = slots_of(limit)
+        used = sum(min(each.job.weight, slots) for each in self.open.values() if each.job.key == key) if slots else 0
+        tokens = limit.burst - self.used(key) if limit.rate else math.inf
+        return min((slots or math.inf) - used, tokens)
+
+    def used(self, key: str) -> int:
+        """Return how many tokens have not come back. A clock that went back never empties a bucket further."""
+        return min(max(self.full.get(key, self.now) - self.now, 0), LIMITS[name_of(key)].burst)
+
+    def admitted(self, key: str, most: int) -> list[Job]:
+        """Return the jobs of a key that a claim takes if there is room for all."""
+        jobs = [job for job in self.jobs.values() if job.key == key]
+        if LIMITS[name_of(key)].ordered:
+            blocking = {"ready", "running", "dead"} if name_of(key) == "block" else {"ready", "running"}
+            jobs = sorted((job for job in jobs if job.state in blocking), key=lambda job: job.id)[:1]
+        free = self.free(key)
+        due = [job for job in jobs if job.state == "ready" and job.due <= self.now]
+        due.sort(key=lambda job: (job.due, job.order, job.id))
+        due = due[: int(min(free, max(LIMITS[name_of(key)].share, most)))]
+        weights = accumulate(min(job.weight, self.heaviest(key)) for job in due)
+        return [job for job, weight in zip(due, weights, strict=True) if weight <= free]
+
+    def expected(self, keys: list[str], limit: int, free_slots: int) -> list[Job]:
+        """Return the jobs that a claim has to return: keys in turns, and jobs with a rate only into free slots."""
+        most = math.ceil(limit / len(keys))
+        turns = sorted(
+            (place // LIMITS[name_of(key)].share, turn, place, job)
+            for turn, key in enumerate(keys)
+            for place, job in enumerate(self.admitted(key, most))
+        )
+        jobs = [job for *_, job in turns][:limit]
+        prefetched = (
+            place
+            for place, job in enumerate(jobs)
+            if place >= free_slots and (LIMITS[name_of(job.key)].rate or job.attempt + 1 >= job.max_attempts)
+        )
+        return jobs[: next(prefetched, limit)]
+
+    # ------------------------------------------------------------------ jobs
+
+    @rule(
+        place=st.integers(0, 2),
+        count=st.integers(1, 3),
+        weight=st.sampled_from([1, 1, 2, 3]),
+        delay=st.sampled_from([0, 0, 0, 1]),
+        most=st.sampled_from([1, 2, 10]),
+    )
+    def enqueue(self, place: int, count: int, weight: int, delay: int, most: int) -> None:
+        key = self.keys[place % len(self.keys)]
+        order = LIMITS[name_of(key)].order
+        run_after = (self.now + delay) * TICK  # from the database's clock, which does not know of the ticks
+        for job_id in add(self.engine, key, count, weight=weight, order=order, delay=run_after):
+            self.jobs[job_id] = Job(job_id, key, weight, self.now + delay, self.steps, max_attempts=most)
+        self.engine.execute("UPDATE pgqueue_job SET max_attempts = %s WHERE max_attempts > %s AND state = 'ready'"
+                            " AND id > %s", [most, most, max(self.jobs) - count])  # fmt: skip
+
+    def some_job(self, data: st.DataObject, *states: str) -> Job | None:
+        jobs = [job for job in self.jobs.values() if job.state in states]
+        return data.draw(st.sampled_from(jobs), label="job") if jobs else None
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if job := self.some_job(data, "ready"):
+            assert list(lifecycle.cancel(self.engine, [job.id])) == [job.id]
+            job.state = "cancelled"
+
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        if job := self.some_job(data, "dead", "succeeded", "cancelled"):
+            assert list(lifecycle.retry(self.engine, [job.id])) == [job.id]
+            self.make_ready(job, 0)
+            job.attempt = 0
+
+    @rule(data=st.data())
+    def run_now(self, data: st.DataObject) -> None:
+        if (job := self.some_job(data, "ready")) and job.due > self.now:
+            assert list(lifecycle.run_now(self.engine, [job.id])) == [job.id]
+            self.make_ready(job, 0)
+
+    def make_ready(self, job: Job, delay: int | None) -> None:
+        job.state = "ready"
+        if delay is not None:
+            job.due, job.order = self.now + delay, self.steps
+
+    # ------------------------------------------------------------------ claims
+
+    @rule(who=WHO)
+    def lock(self, who: int) -> None:
+        """Begin a claim: search and lock the keys, and keep the transaction open."""
+        if self.locked[who] is not None:
+            return
+        waiting = sorted({job.key for job in self.jobs.values() if job.state == "ready"})
+        due = {job.key for job in self.jobs.values() if job.state == "ready" and job.due <= self.now}
+        others = self.locked[1 - who] or []
+        self.sessions[who].execute("BEGIN")
+        keys = found(self.sessions[who])
+        assert [(key.limit_key, key.is_locked) for key in keys] == [
+            (key, key not in others if key in due else None) for key in waiting
+        ]
+        self.locked[who] = [key.limit_key for key in keys if key.is_locked]
+
+    @rule(who=WHO, limit=st.sampled_from([1, 2, 5, 50, 50]), prefetched=st.sampled_from([0, 0, 1, 50]),
+          lease=st.integers(0, 3), is_kept=st.sampled_from([True, True, True, False]))  # fmt: skip
+    def claim(self, who: int, limit: int, prefetched: int, lease: int, is_kept: bool) -> None:
+        """End a claim: count, claim, and commit or roll back."""
+        keys = self.locked[who]
+        if keys is None:
+            self.lock(who)
+            keys = self.locked[who]
+        session, self.locked[who] = self.sessions[who], None
+        if keys:
+            free_slots = max(0, limit - prefetched)
+            expected = self.expected(keys, limit, free_slots)
+            claim = lifecycle.limits.claim_keys(
+                session,
+                LANE,
+                [KeyToClaim(key, policy_of(LIMITS[name_of(key)]), Cursor()) for key in keys],
+                limit=limit,
+                free_slots=free_slots,
+                worker_id=who,
+                lease_seconds=(lease + 0.5) * TICK,
+            )
+            assert [job.job_id for job in claim.claimed] == [job.id for job in expected]
+            if free_slots and any(self.admitted(key, limit) for key in keys):
+                assert claim.claimed, "a limit admits a job, and nothing was claimed"
+            if is_kept:
+                for claimed in claim.claimed:
+                    self.start(self.jobs[claimed.job_id], claimed.key, lease)
+        session.execute("COMMIT" if is_kept else "ROLLBACK")
+
+    @rule(who=WHO)
+    def claim_all(self, who: int) -> None:
+        self.claim(who, 50, 0, 2, True)
+
+    def start(self, job: Job, key: ExecutionKey, lease: int) -> None:
+        if LIMITS[name_of(job.key)].rate:
+            weight = min(job.weight, self.heaviest(job.key))
+            self.full[job.key] = self.now + self.used(job.key) + weight
+            self.starts.append((job.key, self.now, weight))
+        job.state, job.attempt = "running", job.attempt + 1
+        self.open[key.execution_id] = Open(key, job, self.now + lease)
+
+    # ------------------------------------------------------------------ the ends of executions
+
+    @precondition(lambda self: self.open)
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["succeed", "fail", "release", "snooze", "throttle", "discard"]),
+        delay=st.integers(0, 2),
+    )
+    def end(self, data: st.DataObject, how: str, delay: int) -> None:
+        each = data.draw(st.sampled_from([*self.open.values()]), label="execution")
+        is_last = each.job.attempt >= each.job.max_attempts
+        assert self.call(each, how, delay, is_last=is_last) is TransitionStatus.DONE
+        self.close(each)
+        if how == "discard":
+            del self.jobs[each.job.id]
+        elif how == "succeed":
+            each.job.state = "succeeded"
+        elif how == "fail" and is_last:
+            each.job.state = "dead"
+        else:
+            each.job.attempt -= how != "fail"
+            self.make_ready(each.job, None if how == "release" else delay)
+        if how == "throttle" and delay:
+            self.holds.setdefault(each.job.key, []).append(self.now + delay)
+
+    @precondition(lambda self: self.ended)
+    @rule(data=st.data(), how=st.sampled_from(["succeed", "fail", "throttle"]))
+    def end_again(self, data: st.DataObject, how: str) -> None:
+        """A worker that was thought lost ends its execution: that frees no slot and holds no key."""
+        each = data.draw(st.sampled_from(self.ended[-3:]), label="execution")
+        assert self.call(each, how, 2, is_last=False) is not TransitionStatus.DONE
+
+    def call(self, each: Open, how: str, delay: int, *, is_last: bool) -> TransitionStatus:
+        released = [Released(each.key, delay * TICK, "why", how == "throttle")]
+        calls: dict[str, Any] = {
+            "succeed": lambda: lifecycle.succeed(self.engine, helpers.succeeded(each.key)),
+            "discard": lambda: lifecycle.succeed_and_discard(self.engine, [each.key]),
+            "fail": lambda: lifecycle.fail(self.engine, helpers.failed(each.key, None if is_last else delay * TICK)),
+            "release": lambda: lifecycle.release(self.engine, [Released(each.key)]),
+            "snooze": lambda: lifecycle.snooze(self.engine, released),
+            "throttle": lambda: lifecycle.snooze(self.engine, released),
+        }
+        status: TransitionStatus = calls[how]()[each.key.execution_id].status
+        return status
+
+    def close(self, each: Open) -> None:
+        del self.open[each.key.execution_id]
+        self.ended.append(each)
+
+    @rule(delay=st.integers(0, 1))
+    def rescue(self, delay: int) -> None:
+        lost = [each for each in self.open.values() if each.lease < self.now]
+        done = lifecycle.rescue(
+            self.engine,
+            lambda expired: None if expired.attempt >= expired.max_attempts else delay * TICK,
+            error="its worker was lost",
+        )
+        assert {expired.execution_id for expired, _ in done} == {each.key.execution_id for each in lost}
+        for each in lost:
+            self.close(each)
+            if each.job.attempt >= each.job.max_attempts:
+                each.job.state = "dead"
+            else:
+                self.make_ready(each.job, delay)
+
+    # ------------------------------------------------------------------ time
+
+    @rule(ticks=st.integers(1, 3))
+    def time_goes_on(self, ticks: int) -> None:
+        self.now += ticks
+        clock.shift_seconds = self.now * TICK
+
+    @rule(ticks=st.integers(1, 5))
+    def clock_goes_back(self, ticks: int) -> None:
+        self.now -= ticks
+        clock.shift_seconds = self.now * TICK
+        self.starts.clear()  # a period that the clock repeats has more starts
+
+    @rule()
+    def prune_states(self) -> None:
+        full = [key for key, at in self.full.items() if at <= self.now - PRUNED_TICKS]
+        holds = [(key, at) for key, untils in self.holds.items() for at in untils if at <= self.now - PRUNED_TICKS]
+        assert lifecycle.limits.prune_limit_states(self.engine).removed == len(full) + len(holds)
+        for key in full:
+            del self.full[key]
+        for key, at in holds:
+            self.holds[key].remove(at)
+
+    # ------------------------------------------------------------------ invariants
+
+    @invariant()
+    def tables_match_the_model(self) -> None:
+        if hasattr(self, "locked"):
+            self.steps += 1
+            rows = self.engine.execute(STATES).fetchall()
+            assert rows == [(job.id, job.state, job.attempt) for job in self.jobs.values()]
+
+    @invariant()
+    def no_key_has_more_open_than_its_limit(self) -> None:
+        if hasattr(self, "locked"):
+            open_weight: Counter[str] = Counter()
+            for key, weight in self.engine.execute(OPEN).fetchall():
+                open_weight[key] += min(weight, slots_of(LIMITS[name_of(key)]) or weight)
+            for key, weight in open_weight.items():
+                assert weight <= (slots_of(LIMITS[name_of(key)]) or math.inf), key
+
+    @invariant()
+    def no_period_has_more_starts_than_its_rate(self) -> None:
+        for key, periods, most in (("rate", 2, 3), ("both", 1, 3)):
+            for name, begin, _ in getattr(self, "starts", ()):
+                if name_of(name) == key:
+                    started = sum(
+                        weight for each, at, weight in self.starts if each == name and 0 <= at - begin < periods
+                    )
+                    assert started <= most, name
+
+
+@pytest.mark.promise("limit-slots")
+@pytest.mark.promise("limit-rate")
+@pytest.mark.promise("limit-order")
+@pytest.mark.promise("limit-admits")
+@pytest.mark.timeout(400)
+def test_claims_of_limited_jobs_match_model(engine, new_connection, request):
+    Limits.engine, Limits.sessions = engine, (new_connection(), new_connection())
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 6
+    run_machine(Limits, settings=settings(max_examples=examples, stateful_step_count=30))

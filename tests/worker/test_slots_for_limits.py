@@ -1,0 +1,137 @@
+"""Test which slots limited jobs get, and where their claims begin.
+
+Jobs with a rate are not prefetched, and must not starve beside those that are.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType, SimpleNamespace
+
+import pytest
+from django.utils import timezone
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.lifecycle import Cursor
+from django_pgqueue.limits import Limit
+from django_pgqueue.worker.claiming import key_cursors
+from django_pgqueue.worker.claiming.key_cursors import CURSORS, MARGIN, KeyCursors
+from tests import helpers
+from tests.concurrency.limits import add
+from tests.worker.test_fetcher import make_fetcher, take
+
+__all__ = ["make_fetcher"]
+
+LIMITS = {
+    limit.name: limit
+    for limit in (
+        Limit("rate", key="{key}", rate="1000/m", burst=500),
+        Limit("one", key="{key}", concurrency=1),
+        Limit("fair", key="{key}"),
+    )
+}
+
+
+@pytest.fixture(autouse=True)
+def known_limits(monkeypatch):
+    monkeypatch.setattr(registry, "_limits", MappingProxyType(LIMITS))
+
+
+def end(fetcher, engine, jobs):
+    """End jobs as the completer does: in the database, then in the lanes."""
+    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
+    fetcher.lanes.limited.note_ended({job.limit_key for job in jobs if job.limit_key})
+
+
+def test_rated_key_with_tokens_is_claimed_whenever_slots_are_free(engine, make_fetcher):
+    add(engine, "rate:a", 40)
+    fetcher = make_fetcher(capacity=4)
+    for _ in range(10):
+        fetcher.tick()
+        fetcher.tick()  # while all slots are in use
+        jobs = take(fetcher)
+        assert len(jobs) == 4
+        end(fetcher, engine, jobs)
+
+
+def test_rated_key_is_claimed_beside_a_long_plain_queue(engine, make_fetcher):
+    helpers.make_jobs(engine, 300)
+    fetcher = make_fetcher(capacity=2)
+    fetcher._rate.per_second = lambda: 500.0  # so that the fetcher prefetches 50 jobs
+    fetcher.tick()
+    end(fetcher, engine, take(fetcher, 2))
+    rated = add(engine, "rate:a", 3)
+    fetcher.lanes.scan_again()
+    claimed = []
+    for _ in range(120):
+        fetcher.tick()
+        jobs = take(fetcher, 2)
+        end(fetcher, engine, jobs)
+        claimed += [job.job_id for job in jobs]
+    assert set(rated) <= set(claimed)
+    assert len(claimed) > 100
+
+
+def test_rated_key_of_a_higher_priority_gets_the_next_free_slot(engine, make_fetcher):
+    helpers.make_jobs(engine, 50)
+    fetcher = make_fetcher(capacity=2)
+    fetcher._rate.per_second = lambda: 100.0  # so that the fetcher prefetches 10 jobs
+    fetcher.tick()
+    [rated] = add(engine, "rate:a", 1)
+    engine.execute("UPDATE pgqueue_job SET priority = 5 WHERE id = %(id)s", {"id": rated})
+    fetcher.lanes.scan_again()
+    end(fetcher, engine, take(fetcher, 8))
+    fetcher.tick()
+    assert len(fetcher.pool.submitted) == 4  # no further job is prefetched
+    end(fetcher, engine, take(fetcher))
+    fetcher.tick()
+    assert fetcher.pool.submitted[0].job_id == rated
+
+
+def test_ended_job_lets_a_process_with_siblings_claim_at_once(engine, make_fetcher):
+    add(engine, "rate:a", 8)
+    fetcher = make_fetcher(capacity=4)
+    fetcher._rate.per_second = lambda: 100.0
+    fetcher.tick()
+    fetcher.tick()
+    end(fetcher, engine, take(fetcher))
+    fetcher._follow_up.moment = 0.0
+    assert fetcher._follow_up.take_moment(free_slots=0) == 0.0
+    fetcher._follow_up.moment = 0.0
+    assert fetcher._follow_up.take_moment(free_slots=4) is None
+
+
+def test_keys_without_a_rate_are_prefetched(engine, make_fetcher):
+    add(engine, "fair:a", 100)
+    fetcher = make_fetcher(capacity=2)
+    fetcher._rate.per_second = lambda: 500.0
+    fetcher.tick()
+    assert len(fetcher.pool.submitted) == 52
+
+
+def test_cursor_of_a_key_is_its_last_claimed_job(monkeypatch):
+    now, cursors = timezone.now(), KeyCursors()
+    cursors.keep([SimpleNamespace(limit_key="rate:a", run_after=now, job_id=number) for number in (1, 2)])
+    assert cursors.beginning("rate:a") == Cursor(now, 2)
+    assert cursors.beginning("rate:b") == Cursor()
+    monkeypatch.setattr(key_cursors.time, "monotonic", lambda: float("inf"))
+    assert cursors.beginning("rate:a") == Cursor(now - MARGIN, 0)  # for jobs that commit late
+
+
+def test_cursors_of_the_keys_that_were_claimed_last_are_kept():
+    now, cursors = timezone.now(), KeyCursors()
+    cursors.keep(
+        [SimpleNamespace(limit_key=f"rate:{number}", run_after=now, job_id=1) for number in range(CURSORS + 1)]
+    )
+    assert len(cursors.last_claimed) == CURSORS
+    assert cursors.beginning("rate:0") == Cursor()
+
+
+def test_freed_keys_without_further_jobs_delay_no_other_key(engine, make_fetcher):
+    add(engine, "one:a")
+    fetcher = make_fetcher(capacity=1)
+    fetcher.tick()
+    [other] = add(engine, "one:b")
+    fetcher.lanes.scan_again()
+    end(fetcher, engine, take(fetcher))
+    fetcher.tick()
+    assert [job.job_id for job in fetcher.pool.submitted] == [other]
