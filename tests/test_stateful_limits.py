@@ -5,7 +5,7 @@ claim is two steps, so the other session and all other rules can act between the
 model computes which jobs a claim has to return: none that a limit forbids, and every one that a limit admits and for
 which there is room. Nothing here waits: one tick of time is 1000 seconds, in which a token of each rate comes back.
 
-CI runs 66 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
+CI runs 50 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ LIMITS = {
         Limit("fair", key="{key}", share=2),
         Limit("order", key="{key}", ordered=True),
         Limit("block", key="{key}", ordered=True, on_dead="block"),
+        Limit("paced", key="{key}", ordered=True, rate="1/1000s", burst=3),
     )
 }
 KEYS = st.lists(st.sampled_from([f"{name}:{value}" for name in LIMITS for value in "ab"]), min_size=1, max_size=3)
@@ -112,20 +113,15 @@ class Limits(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ the model
 
-    def heaviest(self, key: str) -> int:
-        """Return how much a job that is heavier than its limit takes of it."""
-        limit = LIMITS[name_of(key)]
-        return min(slots_of(limit) or 10**9, limit.burst if limit.rate else 10**9)
-
-    def free(self, key: str) -> float:
-        """Return how much weight the limit of a key admits now."""
+    def free(self, key: str) -> tuple[float, float]:
+        """Return the slots and the tokens that the limit of a key admits now."""
         limit = LIMITS[name_of(key)]
         if max(self.holds.get(key, ()), default=NEVER) > self.now:
-            return 0
+            return 0, 0
         slots = slots_of(limit)
         used = sum(min(each.job.weight, slots) for each in self.open.values() if each.job.key == key) if slots else 0
         tokens = limit.burst - self.used(key) if limit.rate else math.inf
-        return min((slots or math.inf) - used, tokens)
+        return (slots or math.inf) - used, tokens
 
     def used(self, key: str) -> int:
         """Return how many tokens have not come back. A clock that went back never empties a bucket further."""
@@ -137,12 +133,15 @@ class Limits(RuleBasedStateMachine):
         if LIMITS[name_of(key)].ordered:
             blocking = {"ready", "running", "dead"} if name_of(key) == "block" else {"ready", "running"}
             jobs = sorted((job for job in jobs if job.state in blocking), key=lambda job: job.id)[:1]
-        free = self.free(key)
+        slots, tokens = self.free(key)
         due = [job for job in jobs if job.state == "ready" and job.due <= self.now]
         due.sort(key=lambda job: (job.due, job.order, job.id))
-        due = due[: int(min(free, max(LIMITS[name_of(key)].share, most)))]
-        weights = accumulate(min(job.weight, self.heaviest(key)) for job in due)
-        return [job for job, weight in zip(due, weights, strict=True) if weight <= free]
+        due = due[: int(min(slots, tokens, max(LIMITS[name_of(key)].share, most)))]
+        limit = LIMITS[name_of(key)]
+        used_slots = accumulate(min(job.weight, slots_of(limit) or math.inf) for job in due)
+        used_tokens = accumulate(min(job.weight, limit.burst) for job in due) if limit.rate else [0] * len(due)
+        sums = zip(due, used_slots, used_tokens, strict=True)
+        return [job for job, taken, spent in sums if taken <= slots and spent <= tokens]
 
     def expected(self, keys: list[str], limit: int, free_slots: int) -> list[Job]:
         """Return the jobs that a claim has to return: keys in turns, and jobs with a rate only into free slots."""
@@ -250,6 +249,8 @@ class Limits(RuleBasedStateMachine):
             if is_kept:
                 for claimed in claim.claimed:
                     self.start(self.jobs[claimed.job_id], claimed.key, lease)
+                for key in self.full.keys() & keys:  # after the clock went back, the bucket fills from now on
+                    self.full[key] = min(self.full[key], self.now + LIMITS[name_of(key)].burst)
         session.execute("COMMIT" if is_kept else "ROLLBACK")
 
     @rule(who=WHO)
@@ -258,7 +259,7 @@ class Limits(RuleBasedStateMachine):
 
     def start(self, job: Job, key: ExecutionKey, lease: int) -> None:
         if LIMITS[name_of(job.key)].rate:
-            weight = min(job.weight, self.heaviest(job.key))
+            weight = min(job.weight, LIMITS[name_of(job.key)].burst)
             self.full[job.key] = self.now + self.used(job.key) + weight
             self.starts.append((job.key, self.now, weight))
         job.state, job.attempt = "running", job.attempt + 1
@@ -388,5 +389,5 @@ class Limits(RuleBasedStateMachine):
 @pytest.mark.timeout(400)
 def test_claims_of_limited_jobs_match_model(engine, new_connection, request):
     Limits.engine, Limits.sessions = engine, (new_connection(), new_connection())
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 6
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
     run_machine(Limits, settings=settings(max_examples=examples, stateful_step_count=30))

@@ -19,6 +19,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue import worker_control
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
@@ -30,7 +31,7 @@ from .formatting import full_date, visible
 
 NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
 """The field of `Selection` for each parameter of a URL that is a text."""
-TIMES: Final = frozenset({"since", "until", "before"})
+TIMES: Final = frozenset({"since", "until", "before", "held_until"})
 """The values of a filter that are times."""
 PERMISSIONS: Final[dict[str, str]] = {
     TransitionName.RETRY: "pgqueue.retry_job",
@@ -50,7 +51,12 @@ LABELS: Final[dict[str, Promise | str]] = {
     "enqueue": gettext_lazy("Enqueue"),
     "stop_worker": gettext_lazy("Request to stop"),
     "live_stack": gettext_lazy("Request for a stack"),
+    "override limit": gettext_lazy("Change of a limit"),
+    "restore limit": gettext_lazy("Undo a change of a limit"),
+    "end hold": gettext_lazy("End a hold"),
 }
+NO_JOBS: Final = frozenset({*worker_control.AUDITED_AS.values(), "override limit", "restore limit", "end hold"})
+"""The acts that change no jobs."""
 
 
 def preview_url(site: AdminSite, action: str, **filters: Any) -> str:
@@ -155,7 +161,7 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
         "task_name": _("Task"), "tasks": _("Task"), "exception_class": _("Error"), "error": _("Error"),
         "since": _("Since"), "until": _("Until"), "before": _("Before"), "to_queue": _("To queue"),
         "to_priority": _("To priority"), "erased": _("Erased"), "selected": _("Selected jobs"),
-        "worker": _("Worker"),
+        "worker": _("Worker"), "limit_key": _("Limit"), "after": _("After"), "held_until": _("Held until"),
     }  # fmt: skip
     for name, title in names.items():
         if (value := chosen.get(name)) not in (None, [], "") or (name == "exception_class" and value == ""):
@@ -166,6 +172,8 @@ def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]
 
 
 def _shown(value: Any, *, is_time: bool) -> str:
+    if isinstance(value, Mapping):  # the values of an override
+        return ", ".join(visible(f"{name} {each}") for name, each in list(value.items())[:20])
     if isinstance(value, list):
         return ", ".join(visible(str(each)) for each in value[:20])
     if is_time:

@@ -67,17 +67,20 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
     """
     chosen = request.GET
     word = "dead" if only_dead else chosen.get("state", "")
-    names = [chosen.get("queue", ""), chosen.get("task", task_name), chosen.get("error", "")]
-    if (word and word not in WORDS) or any("\0" in name for name in names):
+    queue_name, task, error, limit = (
+        chosen.get("queue"), chosen.get("task", task_name), chosen.get("error"), chosen.get("limit")
+    )  # fmt: skip
+    if (word and word not in WORDS) or any("\0" in (name or "") for name in (queue_name, task, error, limit)):
         return None  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
     return Filters(
         databases.chosen(request),
         words=(word,) if word else (),
-        queue_name=names[0] or None,
-        task_names=(names[1],) if names[1] else (),
+        queue_name=queue_name or None,
+        task_names=(task,) if task else (),
         since=moment_of(chosen.get("since")),
         until=moment_of(chosen.get("until")),
-        error=names[2] or None,
+        error=error or None,
+        limit=limit or None,
     )
 
 
@@ -211,6 +214,26 @@ class ErrorFilter(JobFilter):
         """The exception classes of the past week, from the statistics."""
         connection = connections[databases.chosen(self.request)]
         return sorted(stats.failure_classes(connection, SPANS["week"].total_seconds()))
+
+
+class LimitFilter(JobFilter):
+    """Jobs with one limit key, or with any key of one limit. Without a limit in the code, the filter is not shown."""
+
+    title = _("limit")
+    parameter_names = ("limit",)
+    template = "pgqueue/admin/filters/names.html"
+    has_many = True
+
+    def has_output(self) -> bool:
+        return bool(self.chosen or registry.limits())
+
+    def values(self) -> list[tuple[str, Any]]:
+        return [(self.chosen, breakable(shortened(self.chosen)))] if self.chosen else []
+
+    @property
+    def suggestions(self) -> list[str]:
+        """The names of the limits in the code."""
+        return sorted(registry.limits())
 
 
 class SpanFilter(JobFilter):

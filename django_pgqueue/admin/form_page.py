@@ -54,19 +54,23 @@ def form_page(
     notes: list[Any],
     hidden: SafeString | str = "",
     is_dangerous: bool = False,
+    place: str = "job_changelist",
 ) -> TemplateResponse:
-    """Return the page. `notes` are sentences above the form, `hidden` more inputs, `back` the URL of *Cancel*."""
+    """Return the page. `notes` are sentences above the form, `hidden` more inputs, `back` the URL of *Cancel*.
+
+    If `back` has parameters, it names the database itself. `place` is the link that the navigation marks as current.
+    """
     request.current_app = site.name
     context = {
         **site.each_context(request),
-        **navigation(request, site.name, "job_changelist"),
+        **navigation(request, site.name, place),
         "title": title,
         "original": title,
         "opts": Job._meta,
         "has_view_permission": True,
         "form": form,
         "submit": submit,
-        "back": databases.link(request, back),
+        "back": back if "?" in back else databases.link(request, back),
         "notes": [note for note in notes if note],
         "hidden": hidden,
         "is_dangerous": is_dangerous,

@@ -133,6 +133,6 @@ def _ready(job: Job, now: datetime, *, is_paused: bool) -> str:
     if job.attempt:
         attempt = {"attempt": job.attempt + 1, "most": job.max_attempts}
         parts.insert(0, _("waiting for attempt %(attempt)s of %(most)s") % attempt)
-    elif due and not is_paused:
+    elif due and not is_paused and job.limit_key is None:  # the reason says whether its limit admits it
         parts.insert(0, _("waiting for a worker"))
     return ", ".join(parts)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import OuterRef, QuerySet, Subquery, Value
+from django.db.models import CharField, Exists, Func, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Concat, Left
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -38,16 +38,19 @@ FAILURES: Final = frozenset({Outcome.FAILED, Outcome.CRASHED})
 
 
 def with_latest_execution(queryset: QuerySet[Any]) -> QuerySet[Any]:
-    """Annotate jobs for a list with the database's clock, the id of their latest execution, and all active pauses.
+    """Annotate jobs for a list with the database's clock, the id of their latest execution, and active pauses.
 
-    Large columns are not read. One value of arguments or result that Python cannot decode would otherwise break the
+    Those of queues and tasks are few. Limit keys can be many, so each job has only whether its own key is paused. Large
+    columns are not read. One value of arguments or result that Python cannot decode would otherwise break the
     whole page. `attach_executions()` reads the executions.
     """
+    limit_name = Func(OuterRef("limit_key"), Value(":"), Value(1), function="split_part", output_field=CharField())
     latest = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id").values("id")[:1]
     jobs: QuerySet[Any] = queryset.defer("arguments", "headers", "result").annotate(
         seen_at=statement_time(),
         latest_execution_id=Subquery(latest),
-        paused=ArraySubquery(in_force().values(of=Concat("kind", Value(" "), "name"))),
+        paused=ArraySubquery(in_force().exclude(kind=Pausable.LIMIT).values(of=Concat("kind", Value(" "), "name"))),
+        is_limit_paused=Exists(in_force().filter(kind=Pausable.LIMIT, name__in=[OuterRef("limit_key"), limit_name])),
     )
     return jobs
 
@@ -110,7 +113,8 @@ class JobColumns(OperationsAdmin):
     @admin.display(description=gettext_lazy("state"))
     def state_badge(self, job: Job) -> SafeString:
         """Return the word for the state in its colour, with the progress bar of an unfinished job."""
-        is_paused = job.state == State.READY and pauses_seen(job).stop(job.queue_name, job.task_name)
+        is_stopped = vars(job)["is_limit_paused"] or pauses_seen(job).stop(job.queue_name, job.task_name)
+        is_paused = job.state == State.READY and is_stopped
         shown = word_badge(name := word(job))
         if is_paused and name != "paused":
             shown = format_html('{}<div class="pgqueue-last-words">{}</div>', shown, gettext("paused"))

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import State
 
 from . import paginator
 from .filters import search_of
@@ -63,6 +63,7 @@ class JobChangeList(DatabaseChangeList):
         only_dead = issubclass(self.model, DeadJob)
         search = search_of(request, only_dead=only_dead, task_name="" if ids is not None else term)
         self.word = search.words[0] if search is not None and search.words else ""
+        self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
         if search is None:
             return NOTHING
         if ids is not None:
@@ -76,6 +77,7 @@ class JobChangeList(DatabaseChangeList):
             condition &= Q(queue_name=search.queue_name)
         if search.task_names:
             condition &= Q(task_name__in=search.task_names)
+        condition &= search.limit_condition
         jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])
         return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
 
@@ -96,7 +98,9 @@ class JobChangeList(DatabaseChangeList):
             return _("longest run first")
         if self.word and STATE_OF[self.word] is State.READY:
             return _("in the order in which workers claim them")
-        return _("latest first") if self.word and STATE_OF[self.word] in FINISHED else _("newest first")
+        if self.word:
+            return _("latest first")
+        return _("running, then waiting, then finished jobs") if self.is_by_limit else _("newest first")
 
     @property
     def scope_note(self) -> str:

@@ -27,11 +27,13 @@ from django_pgqueue.states import Outcome, State
 
 from . import databases, edit_and_retry, live_stack, private, shown
 from .argument_changes import IS_EDITED, related_jobs
+from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
+from .limit_links import key_link
 from .links import address_for
 from .move_and_delete import ON_ONE_JOB
 from .pauses import pauses_of
@@ -86,6 +88,9 @@ def job_page(
         "operations": offered(request, job, ON_ONE_JOB),
         "live_stack": live_stack.of_job(request, job, [each["execution"] for each in attempts]),
         "shown": shown.fields(job),
+        "blocker": blocker_of(request, job),
+        "blocked": blocked_by(job),
+        "back": request.get_full_path(),
         "edit_url": edit_and_retry.button(request, job, admin.admin_site),
         "related_jobs": related_jobs(request, job, admin.admin_site),
         **extra_context,
@@ -141,10 +146,21 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Unique key"), _unique_key(job)),
         (_("Search keys"), search_links(request, job)),
         (_("Unique until"), when(vars(job)["window_until"])),
-        (_("Limited by"), job.limit_key and visible(job.limit_key)),
+        (_("Limited by"), job.limit_key and key_link(request, job.limit_key)),
+        (_("Weight in the limit"), job.limit_weight),
+        (_("Order in the limit"), _order_of(job)),
         (_("Enqueued by schedule"), _enqueued_by(request, job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _order_of(job: Job) -> str | None:
+    """Return how the job's order in its limit key matters; None if jobs of the key run in any order."""
+    if job.limit_order is None:
+        return None
+    if job.limit_order == BLOCKS:
+        return str(_("one after the other; a dead job blocks the key"))
+    return str(_("one after the other"))
 
 
 def _unique_key(job: Job) -> str:

@@ -25,6 +25,7 @@ from django_pgqueue.stats import Reason, Why
 from . import databases, private
 from .formatting import duration, moment, seen_at, visible, word_badge
 from .job_columns import FAILURES, word
+from .limit_links import jobs_url, limit_url
 from .links import address_for
 from .tracebacks import pieces
 
@@ -98,11 +99,24 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
     for busy in why.busy_tasks:
         label = _("Running jobs of %(task)s") % {"task": visible(busy.task_name)}
         yield from _link(request, label, "job", "pgqueue.view_job", state="running", task=busy.task_name)
-    if why.ahead is not None and why.ahead.value:
+    if why.limit_key is not None:
+        yield from limit_links(request, why, why.limit_key)
+    elif why.ahead is not None and why.ahead.value:
         label = _("Due jobs of %(queue)s in claim order") % {"queue": visible(why.queue_name or "")}
         yield from _link(request, label, "job", "pgqueue.view_job", state="due", queue=why.queue_name)
     if why.reason is Reason.UNKNOWN_TASK:
         yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+
+
+def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[ReasonLink]:
+    """Yield links to the limit key of a job, to the jobs of the key that come first, and to those that run."""
+    if url := limit_url(request, limit_key):
+        yield ReasonLink(_("Limit key %(key)s") % {"key": visible(limit_key)}, url)
+    for job_id in filter(None, (why.blocking_job_id, *why.running_job_ids)):
+        if url := address_for(request, "job_change", job_id):
+            yield ReasonLink(f"#{job_id}", databases.link(request, url))
+    if why.ahead is not None and why.ahead.value and (url := jobs_url(request, limit_key, "due")):
+        yield ReasonLink(gettext_lazy("Due jobs of the key"), url)
 
 
 def _link(

@@ -24,15 +24,17 @@ from django_pgqueue.states import State
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .filters import ErrorFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
+from .filters import ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
 from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
+from .limit_actions import limit_urls
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
+from .posted import back_of
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 from .queue_actions import queue_urls
 from .task_actions import task_urls
@@ -42,7 +44,7 @@ class JobAdmin(JobColumns):
     """All jobs, newest first. With a state chosen, the order is that of its index; see `job_list`."""
 
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
-    list_filter = [WordFilter, SpanFilter, QueueFilter, TaskFilter]
+    list_filter = [WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
     list_max_show_all = 0  # a page is never longer
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
     search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
@@ -55,6 +57,7 @@ class JobAdmin(JobColumns):
         if self.model is not Job:
             return super().get_urls()
         forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
+        forms += limit_urls(self.admin_site)
         acts = [request_url(self), stop_url(self)]
         return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
 
@@ -154,7 +157,7 @@ class JobAdmin(JobColumns):
         if operation is DELETE and not jobs.filter(pk=object_id).exists():
             name, args = "changelist", []
         url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
-        return HttpResponseRedirect(databases.link(request, url))
+        return HttpResponseRedirect(back_of(request) or databases.link(request, url))
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
         """Show the list, with a message that the job does not exist."""
@@ -178,7 +181,7 @@ class DeadJobAdmin(JobAdmin):
     """Dead letters, latest death first."""
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
-    list_filter = [SpanFilter, QueueFilter, TaskFilter, ErrorFilter]
+    list_filter = [SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter]
     actions = ["retry_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 

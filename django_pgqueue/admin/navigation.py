@@ -28,6 +28,7 @@ PLACES: Final = (
     Place("incidents", _("Incidents"), "pgqueue.view_job"),
     Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
     Place("tasks", _("Tasks"), "pgqueue.view_job"),
+    Place("limits", _("Limits"), "pgqueue.view_job"),
     Place("schedule_changelist", _("Schedules"), "pgqueue.view_schedule"),
     Place("pause_changelist", _("Pauses"), "pgqueue.view_pause"),
     Place("bulk_acts", _("Audit"), "pgqueue.view_job"),

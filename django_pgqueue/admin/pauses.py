@@ -30,6 +30,7 @@ from django_pgqueue.validation import NAME, unknown_queue
 
 from . import bulk_acts, databases, links, shown
 from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
+from .limit_links import jobs_url
 from .readonly import ListOnlyAdmin, column
 
 if TYPE_CHECKING:
@@ -206,10 +207,14 @@ def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
 
 
 def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
-    """Return a link to the preview for the queue, or one for each name of the task. It has no filter for limits."""
+    """Return a link to the preview for the queue, or one for each name of the task.
+
+    Bulk acts have no filter for limits, so a limit has a link to the list of its waiting jobs, where they are selected.
+    """
     kind, name = _target_of(pause)
     if kind is Pausable.LIMIT:
-        return "–"
+        url = jobs_url(request, name, State.READY)
+        return format_html('<a href="{}">{}</a>', url, _("List waiting jobs"))
     parameter, names = ("queue", (name,)) if kind is Pausable.QUEUE else ("task", registry.names_of(name))
     act = {"action": TransitionName.CANCEL, "state": State.READY}
     links = (databases.link(request, preview, **act, **{parameter: each}) for each in names)

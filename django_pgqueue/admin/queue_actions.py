@@ -18,7 +18,6 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 
 from django_pgqueue import control
@@ -30,6 +29,7 @@ from . import databases, shown
 from .console.queues import LENGTHS, PAUSE_PERMISSION
 from .formatting import shortened
 from .pauses import in_force
+from .posted import back_of, text_of
 
 if TYPE_CHECKING:
     from .readonly import ReadOnlyAdmin
@@ -59,12 +59,7 @@ def _view(jobs: ReadOnlyAdmin, act: Act, permissions: tuple[str, ...], request: 
         return HttpResponseNotAllowed(["POST"])
     if not request.user.has_perms(["pgqueue.view_job", *permissions]):
         raise PermissionDenied
-    return act(jobs, request, _text(request, QUEUE_FIELD))
-
-
-def _text(request: HttpRequest, field: str) -> str:
-    """Return a text of the form without NUL, which PostgreSQL cannot store."""
-    return request.POST.get(field, "").replace("\0", "")
+    return act(jobs, request, text_of(request, QUEUE_FIELD))
 
 
 def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -73,7 +68,7 @@ def _pause(jobs: ReadOnlyAdmin, request: HttpRequest, name: str) -> HttpResponse
         messages.error(request, problem)
         return _back(jobs, request)
     until = datetime.now(UTC) + timedelta(seconds=int(length)) if length else None
-    reason = _text(request, "reason")[:REASON_LENGTH]
+    reason = text_of(request, "reason")[:REASON_LENGTH]
     by = request.user.get_username()
     with transaction.atomic(using=alias):
         if _is_as_shown(request, alias, name):
@@ -127,11 +122,8 @@ def _pause_of(alias: str, name: str) -> Pause | None:
 
 def _back(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponseRedirect:
     """Redirect to the page with the form."""
-    back = request.POST.get("back", "")
-    if back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None):
-        return HttpResponseRedirect(back)
     url = reverse("admin:pgqueue_queues", current_app=jobs.admin_site.name)
-    return HttpResponseRedirect(databases.link(request, url))
+    return HttpResponseRedirect(back_of(request) or databases.link(request, url))
 
 
 def _log(request: HttpRequest, pause: Pause, message: str) -> None:

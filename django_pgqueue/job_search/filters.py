@@ -1,10 +1,12 @@
-"""The filters of a search: states, names, a time span and an exception class."""
+"""The filters of a search: states, names, a limit key, a time span and an exception class."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
+
+from django.db.models import Q
 
 from django_pgqueue.models.operations import database_now
 
@@ -40,3 +42,21 @@ class Filters:
     search: tuple[str, str] | None = None
     """The name of a search key and its text."""
     ids: tuple[int, ...] = ()
+    limit: str | None = None
+    """A limit key, or the name of a limit for the jobs of all its keys."""
+
+    @property
+    def limit_ranges(self) -> list[tuple[str, str]]:
+        """The ranges of limit keys that `limit` means, each with its end, which is not in it."""
+        if self.limit is None:
+            return []
+        own = (self.limit, f"{self.limit}\x01")  # no other key is between them
+        return [own] if ":" in self.limit else [own, (f"{self.limit}:", f"{self.limit};")]
+
+    @property
+    def limit_condition(self) -> Q:
+        """The condition on a job that `limit` means."""
+        condition = Q()
+        for first_key, end_key in self.limit_ranges:
+            condition |= Q(limit_key__gte=first_key, limit_key__lt=end_key)
+        return condition

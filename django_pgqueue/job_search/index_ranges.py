@@ -50,7 +50,10 @@ def ranges(filters: Filters) -> Iterator[Range]:
     if filters.search is not None:
         yield _with_search_key(filters, *filters.search)
         return
-    if not filters.words:
+    if not filters.words and filters.limit:
+        finished = Q(state__in=list(FINISHED)) & _names(filters)
+        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", finished)
+    elif not filters.words:
         yield Range(_enqueued(filters), "pk", "the newest {count} jobs", _names(filters), "enqueued_at")
     for word in filters.words:
         if STATE_OF[word] in FINISHED:
@@ -109,7 +112,7 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
     succeeded.
     """
     jobs = Job.objects.using(filters.alias).filter(_ended_between(filters))
-    of_queue = Q(queue_name=filters.queue_name) if filters.queue_name else Q()
+    of_queue = (Q(queue_name=filters.queue_name) if filters.queue_name else Q()) & filters.limit_condition
     if word == State.SUCCEEDED and filters.task_names:
         for name in filters.task_names:
             label = f"the latest {{count}} finished jobs of {name}"
@@ -124,6 +127,7 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
 def _running(filters: Filters, word: str) -> Range:
     """Return the running jobs, those that run for longest first. The index of open executions finds them."""
     executions = Execution.objects.using(filters.alias).filter(finished_at__isnull=True)
+    executions = executions.filter(filters.limit_condition)
     if word == "lost":
         executions = executions.filter(lease_expires_at__lt=database_now())
     condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
@@ -132,7 +136,7 @@ def _running(filters: Filters, word: str) -> Range:
 
 
 def _names(filters: Filters) -> Q:
-    condition = Q(queue_name=filters.queue_name) if filters.queue_name else Q()
+    condition = (Q(queue_name=filters.queue_name) if filters.queue_name else Q()) & filters.limit_condition
     return condition & Q(task_name__in=filters.task_names) if filters.task_names else condition
 
 

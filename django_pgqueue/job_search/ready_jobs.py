@@ -22,19 +22,22 @@ READY_SEARCHED: Final = 50_000
 """Ready jobs that are searched in all lanes together, the same number in each. It takes about 20 ms."""
 LANES_SEARCHED: Final = 500
 """Lanes that are searched, the highest priorities first."""
+EVERY_KEY: Final = ("", "\U0010ffff")
+"""The range of all limit keys that a worker can claim."""
 
 # Return the ready jobs of some lanes that meet conditions, and the first job of each lane that was not searched.
 #
-# Index: pgqueue_job_ready or pgqueue_job_limited, one range for each lane. The planner does not know the bound, because
-#        it comes from a subquery. Otherwise it may read and sort all jobs of a lane. The jobs of a limited lane are in
-#        the order of their keys, so each is compared with the times
+# Index: pgqueue_job_ready or pgqueue_job_limited, one range for each lane, with the limit keys from `first_key` up to
+#        before `end_key`. The planner does not know the bound, because it comes from a subquery. Otherwise it may read
+#        and sort all jobs of a lane. The jobs of a limited lane are in the order of their keys, so each is compared
+#        with the times
 # Cost:  0.4 µs for each job that is searched
 READY_IN_LANES: Final = """/* pgqueue:ready_in_lanes */
 WITH bound AS MATERIALIZED (SELECT %(bound)s::bigint AS jobs)
 SELECT found.id, found.place > %(bound)s::bigint
 FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[], %(are_limited)s::boolean[],
-            %(are_paused)s::boolean[])
-    WITH ORDINALITY AS lane (queue_name, priority, is_limited, is_paused, number)
+            %(are_paused)s::boolean[], %(first_keys)s::varchar[], %(end_keys)s::varchar[])
+    WITH ORDINALITY AS lane (queue_name, priority, is_limited, is_paused, first_key, end_key, number)
 CROSS JOIN LATERAL (
     SELECT id, task_name, attempt, run_after, row_number() OVER (ORDER BY limit_key, run_after, id) AS place
     FROM (
@@ -60,6 +63,7 @@ CROSS JOIN LATERAL (
             FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NOT NULL AND lane.is_limited
               AND queue_name = lane.queue_name AND priority = lane.priority
+              AND limit_key >= lane.first_key AND limit_key < lane.end_key
             ORDER BY limit_key, run_after, id
             LIMIT (SELECT jobs + 1 FROM bound)
         )
@@ -92,12 +96,17 @@ class ReadyFound(NamedTuple):
 
 
 class _Lane(NamedTuple):
-    """A lane to search. `is_paused` chooses jobs by a pause of their task; None chooses all."""
+    """A lane to search, or a range of its limit keys.
+
+    `is_paused` chooses jobs by a pause of their task; None chooses all.
+    """
 
     queue_name: str
     priority: int
     is_limited: bool
     is_paused: bool | None
+    first_key: str
+    end_key: str
 
 
 def find_ready(filters: Filters, word: str, limit: int) -> ReadyFound:
@@ -128,10 +137,13 @@ def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]
     for negative_priority, queue_name, is_limited in in_order:
         is_queue_paused = queue_name in pauses.queues
         is_left_out = word == "due" if is_queue_paused else word == "paused" and not pauses.tasks
+        is_left_out = is_left_out or (filters.limit is not None and not is_limited)
         if filters.queue_name not in (None, queue_name) or is_left_out:
             continue
         chooses = word in ("due", "paused") and not is_queue_paused and pauses.tasks
-        yield _Lane(queue_name, -negative_priority, is_limited, word == "paused" if chooses else None)
+        is_paused = word == "paused" if chooses else None
+        for first_key, end_key in filters.limit_ranges or [EVERY_KEY]:
+            yield _Lane(queue_name, -negative_priority, is_limited, is_paused, first_key, end_key)
 
 
 def _conditions(filters: Filters, word: str) -> dict[str, Any]:
@@ -180,6 +192,8 @@ def _read(
         "priorities": [lane.priority for lane in lanes],
         "are_limited": [lane.is_limited for lane in lanes],
         "are_paused": [lane.is_paused for lane in lanes],
+        "first_keys": [lane.first_key for lane in lanes],
+        "end_keys": [lane.end_key for lane in lanes],
         "bound": bound,
         "limit": limit + len(lanes),
     }

@@ -20,6 +20,7 @@ from django_pgqueue import stats
 from django_pgqueue.db.fields import AwareField
 from django_pgqueue.models import Job
 from django_pgqueue.models.operations import BATCH_SIZE
+from django_pgqueue.states import State
 
 from .errors import LATEST_ERROR, condition_on_error, error_pattern
 from .filters import Filters
@@ -29,6 +30,8 @@ from .words import READY_WORDS
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
+UNFINISHED: Final = (State.RUNNING.value, State.READY.value)
+"""The words of the jobs that have not ended."""
 CLASSES_SEARCHED: Final = 10_000
 """Jobs whose latest execution is read for a filter by exception class. It takes about 15 ms."""
 
@@ -88,15 +91,20 @@ def find(filters: Filters, limit: int) -> Found:
 
 
 def _sources(filters: Filters) -> Iterator[Range | str]:
-    """Yield the ranges to search, in the order of the words; for ready jobs, the word."""
-    if filters.ids or filters.search is not None or not filters.words:
+    """Yield the ranges to search, in the order of the words; for ready jobs, the word.
+
+    Without a word, the unfinished jobs of a limit come first: indexes find them, however old they are.
+    """
+    if filters.ids or filters.search is not None:
         yield from ranges(filters)
         return
-    for word in filters.words:
+    for word in filters.words or (UNFINISHED if filters.limit else ()):
         if word in READY_WORDS:
             yield word
         else:
             yield from ranges(replace(filters, words=(word,)))
+    if not filters.words:
+        yield from ranges(filters)
 
 
 def _ready(filters: Filters, word: str, limit: int) -> _Part:

@@ -41,7 +41,7 @@ class LimitWait(NamedTuple):
     token_seconds: float
     """Seconds until the rate has the tokens of the job again. 0: it has them, or there is no rate."""
     weight: int
-    """The slots and tokens that the job takes."""
+    """The slots and tokens that the job takes, up to all that the limit has."""
 
 
 class LimitedClaim(NamedTuple):

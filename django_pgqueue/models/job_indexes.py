@@ -18,6 +18,9 @@ FINISHED_STATES = sorted(state.value for state in FINISHED)
 USED_STATES = [state.value for state in State if state is not State.WAITING]
 """The states that a row can have. No code handles a job in the reserved state `waiting` yet."""
 
+IN_ORDER: Final = Q(limit_order__isnull=False) & (Q(state__in=["ready", "running"]) | Q(state="dead", limit_order=2))
+"""The jobs of ordered keys that have not ended, and dead ones that block their key."""
+
 INDEXES: Final = [
     # Each lane (one queue at one priority) is an exact range of this index. The predicate keeps out finished
     # jobs, and jobs with a limit, which plain claims must not see.
@@ -48,7 +51,7 @@ INDEXES: Final = [
         "limit_key",
         "id",
         name="pgqueue_job_ordered",
-        condition=Q(limit_order__isnull=False) & (Q(state__in=["ready", "running"]) | Q(state="dead", limit_order=2)),
+        condition=IN_ORDER,
     ),
     models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),

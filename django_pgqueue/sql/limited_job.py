@@ -38,7 +38,6 @@ WITH given AS (
 ),
 used AS MATERIALIZED (
     SELECT given.*, open.weight AS used_slots, state.id AS state_id, head.id AS head_id, head.state AS head_state,
-           least(given.concurrency, given.burst, 1000000000) AS heaviest,
            coalesce(
                ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
            )::bigint AS held_us,
@@ -81,7 +80,8 @@ used AS MATERIALIZED (
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
            job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.limit_weight, least(coalesce(job.limit_weight, 1), used.heaviest) AS weight,
+           job.limit_weight, least(coalesce(job.limit_weight, 1), used.concurrency, 1000000000) AS slots,
+           least(coalesce(job.limit_weight, 1), used.burst, 1000000000) AS tokens,
            used.limit_key, used.concurrency, used.interval_us, used.burst, used.used_slots, used.used_us, used.held_us,
            used.state_id, used.head_id, used.head_state
     FROM used
@@ -101,8 +101,8 @@ checked AS MATERIALIZED (
     SELECT picked.*,
            held_us <= 0
            AND (head_id IS NULL OR head_id = id)
-           AND (concurrency IS NULL OR used_slots + weight <= concurrency)
-           AND (interval_us IS NULL OR used_us + weight * interval_us <= burst * interval_us) AS is_admitted
+           AND (concurrency IS NULL OR used_slots + slots <= concurrency)
+           AND (interval_us IS NULL OR used_us + tokens * interval_us <= burst * interval_us) AS is_admitted
     FROM picked
 ),
 due AS MATERIALIZED (
@@ -130,7 +130,7 @@ spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
     SELECT limit_key,
            statement_timestamp() + %(time_shift)s::interval
-           + (used_us + CASE WHEN is_admitted THEN weight * interval_us ELSE 0 END) * interval '1 microsecond'
+           + (used_us + CASE WHEN is_admitted THEN tokens * interval_us ELSE 0 END) * interval '1 microsecond'
     FROM checked
     WHERE interval_us IS NOT NULL AND (is_admitted OR used_us >= burst * interval_us)
 ),
@@ -155,7 +155,7 @@ FROM due
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        CASE WHEN head_id <> id THEN head_id END, head_state, used_slots::bigint, greatest(held_us, 0) / 1e6,
-       greatest(used_us + (weight - burst) * interval_us, 0) / 1e6, weight
+       greatest(used_us + (tokens - burst) * interval_us, 0) / 1e6, coalesce(limit_weight, 1)
 FROM checked
 WHERE NOT is_admitted
 """

@@ -100,10 +100,11 @@ ORDER BY given.place
 #         holds, pgqueue_job_limited for the jobs; pgqueue_job_ordered for the next job of an ordered key
 # Cost:   0.7 ms for one key; 3 ms for 100 keys
 #
-# A key admits jobs up to `free`: the slots that its open executions leave, and the tokens of its rate. The rate is a
+# A key admits jobs up to the slots that its open executions leave, and up to the tokens of its rate. The rate is a
 # token bucket of `burst` tokens: `interval_us` is the time in which a token comes back, and `full_at` the time at which
 # all have. All of it is in whole microseconds, because rounding would add up. A concurrency, an interval or a burst of
-# 0 means that there is none. A job that is heavier than the limit (an operator can lower limits) takes all of it. A
+# 0 means that there is none. A job takes as many slots as tokens: its weight. If that is more than the concurrency or
+# the burst, it takes all of them: an ordered key has one slot for any weight, and an operator can lower limits. A
 # clock that goes back leaves `full_at` too late, and so does an operator who raises the rate. It is never later than an
 # empty bucket needs. The statement then replaces the row, otherwise the bucket would not fill until the old time.
 #
@@ -137,7 +138,6 @@ WITH given AS (
 used AS MATERIALIZED (
     SELECT given.*, open.weight, open.first_id, state.id AS state_id,
            head.id AS head_id, head.state AS head_state, head.run_after AS head_run_after,
-           least(given.concurrency, given.burst, 1000000000) AS heaviest,
            coalesce(
                ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
            )::bigint AS held_us,
@@ -179,17 +179,17 @@ used AS MATERIALIZED (
 ),
 key AS MATERIALIZED (
     SELECT used.*,
-           CASE WHEN held_us > 0 THEN 0 ELSE least(
-               concurrency - weight, (burst * interval_us - used_us) / interval_us, 1000000000
-           ) END AS free
+           CASE WHEN held_us > 0 THEN 0 ELSE least(concurrency - weight, 1000000000) END AS slots_left,
+           least((burst * interval_us - used_us) / interval_us, 1000000000) AS tokens_left
     FROM used
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
            job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.limit_weight, least(coalesce(job.limit_weight, 1), key.heaviest) AS weight,
-           key.limit_key, key.turn, key.free, key.share, key.interval_us, key.burst, key.used_us, key.held_us,
-           key.state_id, key.first_id, key.head_state, key.head_run_after
+           job.limit_weight, least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000) AS slots,
+           least(coalesce(job.limit_weight, 1), key.burst, 1000000000) AS tokens,
+           key.limit_key, key.turn, key.slots_left, key.tokens_left, key.share, key.interval_us, key.burst, key.used_us,
+           key.held_us, key.state_id, key.first_id, key.head_state, key.head_run_after
     FROM key
     CROSS JOIN LATERAL (
         SELECT first.id, first.task_name, first.queue_name, first.priority, first.run_after, first.arguments,
@@ -210,7 +210,8 @@ picked AS MATERIALIZED (
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             ORDER BY run_after, id
             LIMIT CASE WHEN key.head_id IS NULL
-                       THEN least(key.free, greatest(key.share, %(limit_of_key)s)) ELSE 0 END
+                       THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s))
+                       ELSE 0 END
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS first
         UNION ALL
@@ -232,10 +233,11 @@ picked AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS next
     ) AS job
-    WHERE key.free > 0
+    WHERE key.slots_left > 0 AND key.tokens_left > 0
 ),
 counted AS MATERIALIZED (
-    SELECT picked.*, row_number() OVER of_key AS number, sum(weight) OVER of_key AS weight_so_far
+    SELECT picked.*, row_number() OVER of_key AS number,
+           sum(slots) OVER of_key AS slots_so_far, sum(tokens) OVER of_key AS tokens_so_far
     FROM picked
     WINDOW of_key AS (PARTITION BY turn ORDER BY run_after, id ROWS UNBOUNDED PRECEDING)
 ),
@@ -243,7 +245,7 @@ ranked AS MATERIALIZED (
     SELECT counted.*,
            row_number() OVER in_turns AS place, sum(octet_length(arguments::text)) OVER in_turns AS size
     FROM counted
-    WHERE weight_so_far <= free
+    WHERE slots_so_far <= slots_left AND tokens_so_far <= tokens_left
     WINDOW in_turns AS (ORDER BY (number - 1) / share, turn, number ROWS UNBOUNDED PRECEDING)
 ),
 due AS MATERIALIZED (
@@ -281,24 +283,27 @@ opened AS (
 ),
 result AS MATERIALIZED (
     SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
-           free - sum(taken) AS free, used_us + sum(taken)::bigint * interval_us AS used_us,
-           sum(taken) > 0 AS is_taken, min(next_weight) AS next_weight, min(execution_id) AS execution_id
+           least(slots_left - sum(slots), tokens_left - sum(tokens)) AS free,
+           used_us + sum(tokens)::bigint * interval_us AS used_us,
+           sum(slots) > 0 AS is_taken, min(next_tokens) AS next_tokens, min(execution_id) AS execution_id
     FROM (
         SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
-               free, used_us, 0 AS taken, NULL::bigint AS next_weight, NULL::bigint AS execution_id
+               slots_left, tokens_left, used_us, 0 AS slots, 0 AS tokens,
+               NULL::bigint AS next_tokens, NULL::bigint AS execution_id
         FROM key
         UNION ALL
         SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
-               free, used_us, weight, NULL, execution_id
+               slots_left, tokens_left, used_us, slots, tokens, NULL, execution_id
         FROM due
         UNION ALL
         SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
-               free, used_us, 0, weight, NULL
+               slots_left, tokens_left, used_us, 0, 0, tokens, NULL
         FROM counted
-        WHERE weight_so_far > free AND weight_so_far - weight <= free
+        WHERE (slots_so_far > slots_left OR tokens_so_far > tokens_left)
+          AND slots_so_far - slots <= slots_left AND tokens_so_far - tokens <= tokens_left
     ) AS each
-    GROUP BY turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us, free,
-             used_us
+    GROUP BY turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
+             slots_left, tokens_left, used_us
 ),
 spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
@@ -327,8 +332,8 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
        limit_key, is_taken, free > 0,
        CASE
            WHEN held_us > 0 THEN held_us / 1e6
-           WHEN used_us + (coalesce(next_weight, 1) - burst) * interval_us > 0
-           THEN (used_us + (coalesce(next_weight, 1) - burst) * interval_us) / 1e6
+           WHEN used_us + (coalesce(next_tokens, 1) - burst) * interval_us > 0
+           THEN (used_us + (coalesce(next_tokens, 1) - burst) * interval_us) / 1e6
            WHEN head_state = 'ready' AND NOT is_taken
            THEN date_part('epoch', head_run_after - statement_timestamp() - %(time_shift)s::interval)
        END,

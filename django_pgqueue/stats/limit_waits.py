@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_pgqueue.limits import MAX_NUMBER
 from django_pgqueue.states import State
 
 from .limit_answers import LimitWaitReason
@@ -79,27 +78,21 @@ def wait_of(policy: KeyPolicy | None, pause: PauseStats | None, state: KeyState,
     if policy.is_ordered and state.head_id not in (None, job.job_id):
         is_dead = state.head_state == State.DEAD
         return Wait(LimitWaitReason.BLOCKED_BY_DEAD if is_dead else LimitWaitReason.ORDER, None)
-    weight = min(job.weight, _heaviest(policy))
     times = {
         LimitWaitReason.NOT_DUE: job.due_seconds,
         LimitWaitReason.HOLD: state.held_seconds or 0.0,
-        LimitWaitReason.TOKEN: _token_seconds(policy, state, weight),
+        LimitWaitReason.TOKEN: _token_seconds(policy, state, job.weight),
     }
     last = max(times, key=times.__getitem__)
     is_later = times[LimitWaitReason.NOT_DUE] > 0 or times[LimitWaitReason.HOLD] > 0
-    if policy.concurrency is not None and state.running_weight + weight > policy.concurrency and not is_later:
+    slots = policy.concurrency
+    if slots is not None and state.running_weight + min(job.weight, slots) > slots and not is_later:
         return Wait(LimitWaitReason.SLOT, None)
     return Wait(last, times[last]) if times[last] > 0 else Wait(LimitWaitReason.WORKER, 0.0)
-
-
-def _heaviest(policy: KeyPolicy) -> int:
-    """Return the slots and tokens that the heaviest job of a key takes. An operator can lower limits."""
-    tokens = MAX_NUMBER if policy.interval_seconds is None else policy.burst
-    return min(MAX_NUMBER if policy.concurrency is None else policy.concurrency, tokens)
 
 
 def _token_seconds(policy: KeyPolicy, state: KeyState, weight: int) -> float:
     if policy.interval_seconds is None:
         return 0.0
     used_seconds = min(max(state.full_seconds or 0.0, 0.0), policy.burst * policy.interval_seconds)
-    return used_seconds + (weight - policy.burst) * policy.interval_seconds
+    return used_seconds + (min(weight, policy.burst) - policy.burst) * policy.interval_seconds

@@ -127,6 +127,7 @@ def _in_words(wait: LimitWait, policy: KeyPolicy) -> str:
         return f"job {wait.first_job_id} of the same ordered key comes first, and it is {wait.first_state}"
     slots = policy.concurrency
     if slots is not None and (wait.used_slots or 0) + min(wait.weight, slots) > slots:
-        return f"{wait.used_slots} of {slots} slots are in use, and the job takes {wait.weight}"
-    tokens = "token" if wait.weight == 1 else f"{wait.weight} tokens"
+        return f"{wait.used_slots} of {slots} slots are in use, and the job takes {min(wait.weight, slots)}"
+    count = min(wait.weight, policy.burst)
+    tokens = "token" if count == 1 else f"{count} tokens"
     return f"its next {tokens} of the rate {policy.rate} will be there in {math.ceil(wait.token_seconds)} s"

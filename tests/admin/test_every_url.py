@@ -17,7 +17,7 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue.admin.job_actions import OPERATIONS
-from django_pgqueue.models import Execution, Job, Pause, Schedule, ScheduleRun, Worker
+from django_pgqueue.models import Execution, Job, LimitOverride, LimitState, Pause, Schedule, ScheduleRun, Worker
 from tests.admin.conftest import JobMaker, add_execution
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def jobs(make_job: JobMaker) -> list[Job]:
 def all_rows() -> list[object]:
     return [
         list(model.objects.order_by("pk").values())
-        for model in (Job, Execution, Worker, Pause, Schedule, ScheduleRun, LogEntry)
+        for model in (Job, Execution, Worker, Pause, Schedule, ScheduleRun, LimitOverride, LimitState, LogEntry)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from datetime import timedelta
 from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import urlencode
@@ -11,10 +12,12 @@ from urllib.parse import urlencode
 import pytest
 from django.db import connection, models
 from django.test import Client
+from django.utils import timezone
 
-from django_pgqueue.models import Execution, Job, Pause, Schedule, Worker
+from django_pgqueue.models import Execution, Job, LimitOverride, LimitState, Pause, Schedule, Worker
 from tests import helpers
 from tests.admin.conftest import JobMaker, add_execution
+from tests.admin.limits import declare
 
 pytestmark = pytest.mark.slow
 
@@ -241,6 +244,30 @@ def test_pause_with_a_hostile_name_is_listed_and_resumed(operator: Client, db: N
     answer = operator.post(PAUSES, chosen, follow=True)
     assert answer.status_code == 200 and Tags(answer.content.decode()).bad == []
     assert Pause.objects.exists() is (kind == "none")
+
+
+@pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[7], "%s:<i>\ud7ff\ufffe\U0010ffff", "import"])
+@pytest.mark.usefixtures("without_row_checks")
+def test_limit_with_hostile_columns_is_listed(
+    operator: Client, make_job: JobMaker, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An override of a declared limit can be as hostile as one of a name that no code has."""
+    declare(monkeypatch)
+    job = make_job(limit_key=text, limit_order=2)
+    make_job("dead", limit_key=text, limit_order=2)
+    Pause.objects.create(kind="limit", name=text, paused_by=text, reason=text)
+    LimitOverride.objects.create(limit_key=text, share=3, changed_by=text, reason=text)
+    now = timezone.now() + timedelta(hours=1)
+    LimitState.objects.create(limit_key=text, full_at=now, held_until=now)
+    name = text.partition(":")[0]
+    queries = [f"limit/?{urlencode(each)}" for each in ({"limit": name}, {"limit": name, "key": text})]
+    queries += [f"?{urlencode({'limit': text, 'state': state})}" for state in ("", "ready", "dead")]
+    for url in ("limits/", *queries, f"{job.pk}/change/", f"limits/change/?{urlencode({'key': text})}"):
+        page = operator.get(f"{JOBS}{url}")
+        assert page.status_code in {200, 302, 403}, url
+        tags = Tags(page.content.decode())
+        assert tags.bad == [], url
+        assert not {"\u202e", "\u2066", "\x1b", "\x07", "\x9b"} & set(tags.text), url
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "<b>"])

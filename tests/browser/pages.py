@@ -17,6 +17,9 @@ PAGES: Final[dict[str, str]] = {
     "overview, week": "pgqueue/job/overview/?span=7d",
     "queues": "pgqueue/job/queues/",
     "queue": "pgqueue/job/queue/?queue=mail",
+    "limits": "pgqueue/job/limits/",
+    "limit": "pgqueue/job/limit/?limit=catalogue",
+    "limit, change": "pgqueue/job/limits/change/?key=payments",
     "jobs": "pgqueue/job/",
     "running jobs": "pgqueue/job/?state=running",
     "dead letters": "pgqueue/deadjob/",
@@ -55,7 +58,7 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 """Pages that ask before they change a job: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
-WIDE: Final = (*CORE, "queue", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor")
+WIDE: Final = (*CORE, "queue", "limit", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor")
 """Pages with a layout of their own."""
 
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from tests import helpers
 
+from . import tasks
+
 SHOP: Final = "example_project.shop.tasks"
 SEARCH_KEYS: Final = (
     "INSERT INTO pgqueue_search_key (job_id, name, value) SELECT id, 'order_id', arguments->'args'->>0 "
@@ -45,6 +47,22 @@ WORKERS: Final = (
 PAUSES: Final = (
     "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
     f"VALUES ('queue', 'reports', {NOW} - interval '40 min', 'anna', 'The warehouse is being restored.')"
+)
+LIMITED: Final = "UPDATE pgqueue_job SET limit_key = %(limit_key)s, limit_order = %(order)s WHERE id = ANY(%(ids)s)"
+LIMITS: Final = (
+    f"INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('payments', {NOW} + interval '1 day')",
+    (
+        "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
+        f"VALUES ('catalogue:supplier:9', {NOW} + interval '1 day', {NOW} + interval '1 day')"
+    ),
+    (
+        "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
+        f"VALUES ('limit', 'tenants:globex', {NOW} - interval '2 h', 'anna', 'They asked for a quiet evening.')"
+    ),
+    (
+        "INSERT INTO pgqueue_limit_override (limit_key, rate, changed_at, changed_by, reason) "
+        f"VALUES ('payments', '60/m', {NOW} - interval '1 h', 'ben', 'The provider has reduced our quota.')"
+    ),
 )
 SCHEDULES: Final = (
     "INSERT INTO pgqueue_schedule (name, origin, task_name, arguments, expression, next_run_at) "
@@ -134,6 +152,7 @@ def fill(connection: Any) -> None:
         _add_finished(cursor)
         _add_dead(cursor)
         _add_waiting(cursor)
+        _add_limited(cursor)
         _add_rollup(cursor)
         cursor.execute(SEARCH_KEYS)
         cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
@@ -181,6 +200,35 @@ def _add_waiting(cursor: Any) -> None:
     add_running(cursor, add_jobs(cursor, f"{SHOP}.send_confirmation", "mail", 3, **busy), 1, "2 s")
     add_running(cursor, add_jobs(cursor, f"{SHOP}.deliver", "webhooks", 1, **busy), 1, "11 min")
     add_running(cursor, add_jobs(cursor, f"{SHOP}.record_payment", "default", 1, **busy), 2, "1 s")
+
+
+def _add_limited(cursor: Any) -> None:
+    # A dead job blocks the imports of supplier 7. The key of supplier 9 is held.
+    def add(limit_key: str, count: int, task: str, order: int | None = None, **columns: Any) -> list[int]:
+        ids = add_jobs(cursor, task, "default", count, **columns)
+        cursor.execute(LIMITED, {"ids": ids, "limit_key": limit_key, "order": order})
+        return ids
+
+    def run(limit_key: str, count: int, task: str, since: str, order: int | None = None) -> None:
+        ids = add(limit_key, count, task, order, attempt=1, state="running")
+        add_running(cursor, ids, 2, since)
+        cursor.execute(
+            f"UPDATE pgqueue_execution SET limit_key = '{limit_key}', limit_weight = 1 WHERE job_id = ANY(%s)", [ids]
+        )
+
+    imports, blocks = tasks.import_file.name, 2
+    died: dict[str, Any] = {"finished_at": f"{NOW} - interval '35 min'", "attempt": 3, "max_attempts": 3}
+    ids = add("catalogue:supplier:7", 1, imports, blocks, state="dead", **died)
+    add_executions(cursor, ids, "failed", "shop.catalogue.InvalidFile", "july.csv: line 1 has no column price")
+    run("catalogue:supplier:8", 1, imports, "40 s", blocks)
+    for supplier, count in ((7, 14), (8, 5), (9, 3), (70, 2)):
+        add(f"catalogue:supplier:{supplier}", count, imports, blocks, run_after=f"{NOW} - (60 - n) * interval '30 s'")
+    add("payments", 240, tasks.charge_card.name, run_after=f"{NOW} - n * interval '500 ms'")
+    run("tenants:acme", 2, tasks.rebuild_report.name, "3 min")
+    for tenant, count in (("acme", 31), ("globex", 12), ("initech", 1)):
+        add(f"tenants:{tenant}", count, tasks.rebuild_report.name, run_after=f"{NOW} - n * interval '40 s'")
+    for statement in LIMITS:
+        cursor.execute(statement)
 
 
 def _add_rollup(cursor: Any) -> None:

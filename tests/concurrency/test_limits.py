@@ -94,6 +94,18 @@ def test_job_heavier_than_lowered_limit_takes_all_of_it(engine):
     assert ids(claim(engine, TWO)) == []
 
 
+def test_job_of_ordered_key_takes_one_slot_and_all_its_tokens(engine):
+    paced = Limit("paced", key="{key}", ordered=True, rate="1/60s", burst=5)
+    jobs = add(engine, "paced:a", 2, weight=3, order=paced.order)
+    begun = claim(engine, paced)
+    assert ids(begun) == jobs[:1]
+    finish(engine, begun)
+    [result] = claim(engine, paced).results
+    assert not result.is_claimed and 50 < result.due_seconds <= 60, (
+        "two of the five tokens are left, and it needs three"
+    )
+
+
 def test_count_skips_only_executions_that_have_ended(engine):
     """A count that begins behind an ended execution finds the open ones, also after the ids restart."""
     add(engine, "two:a", 6)
@@ -213,13 +225,14 @@ def test_weight_spends_several_tokens(engine):
 
 
 def test_clock_that_goes_back_delays_by_an_empty_bucket_at_most(engine):
-    engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '1 h')")
+    limit = Limit("rate", rate="1/h", burst=2)
+    engine.execute("INSERT INTO pgqueue_limit_state (limit_key, full_at) VALUES ('rate', now() + interval '9 h')")
     [job_id, _] = add(engine, "rate", 2)
     for _ in range(2):
-        [result] = claim(engine, RATE).results
-        assert 0.0 < result.due_seconds <= 0.05
-    clock.shift_seconds = 0.05
-    assert ids(claim(engine, RATE)) == [job_id]
+        [result] = claim(engine, limit).results
+        assert 3000.0 < result.due_seconds <= 3600.0
+    clock.shift_seconds = 3601.0
+    assert ids(claim(engine, limit)) == [job_id]
 
 
 def test_rated_jobs_are_not_prefetched(engine):

@@ -212,13 +212,15 @@ def test_key_without_free_slot_waits_for_a_slot():
     assert_waits("two:a", LimitWaitReason.SLOT, None, third, running_job_ids=(first, second))
 
 
-def test_key_without_slots_for_a_heavy_job_waits_for_a_slot():
-    add("heavy", limit_weight=2)
+@pytest.mark.parametrize(("weight", "reason"), [(8, LimitWaitReason.WORKER), (9, LimitWaitReason.SLOT)])
+def test_job_heavier_than_the_burst_needs_a_slot_for_its_whole_weight(weight, reason):
+    [light] = add("heavy", limit_weight=2)
     claim("heavy")
-    [heavy] = add("heavy", limit_weight=10)
+    [heavy] = add("heavy", limit_weight=weight)
     with connection.cursor() as cursor:
         cursor.execute("UPDATE pgqueue_limit_state SET full_at = full_at - interval '1 h'")
-    assert_waits("heavy", LimitWaitReason.WORKER, 0.0, heavy)
+    seconds = 0.0 if reason is LimitWaitReason.WORKER else None
+    assert_waits("heavy", reason, seconds, heavy, running_job_ids=(light,))
 
 
 @pytest.mark.promise("stats-limit-waits")

@@ -55,6 +55,24 @@ def test_fetcher_drains_limited_and_plain_jobs(engine, make_fetcher):
     assert sorted(claimed) == sorted(expected)
 
 
+def test_circle_over_busy_keys_goes_on_without_rests(engine, make_fetcher):
+    """Keys without a free slot delay the keys behind them by milliseconds."""
+    engine.execute(
+        "INSERT INTO pgqueue_job (task_name, arguments, limit_key) "
+        "SELECT 'noop', '{}', 'one:' || n FROM generate_series(1000, 1499) n"
+    )
+    engine.execute(
+        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at, limit_key, limit_weight) "
+        "SELECT -n, 1, 1, now() + interval '1 h', 'one:' || n, 1 FROM generate_series(1000, 1499) n"
+    )
+    [job_id] = add(engine, "two:a")
+    fetcher, sleeps = make_fetcher(), []
+    while not (claimed := take(fetcher)):
+        sleeps.append(fetcher.tick())
+    assert [job.job_id for job in claimed] == [job_id]
+    assert sum(sleeps) < 0.1
+
+
 def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, make_fetcher):
     add(engine, "fair:a", 40)
     helpers.make_jobs(engine, 40)

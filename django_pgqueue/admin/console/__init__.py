@@ -11,6 +11,7 @@ from .bulk_acts import AUDIT, BULK_ACT, acts_on_job, stop_url
 from .bulk_preview import BULK_PREVIEW, answer_list, request_url
 from .doctor import DOCTOR
 from .incidents import INCIDENTS
+from .limits import LIMIT, LIMITS
 from .overview import OVERVIEW
 from .page import ConsolePage, console_urls
 from .queues import QUEUE, QUEUES
@@ -19,6 +20,6 @@ from .tasks import TASKS
 __all__ = ["PAGES", "acts_on_job", "answer_list", "console_urls", "request_url", "stop_url"]
 
 PAGES: Final[tuple[ConsolePage, ...]] = (
-    *(OVERVIEW, QUEUES, QUEUE, TASKS, INCIDENTS, AUDIT, DOCTOR),
+    *(OVERVIEW, QUEUES, QUEUE, LIMITS, LIMIT, TASKS, INCIDENTS, AUDIT, DOCTOR),
     *(BULK_PREVIEW, BULK_ACT),
 )

@@ -21,6 +21,12 @@ def url(request: HttpRequest, name: str, /, **parameters: Any) -> str:
     return databases.link(request, found, **parameters) if found else ""
 
 
+def job(request: HttpRequest, job_id: int) -> str:
+    """Return the URL of the page of a job, or "" if it does not exist."""
+    found = address_for(request, "job_change", job_id)
+    return databases.link(request, found) if found else ""
+
+
 def jobs(request: HttpRequest, word: str, *, queue: str | None = None, since: str | None = None) -> str:
     """Return the URL of the list of jobs in one state, which is a word such as "due"."""
     if word == "dead":

@@ -85,6 +85,11 @@ class LimitedLanes:
             return state.retry_at
         return min(state.rest_until, state.rests_since + self.longest_rest_seconds)
 
+    def is_under_way(self, lane: Lane) -> bool:
+        """Return whether the circle over the keys of a lane has begun and not ended, and waits for no free slot."""
+        state = self._lanes.get(lane)
+        return state is not None and state.after_key != "" and not state.needs_slot
+
     def can_continue(self, free_slots: int) -> bool:
         """Return whether this process may be able to claim jobs because one of its own jobs has ended."""
         self._free_ended()

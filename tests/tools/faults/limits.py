@@ -14,7 +14,7 @@ def weight_of(weight: int = 1, **others: object) -> int:
 
 
 SLOTS: Final = Limit("slots", key="{key}", concurrency=3, weight=weight_of)
-TOKENS: Final = Limit("tokens", key="{key}", rate="20/s", burst=5, weight=weight_of)
+TOKENS: Final = Limit("tokens", key="{key}", rate="2/s", burst=5, weight=weight_of)
 ORDER: Final = Limit("order", key="{key}", ordered=True)
 BLOCKED: Final = Limit("blocked", key="{key}", ordered=True, on_dead="block")
 HELD: Final = Limit("held", key="{key}", concurrency=2)

@@ -21,11 +21,16 @@ LIMIT_STATS = [
         ("tests/stats/test_limits.py",),
         Mutant(
             "a job that does not fit has a slot",
-            "state.running_weight + weight >",
+            "state.running_weight + min(job.weight, slots) >",
             "state.running_weight >",
             path=WAITS,
         ),
-        Mutant("a heavy job needs one token", "(weight - policy.burst)", "(1 - policy.burst)", path=WAITS),
+        Mutant(
+            "a heavy job needs one token",
+            "(min(weight, policy.burst) - policy.burst)",
+            "(1 - policy.burst)",
+            path=WAITS,
+        ),
         Mutant("a bucket is always full", "min(max(state.full_seconds or 0.0, 0.0)", "min(0.0", path=WAITS),
         Mutant("a dead job is any job", "LimitWaitReason.BLOCKED_BY_DEAD if is_dead else", "", path=WAITS),
         Mutant("a retry is not the next job", "policy.is_ordered and state.head_id is not None", "False", path=WAITS),

@@ -47,14 +47,32 @@ ADMISSION = of_tests(
         "open executions count without weight", "sum(least(limit_weight, given.concurrency))", "count(*)", "CLAIM_KEYS"
     ),
     Mutant(
-        "a job weighs one",
-        "least(coalesce(job.limit_weight, 1), key.heaviest) AS weight",
-        "1::bigint AS weight",
+        "a job takes one slot",
+        "least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000)",
+        "1::bigint",
         "CLAIM_KEYS",
     ),
     Mutant(
-        "a job heavier than its limit waits for ever",
-        "least(coalesce(job.limit_weight, 1), key.heaviest)",
+        "a job takes one token",
+        "least(coalesce(job.limit_weight, 1), key.burst, 1000000000)",
+        "1::bigint",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a job of an ordered key takes one token",
+        "least(coalesce(job.limit_weight, 1), key.burst, 1000000000)",
+        "least(coalesce(job.limit_weight, 1), key.concurrency, key.burst)",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a job heavier than its concurrency waits for ever",
+        "least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000)",
+        "coalesce(job.limit_weight, 1)",
+        "CLAIM_KEYS",
+    ),
+    Mutant(
+        "a job heavier than its burst waits for ever",
+        "least(coalesce(job.limit_weight, 1), key.burst, 1000000000)",
         "coalesce(job.limit_weight, 1)",
         "CLAIM_KEYS",
     ),
@@ -154,6 +172,12 @@ VISITS = of_tests(
         "state.circle.wait(now + 60.0)",
         path=LANES,
     ),
+    Mutant(
+        "each step of a circle waits a second",
+        "STEP_SECONDS if self.limited.is_under_way(lane) else if_overdue",
+        "if_overdue",
+        path="django_pgqueue/worker/claiming/lanes.py",
+    ),
     Mutant("unknown limits end the claim", "if limit is not None and controls", "if controls", path=LANES),
 )
 SLOTS = of_tests(
@@ -190,7 +214,7 @@ HOLDS = of_tests(
 ONE_JOB = of_tests(
     ("tests/concurrency/test_limited_job.py",),
     Mutant("a foreground run locks no key", LOCK.format(""), "true", "LOCK_KEY_OF_JOB"),
-    Mutant("a foreground run exceeds the slots", "used_slots + weight <= concurrency", "true", "CLAIM_LIMITED_JOB"),
+    Mutant("a foreground run exceeds the slots", "used_slots + slots <= concurrency", "true", "CLAIM_LIMITED_JOB"),
     Mutant("a foreground run ignores holds", "           held_us <= 0\n", "           true\n", "CLAIM_LIMITED_JOB"),
     Mutant("a foreground run ignores the order", "(head_id IS NULL OR head_id = id)", "true", "CLAIM_LIMITED_JOB"),
     Mutant(

@@ -191,9 +191,9 @@ ELSEWHERE = [
         ),
         Mutant(
             "an act on a queue leads to any site",
-            'if back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None):',
-            "if back:",
-            path=QUEUE_ACTIONS,
+            'return back if is_here else ""',
+            "return back",
+            path="django_pgqueue/admin/posted.py",
         ),
         Mutant(
             "an act on a queue needs no permission",

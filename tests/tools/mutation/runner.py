@@ -35,6 +35,7 @@ from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, 
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
+from tests.tools.mutation.mutants_limit_pages import LIMIT_PAGES
 from tests.tools.mutation.mutants_limit_stats import LIMIT_STATS
 from tests.tools.mutation.mutants_limits import CLAIMS_OF_LIMITS
 from tests.tools.mutation.mutants_liveness import LIVENESS
@@ -357,6 +358,7 @@ MUTANTS = [
     *TYPED,
     *HISTORY,
     *FORMS,
+    *LIMIT_PAGES,
 ]
 EQUIVALENT = {
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",

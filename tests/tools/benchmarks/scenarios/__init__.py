@@ -9,6 +9,7 @@ from tests.tools.benchmarks.scenarios import (
     hot_key,
     idle,
     latency,
+    locks,
     many_keys,
     notify,
     orm,
@@ -47,5 +48,8 @@ SCENARIOS: dict[str, Scenario] = {
         fairness.FAIRNESS,
         freed.FREED,
         wake_up.WAKE_UP,
+        locks.LOCKS,
+        locks.BACKLOG,
+        locks.RATES,
     )
 }

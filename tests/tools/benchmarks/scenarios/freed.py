@@ -24,7 +24,7 @@ BACKGROUND_PER_SECOND = 1000.0
 def measure(bench: Bench, system: System) -> Figures:
     bench.write(limited.FILES)
     same, other = jobs(SAME), jobs(OTHER)
-    figures = {}
+    figures: dict[str, float] = {}
     for name, per_second in (("idle", 0.0), ("busy", BACKGROUND_PER_SECOND)):
         first = 0 if name == "idle" else same
         worker = bench.start(limited.worker())

@@ -20,13 +20,6 @@ PHASES = ("free", "free_held", "waiting", "waiting_held")
 HOLDING = 0
 """The number of the job that holds the slot."""
 
-FILL = """
-INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, limit_key)
-SELECT 'app.tasks.alone', 'default', 0, '{"args": [0], "kwargs": {}}', 10, 'alone'
-FROM generate_series(1, %(jobs)s)
-"""
-"""In the lane of the jobs that are drained."""
-
 UNFINISHED = """
 SELECT (SELECT count(*) FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NULL)
      + (SELECT count(*) FROM pgqueue_job
@@ -47,7 +40,7 @@ def measure(bench: Bench, system: System) -> Figures:
     rates: dict[str, dict[str, float]] = {}
     for phase in PHASES:
         if phase == "waiting":
-            bench.connection.execute(FILL.encode(), {"jobs": jobs(WAITING)})
+            bench.connection.execute(limited.FILL.encode(), {"jobs": jobs(WAITING)})
         bench.connection.execute("VACUUM (ANALYZE) pgqueue_job, pgqueue_execution")
         bench.connection.execute("CHECKPOINT")
         with snapshot_held(bench) if phase.endswith("held") else nullcontext():

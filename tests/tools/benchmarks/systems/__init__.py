@@ -14,6 +14,7 @@ from tests.tools.benchmarks.systems import (
     ours,
     pgqueuer,
     procrastinate,
+    two_statements,
 )
 from tests.tools.benchmarks.systems.system import System
 
@@ -28,6 +29,7 @@ SYSTEMS: dict[str, System] = {
         naive.SKIP_LOCKED,
         notifying.WITHIN,
         notifying.NEVER,
+        two_statements.SYSTEM,
         pgqueuer.SYSTEM,
         procrastinate.SYSTEM,
         django_tasks_db.SYSTEM,

@@ -35,6 +35,16 @@ def of_customer(number):
     record.ran(number)
 
 
+@task(limit=Limit("lock", key=lambda number: number % 1000, concurrency=1))
+def locked(number):
+    record.ran(number)
+
+
+@task(limit=Limit("hundred", rate="100/s", burst=10))
+def hundred(number):
+    record.began(number)
+
+
 @task(limit=Limit("rated", rate="5000/s", burst=500))
 def rated(number):
     record.began(number)
@@ -86,6 +96,12 @@ def paced(number):
 def hourly(number):
     record.ran(number)
 """
+FILL = """
+INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, max_attempts, limit_key)
+SELECT 'app.tasks.alone', 'default', 0, '{"args": [0], "kwargs": {}}', 10, 'alone'
+FROM generate_series(1, %(jobs)s)
+"""
+"""Jobs of `alone`, in the lane of the other tasks."""
 FILES = {"app/tasks.py": django.TASKS.format(module="django_pgqueue") + TASKS}
 
 

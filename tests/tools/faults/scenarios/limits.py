@@ -185,7 +185,7 @@ def release_at_stop(run: Run) -> str:
     go = run.where / "go"
     jobs = [*run.enqueue("limited.slotted", 5, key="a", until=str(go))]
     jobs += run.enqueue("limited.in_order", 3, key="a", until=str(go))
-    jobs += run.enqueue("limited.rated", 8, key="a", weight=5, until=str(go))
+    jobs += run.enqueue("limited.rated", 3, key="a", weight=5, until=str(go))
     worker = run.worker("--grace", "0.3", "--concurrency", "8", LEASE=30.0)
     run.wait_for("start", 3 + 1 + 2)
     other = run.worker("--concurrency", "8", LEASE=30.0)

@@ -33,7 +33,7 @@ DOWN_SECONDS = 3.0
 def restarts_of_saturated_keys(run: Run) -> str:
     jobs = enqueue_mix(run, seconds=0.1)
     workers = [run.worker(LEASE=30.0), run.worker(LEASE=30.0)]
-    ups = []
+    ups: list[float] = []
     for how, down in (("fast", 0.0), ("immediate", DOWN_SECONDS)):
         run.wait_until(lambda: run.states().get("succeeded", 0) >= 20 * (1 + len(ups)), what="the workers to be busy")
         run.server.cluster.stop(how)
@@ -68,7 +68,7 @@ def failover_of_saturated_keys(run: Run) -> str:
     first = resumed(run, up)
     for producer in producers:
         producer.wait(60)
-    run.wait_until_done(90)
+    run.wait_until_done(120)
     lost = acknowledged(run) - present(run)
     assert not lost, f"{len(lost)} acknowledged enqueues lost"
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
@@ -160,7 +160,7 @@ GROUP BY job_id HAVING count(*) > 1
 @fault(
     "F126",
     f"a bulk act retries {BULK:,} dead jobs: its worker is lost in the transaction of the first batch, and the next "
-    "worker after the commit of another batch, before it has told anybody",
+    "worker after the commit of another batch, before it has notified anybody",
     invariant="each job is retried exactly once; the act's record has each job once",
     expected=f"{BULK:,} of {BULK:,} jobs retried once and recorded once",
 )

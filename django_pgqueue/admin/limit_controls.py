@@ -1,0 +1,152 @@
+"""Read the pauses and the overrides of limits and limit keys, and describe them for the pages and their forms.
+
+`limit_actions` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
+applies to all its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import registry
+from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.limits import name_of
+from django_pgqueue.models import LimitOverride, Pause
+from django_pgqueue.states import Pausable
+
+from . import databases, shown
+from .formatting import full_date, shortened
+from .links import address_for
+from .pauses import in_force
+
+PERMISSION: Final = "pgqueue.change_limits"
+PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
+REASON_SHOWN: Final = 200
+FIELDS: Final[dict[str, Promise | str]] = {
+    "concurrency": gettext_lazy("Concurrency"),
+    "rate": gettext_lazy("Rate"),
+    "burst": gettext_lazy("Burst"),
+    "share": gettext_lazy("Share"),
+}
+"""The fields of a limit that an override can change."""
+LISTED: Final = 50
+"""Keys of a limit that are listed because they have a pause or an override."""
+
+
+class Controls(NamedTuple):
+    """The pause and the override of one limit or one key, as a page shows them and as its forms send them."""
+
+    limit_key: str
+    label: str
+    pause: str
+    """A sentence about the pause; "" if there is none."""
+    pause_shown: str
+    change: str
+    """A sentence about the override; "" if there is none."""
+    change_shown: str
+    change_url: str
+    """The form of the override; "" if the user may not change limits."""
+    policy: KeyPolicy | None
+    """The values in force; None if no task of this process declares the limit."""
+
+
+def overrides_in_force(alias: str) -> QuerySet[LimitOverride]:
+    """Return the overrides that have not ended."""
+    return LimitOverride.objects.using(alias).filter(Q(valid_until__isnull=True) | Q(valid_until__gt=Now()))
+
+
+def pauses_in_force(alias: str) -> QuerySet[Pause]:
+    """Return the pauses of limits and of keys that have not ended."""
+    return in_force().using(alias).filter(kind=Pausable.LIMIT)
+
+
+def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> dict[str, Controls]:
+    """Return the controls of limits and keys. Runs two statements, which read only their rows."""
+    keys = list(dict.fromkeys(limit_keys))
+    names = {*keys, *map(name_of, keys)}
+    pauses = {row.name: row for row in pauses_in_force(alias).filter(name__in=keys)}
+    overrides = {row.limit_key: row for row in overrides_in_force(alias).filter(limit_key__in=names)}
+    return {key: _controls(request, key, pauses, overrides) for key in keys}
+
+
+def _controls(
+    request: HttpRequest, limit_key: str, pauses: Mapping[str, Pause], overrides: Mapping[str, LimitOverride]
+) -> Controls:
+    found = address_for(request, "limit_change") if request.user.has_perm(PERMISSION) else ""
+    pause = pauses.get(limit_key)
+    override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides)
+    return Controls(
+        limit_key,
+        shortened(limit_key),
+        "" if pause is None else _pause_text(pause),
+        "" if pause is None else str(shown.number(pause.paused_at)),
+        "" if override is None else override_text(override, inherited_policy(limit_key, overrides)),
+        "" if override is None else str(shown.number(override.changed_at)),
+        databases.link(request, found, key=limit_key) if found and policy is not None else "",
+        policy,
+    )
+
+
+def changed_keys(alias: str, name: str) -> list[str]:
+    """Return the first keys of a limit that are paused or have an override, in their order."""
+    first, end = f"{name}:", f"{name};"
+    overrides = overrides_in_force(alias).filter(limit_key__gte=first, limit_key__lt=end).order_by("limit_key")
+    pauses = pauses_in_force(alias).filter(name__gte=first, name__lt=end).order_by("name")
+    found = {*overrides.values_list("limit_key", flat=True)[:LISTED], *pauses.values_list("name", flat=True)[:LISTED]}
+    return sorted(found)[:LISTED]
+
+
+def values_of(override: LimitOverride | None) -> Override:
+    """Return the values of an override. Without an override, all are None."""
+    return Override() if override is None else Override(*(getattr(override, name) for name in Override._fields))
+
+
+def policy_in_force(limit_key: str, overrides: Mapping[str, LimitOverride]) -> KeyPolicy | None:
+    """Return what holds for a limit or key; None if no task of this process declares the limit."""
+    limit = registry.limits().get(name := name_of(limit_key))
+    return None if limit is None else policy_of(limit, *(values_of(overrides.get(each)) for each in (limit_key, name)))
+
+
+def inherited_policy(limit_key: str, overrides: Mapping[str, LimitOverride]) -> KeyPolicy | None:
+    """Return what holds without the override of the limit or key itself."""
+    others = {key: row for key, row in overrides.items() if key != limit_key}
+    return policy_in_force(limit_key, others)
+
+
+def _pause_text(pause: Pause) -> str:
+    parts: list[Promise | str] = [_("paused since %(at)s") % {"at": full_date(pause.paused_at)}]
+    if pause.paused_by:
+        parts.append(_("by %(who)s") % {"who": shortened(pause.paused_by)})
+    if pause.paused_until:
+        parts.append(_("until %(at)s") % {"at": full_date(pause.paused_until)})
+    return " ".join(map(str, parts)) + (f": {shortened(pause.reason, REASON_SHOWN)}" if pause.reason else "")
+
+
+def override_text(override: LimitOverride, before: KeyPolicy | None) -> str:
+    """Return a sentence: "changed at … by … until …: concurrency 2 instead of 10 (the reason)"."""
+    parts: list[Promise | str] = [_("changed at %(at)s") % {"at": full_date(override.changed_at)}]
+    if override.changed_by:
+        parts.append(_("by %(who)s") % {"who": shortened(override.changed_by)})
+    if override.valid_until:
+        parts.append(_("until %(at)s") % {"at": full_date(override.valid_until)})
+    values = ", ".join(_value_text(override, name, before) for name in FIELDS if getattr(override, name) is not None)
+    reason = f" ({shortened(override.reason, REASON_SHOWN)})" if override.reason else ""
+    return f"{' '.join(map(str, parts))}: {values}{reason}"
+
+
+def _value_text(override: LimitOverride, name: str, before: KeyPolicy | None) -> str:
+    value, old = getattr(override, name), getattr(before, name, None)
+    words = {"field": str(FIELDS[name]).lower(), "value": shortened(str(value)), "old": shortened(str(old))}
+    if before is None:
+        return "{field} {value}".format(**words)
+    if old is None:
+        return str(_("%(field)s %(value)s instead of none") % words)
+    return str(_("%(field)s %(value)s instead of %(old)s") % words)

@@ -1,0 +1,75 @@
+"""Mutants of the admin's pages of limits, and of the search for jobs by limit key.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+ADMIN = "django_pgqueue/admin"
+ACTS = f"{ADMIN}/limit_actions.py"
+FORM = f"{ADMIN}/limit_form.py"
+BLOCKED = f"{ADMIN}/blocked_keys.py"
+SEARCH = "django_pgqueue/job_search/filters.py"
+
+LIMIT_PAGES = [
+    *of_tests(
+        ("tests/admin/test_limit_acts.py",),
+        Mutant(
+            "a button acts on another pause of a limit than shown",
+            "if request.POST.get(PAUSE_FIELD) == str(",
+            "if True or request.POST.get(PAUSE_FIELD) == str(",
+            path=ACTS,
+        ),
+        Mutant(
+            "a button undoes another change than shown",
+            "or request.POST.get(CHANGE_FIELD) != str(",
+            "or False and str(",
+            path=ACTS,
+        ),
+        Mutant(
+            "a button ends a longer hold than shown",
+            "or request.POST.get(HOLD_FIELD) != str(",
+            "or False and str(",
+            path=ACTS,
+        ),
+        Mutant(
+            "a form overwrites a change that it has not shown",
+            "if request.POST.get(SHOWN_FIELD) != str(",
+            "if False and (",
+            path=FORM,
+        ),
+        Mutant(
+            "a form stores the values of the code",
+            "None if value == getattr(self.inherited, name) else value",
+            "value",
+            path=FORM,
+        ),
+        Mutant(
+            "a change of a limit needs no permission",
+            '["pgqueue.view_job", PERMISSION]',
+            '["pgqueue.view_job"]',
+            path=FORM,
+        ),
+        Mutant(
+            "an act on a limit needs no permission",
+            '["pgqueue.view_job", permission]',
+            '["pgqueue.view_job"]',
+            path=ACTS,
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_blocked_keys.py",),
+        Mutant("the first job of a key blocks it in any state", "and first.state == State.DEAD", "", path=BLOCKED),
+        Mutant("each dead job blocks its key", "or job.limit_order != BLOCKS", "", path=BLOCKED),
+    ),
+    *of_tests(
+        ("tests/admin/test_limit_filter.py",),
+        Mutant("a search by limit finds names that begin alike", 'f"{self.limit};")', 'f"{self.limit}~")', path=SEARCH),
+        Mutant(
+            "a search by limit leaves out old waiting jobs",
+            "(UNFINISHED if filters.limit else ())",
+            "()",
+            path="django_pgqueue/job_search/search.py",
+        ),
+    ),
+]
