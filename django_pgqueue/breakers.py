@@ -17,6 +17,8 @@ MAX_ATTEMPTS: Final = 1_000_000
 MAX_WINDOW_SECONDS: Final = 600
 """Maximum of `seconds`: each process adds a row a second for a busy key, and each check reads those of the window."""
 MAX_PAUSE_SECONDS: Final = 86400
+PAUSED_BY: Final = "circuit breaker"
+"""The value of `Pause.paused_by` in the pauses of breakers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.breakers import MAX_WINDOW_SECONDS, Breaker
+from django_pgqueue.breakers import MAX_WINDOW_SECONDS, PAUSED_BY, Breaker
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
-PAUSED_BY: Final = "circuit breaker"
-"""The value of `Pause.paused_by` in the pauses of breakers."""
+LOCK_TIMEOUT: Final = "50ms"
+"""How long a statement waits for a pause that an operator's transaction has locked. Completions wait meanwhile."""
 COUNTS_PRUNED: Final = 10_000
 """Rows of counts that one call removes at most."""
 
@@ -60,6 +60,11 @@ def add_counts(connection: Connection, ended: Mapping[str, Ended]) -> None:
 def failing_keys(connection: Connection, breakers: Mapping[str, Breaker]) -> list[str]:
     """Return the keys in whose windows enough attempts failed. `breakers` has the breaker of each key to examine."""
     return [key for (key,) in execute(connection, sql.breakers.FAILING_KEYS, _windows(breakers))]
+
+
+def limit_waits(connection: Connection) -> None:
+    """Let the statements of this transaction wait for a lock no longer than `LOCK_TIMEOUT`."""
+    execute(connection, sql.breakers.LIMIT_WAITS, {"lock_timeout": LOCK_TIMEOUT})
 
 
 def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> list[Opened]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import texts
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import Limit, name_of
 
 from .audit import add_audit
@@ -37,13 +37,11 @@ class KeyControls(NamedTuple):
     """The keys whose circuit breakers are open: after the pause, one job at a time probes the key."""
 
     def policy_of(self, limit_key: str, limit: Limit) -> KeyPolicy:
-        """Return the policy of a key."""
-        probing = ONE_AT_A_TIME if self.is_probing(limit_key, limit) else None
-        return policy_of(limit, probing, self.overrides.get(limit_key), self.overrides.get(limit.name))
-
-    def is_probing(self, limit_key: str, limit: Limit) -> bool:
-        """Return whether a job of the key that starts now is a probe. Ignore a breaker that the code has no more."""
-        return limit.breaker is not None and limit_key in self.open_breakers
+        """Return the policy of a key. Ignore an open breaker that the code has no more."""
+        is_probing = limit.breaker is not None and limit_key in self.open_breakers
+        return policy_of(
+            limit, PROBING if is_probing else None, self.overrides.get(limit_key), self.overrides.get(limit.name)
+        )
 
     def pause_of(self, limit_key: str) -> KeyPause | None:
         """Return the pause of a key or of its limit. If there are two, return the one that ends last."""
@@ -52,7 +50,6 @@ class KeyControls(NamedTuple):
 
 
 NO_CONTROLS: Final = KeyControls({}, {})
-ONE_AT_A_TIME: Final = Override(concurrency=1)
 
 
 def controls_of(connection: Connection, limit_keys: Iterable[str]) -> KeyControls:

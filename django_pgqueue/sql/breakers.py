@@ -37,6 +37,13 @@ CROSS JOIN LATERAL (
 WHERE counted.ended >= given.attempts AND counted.failed >= given.share * counted.ended
 """
 
+# Let the other statements of this transaction wait for a lock no longer than this. Then they raise LockNotAvailable.
+#
+# Caller: lifecycle.breakers.limit_waits(), before OPEN_BREAKERS and CLOSE_BREAKERS
+LIMIT_WAITS: Final = """/* pgqueue:limit_waits */
+SELECT set_config('lock_timeout', %(lock_timeout)s, true)
+"""
+
 # Open the breakers of keys in whose windows enough attempts failed, and open breakers again whose probe has failed.
 # Pause these keys. Return them, whether the breaker was open already, and how many attempts ended and failed.
 #

@@ -338,6 +338,22 @@ def test_pause_of_an_operator_stays(engine, process):
     assert [pause_of(engine, key) for key in pauses] == before
 
 
+def test_completions_do_not_wait_for_the_transaction_of_an_operator(engine, second, process):
+    """The operator's pause is not committed. Its row makes the opening wait, which tries again a second later."""
+    add(engine, "api", 4)
+    jobs = process.start()
+    with second.transaction():
+        lifecycle.pause(second, Pausable.LIMIT, "api", paused_by="ada")
+        began = time.monotonic()
+        process.end(jobs, fails=True, delay_seconds=None)
+        assert time.monotonic() - began < 1.0
+        assert 0.5 < process.counter.due_in_seconds <= 1.0
+    assert open_keys(engine) == []
+    process.counter._due_at = 0.0
+    process.counter.write(engine)
+    assert (open_keys(engine), pause_of(engine)[0]) == (["api"], "ada")
+
+
 def test_pause_of_an_operator_that_has_ended_is_replaced(engine, process, monkeypatch):
     lifecycle.pause(engine, Pausable.LIMIT, "api", for_seconds=5, paused_by="ada")
     travel(monkeypatch, 6)

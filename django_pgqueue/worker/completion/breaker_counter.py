@@ -33,6 +33,8 @@ INTERVAL_SECONDS: Final = 1.0
 """How often a process writes its counts. If it is killed, the counts since then are lost."""
 RETRY_SECONDS: Final = 0.02
 """When to try again if another session is just claiming jobs of the key."""
+LOCKED_SECONDS: Final = 1.0
+"""When to try again if an operator's transaction has locked the pause of the key."""
 FAILURES: Final = frozenset({Ending.FAILED, Ending.CRASHED})
 NEVER: Final = float("inf")
 
@@ -133,14 +135,20 @@ class BreakerCounter:
                     self._add(limit_key, each)
                 raise
         self._undecided = {key: _sum(self._undecided.get(key), ended.get(key)) for key in {*self._undecided, *ended}}
-        left = self._decide(connection, self._undecided)
+        try:
+            left, retry_seconds = self._decide(connection, self._undecided), RETRY_SECONDS
+        except psycopg.errors.LockNotAvailable:
+            left, retry_seconds = set(self._undecided), LOCKED_SECONDS
         self._undecided = {key: self._undecided[key] for key in left}
         if left:
             with self._lock:
-                self._due_at = min(self._due_at, time.monotonic() + RETRY_SECONDS)
+                self._due_at = min(self._due_at, time.monotonic() + retry_seconds)
 
     def _decide(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
-        """Open and close the breakers of these keys. Return the keys that another session had locked."""
+        """Open and close the breakers of these keys. Return the keys that another session had locked.
+
+        Raises `LockNotAvailable` if another session has locked the pause of a key.
+        """
         probed = {key: each.succeeded_probe_id for key, each in ended.items() if each.succeeded_probe_id}
         failed = {key: breaker for key, each in ended.items() if each.failed and (breaker := breaker_of(key))}
         failing = set(lifecycle.breakers.failing_keys(connection, failed)) if failed else set()
@@ -153,6 +161,7 @@ class BreakerCounter:
         if not keys:
             return keys
         with connection.transaction():
+            lifecycle.breakers.limit_waits(connection)
             locked = set(lifecycle.limits.lock_keys(connection, sorted(keys)))
             closed = lifecycle.breakers.close_breakers(connection, _only(probed, locked))
             opened = lifecycle.breakers.open_breakers(connection, _only(suspects, locked))

@@ -6,19 +6,20 @@ What a mutant is, and how they are tried: see `mutation`. Each names the tests t
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
-OVERRIDES = "django_pgqueue/lifecycle/limit_overrides.py"
+POLICIES = "django_pgqueue/limit_policies.py"
+STATEMENTS = "django_pgqueue/sql/breakers.py"
 COUNTER = "django_pgqueue/worker/completion/breaker_counter.py"
 
 BREAKERS = of_tests(
     ("tests/concurrency/test_breakers.py",),
-    Mutant("an open breaker lets all jobs start", "Override(concurrency=1)", "Override()", path=OVERRIDES),
+    Mutant("an open breaker lets all jobs start", "Override(concurrency=1)", "Override()", path=POLICIES),
     Mutant(
         "claims trust an old scan about breakers",
         "[key for key in limit_keys if limits.name_of(key) in self._breakers]",
         "[]",
         path=LANES,
     ),
-    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", "FAILING_KEYS"),
+    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", path=STATEMENTS, times=2),
     Mutant(
         "a share of exactly the threshold opens nothing",
         "failed >= given.share",
@@ -29,7 +30,8 @@ BREAKERS = of_tests(
         "all counts are in the window",
         "make_interval(secs => given.window_seconds)",
         "make_interval(secs => 9e6)",
-        "FAILING_KEYS",
+        path=STATEMENTS,
+        times=2,
     ),
     Mutant(
         "jobs from before the opening decide about a success",
@@ -63,6 +65,7 @@ BREAKERS = of_tests(
         "keys",
         path=COUNTER,
     ),
+    Mutant("completions wait for operators", "lifecycle.breakers.limit_waits(connection)", "pass", path=COUNTER),
     Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", path=COUNTER),
     Mutant(
         "a slot is free before its probe has decided",
