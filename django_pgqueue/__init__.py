@@ -4,6 +4,7 @@ The names in `__all__` and those in docs/reference/api.md are public. Everything
 """
 
 from .breakers import Breaker
+from .chunks import Chunk, ChunkJob
 from .context import TaskContext
 from .enqueue.bulk import aenqueue_many, enqueue_many
 from .enqueue.calls import TaskCall
@@ -45,6 +46,8 @@ __all__ = [
     "Cancel",
     "CannotDecode",
     "CannotWait",
+    "Chunk",
+    "ChunkJob",
     "Dead",
     "DuplicateJob",
     "InvalidTask",

@@ -6,13 +6,14 @@ the registry contains no invalid task.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from . import registry
+from .chunks import Chunk
 from .context import TaskContext
-from .exceptions import InvalidTask
+from .exceptions import Duration, InvalidTask
 from .options import OPTIONS, OnMissing, TaskOptions
 from .schedules import declarations
 from .schedules.times import Times
@@ -27,10 +28,39 @@ ELSEWHERE: Final = {
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+class ChunkDecorator(Protocol):
+    """Makes a task of a function that gets a `Chunk`. Returned by `@task(chunk=…)`."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[Chunk[T]], Coroutine[Any, Any, None]], /
+    ) -> Task[[T], Coroutine[Any, Any, None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[Chunk[T]], Coroutine[Any, Any, Sequence[R]]], /
+    ) -> Task[[T], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[Chunk[T]], None], /) -> Task[[T], None]: ...
+    @overload
+    def __call__(self, function: Callable[[Chunk[T]], Sequence[R]], /) -> Task[[T], R]: ...
 
 
 @overload
 def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    chunk: int,
+    chunk_wait: Duration = ...,
+    name: str = ...,
+    database: str | None = ...,
+    on_missing: OnMissing = ...,
+    schedule: Times | Iterable[Times] = ...,
+    **options: Unpack[TaskOptions],
+) -> ChunkDecorator: ...
 @overload
 def task(
     *,
@@ -62,6 +92,8 @@ def task(
         takes_context: Whether the function's first argument is a `TaskContext`. It must be named `context`.
         on_missing: Effect of a row that an argument names and that is gone when an attempt begins: "dead" (the
             default), "cancel", or "retry", which fails the attempt with the model's `DoesNotExist`.
+        chunk: Maximum number of jobs that one call of the function gets as a `Chunk`, 1 to 1000.
+        chunk_wait: How long a due job waits until there are `chunk` jobs: seconds or a timedelta, 0 by default.
         schedule: `cron(…)`, `every(…)` or a list of these. Workers enqueue the task at these times.
         **options: The other options are the keys of `django_pgqueue.options.TaskOptions`, which describes them.
 

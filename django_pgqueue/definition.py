@@ -15,8 +15,9 @@ from types import EllipsisType
 from typing import Any
 
 from .arguments.plan import CallArguments, CallPlan, call_plan, new_plan
+from .chunks import called_with_one
 from .conf import get_settings
-from .context import TaskAdapter
+from .context import TaskAdapter, TaskContext
 from .exceptions import InvalidTask, Retry, seconds
 from .job_log import LEVELS
 from .options import OPTIONS, TaskFields, normalise
@@ -79,6 +80,12 @@ class TaskDefinition(TaskFields):
         except InvalidTask as error:
             raise InvalidTask(f"{self.name}: {error}") from None
 
+    def call_function(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call the function without a job. If it takes a context or a chunk, it gets one."""
+        if self.chunk is not None:
+            return called_with_one(self.func, *args, **kwargs)
+        return self.func(*((TaskContext(), *args) if self.takes_context else args), **kwargs)
+
     def encoded_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
         """Return a call as its annotations store it. Raise `TypeError` or `ValueError` if an argument does not fit."""
         plan = self.plan
@@ -99,6 +106,16 @@ class TaskDefinition(TaskFields):
         except InvalidTask:  # the system check reports it
             return None
         return None if plan.ignored else plan
+
+    @property
+    def has_limit_key(self) -> bool:
+        """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
+        return self.limit is not None or self.chunk is not None
+
+    @property
+    def chunk_wait_seconds(self) -> float:
+        """Seconds that a due job waits until its chunk is full."""
+        return seconds(self.chunk_wait)
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -145,6 +162,7 @@ def _validate(task: TaskDefinition) -> None:
         _sensitive_problems,
         _search_problems,
         _limit_problems,
+        _chunk_problems,
         _combination_problems,
     )
     for problem in chain.from_iterable(check(task) for check in checks):
@@ -183,6 +201,20 @@ def _search_problems(task: TaskDefinition) -> Iterator[str]:
 def _limit_problems(task: TaskDefinition) -> Iterator[str]:
     if task.limit is not None:
         yield from _stored_name_problems(task, "the key of limit", "limit keys", task.limit.argument_names)
+
+
+def _chunk_problems(task: TaskDefinition) -> Iterator[str]:
+    if task.chunk is None:
+        if task.chunk_wait != OPTIONS["chunk_wait"].default:
+            yield "chunk_wait needs chunk"
+        return
+    if task.limit is not None:
+        yield "a task with chunk cannot have a limit: remove limit, or chunk"
+    if task.takes_context:
+        yield "a task with chunk gets no context, because its jobs have their own ids and headers: remove takes_context"
+    kinds = [parameter.kind for parameter in task.signature.parameters.values()]
+    if kinds not in ([Parameter.POSITIONAL_ONLY], [Parameter.POSITIONAL_OR_KEYWORD]):
+        yield "the function of a task with chunk must have one parameter, such as `chunk: Chunk[int]`"
 
 
 def _stored_name_problems(task: TaskDefinition, option: str, kind: str, names: Sequence[str]) -> Iterator[str]:

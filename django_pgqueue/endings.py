@@ -58,3 +58,5 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.SNOOZED: Consequences(Outcome.SNOOZED, _SNOOZE),
     Ending.CANCELLED: Consequences(Outcome.CANCELLED, _CANCELLED),
 }
+SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)
+"""The endings of attempts whose work counts."""

@@ -19,6 +19,8 @@ from .exceptions import MAX_SECONDS, InvalidTask
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+BEFORE_NAMES: Final = ","
+"""Less than the names of all limits, and more than all chunk keys (see `chunks`), in the order of the database."""
 MAX_NUMBER: Final = 1_000_000_000
 """Maximum of all numbers of a limit: weights and their sums must fit the columns."""
 MAX_PER_SECOND: Final = 1_000_000

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
+from .chunks import MAX_CHUNK
 from .conf import get_settings
 from .exceptions import Duration
 from .limits import Limit
@@ -194,6 +195,10 @@ class TaskFields(SharedFields):
     on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
     """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
     cancelled, or the attempt fails like any other."""
+    chunk: int | None = option(validation.number_problems(1, MAX_CHUNK))
+    """Maximum number of jobs that one call of the function gets. None: the function gets the arguments of one job."""
+    chunk_wait: Duration = option(validation.chunk_wait_problems, default=0)
+    """How long a due job waits until there are `chunk` jobs."""
 
 
 OPTIONS: Final[dict[str, Option]] = {

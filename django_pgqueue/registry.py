@@ -20,6 +20,7 @@ from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import module_has_submodule
 
+from .chunks import chunk_key
 from .exceptions import InvalidTask
 from .limits import Limit
 
@@ -31,6 +32,8 @@ _set_up: set[str] = set()
 """Modules with tasks that were imported during `django.setup()`. Workers run the same setup and import them too."""
 _limits: Mapping[str, Limit] | None = None
 """The result of `limits()`, until another task is registered."""
+_chunk_keys: Mapping[str, TaskDefinition] | None = None
+"""The result of `chunk_keys()`, until another task is registered."""
 
 
 def register(task: TaskDefinition) -> None:
@@ -41,7 +44,7 @@ def register(task: TaskDefinition) -> None:
     Raises:
         InvalidTask: A task with another function already has one of the names, or another limit with the same name.
     """
-    global _limits
+    global _limits, _chunk_keys
     names = (task.name, *task.aliases)
     for name in names:
         existing = _tasks.get(name)
@@ -53,7 +56,7 @@ def register(task: TaskDefinition) -> None:
     if task.limit is not None:
         _check_same_policy(task, task.limit)
     _tasks.update(dict.fromkeys(names, task))
-    _limits = None
+    _limits = _chunk_keys = None
     if apps.loading and not apps.ready:
         _set_up.add(task.func.__module__)
 
@@ -97,6 +100,19 @@ def limits() -> Mapping[str, Limit]:
 def breakers() -> frozenset[str]:
     """Return the names of the limits of registered tasks that have a circuit breaker."""
     return frozenset(limit.name for limit in limits().values() if limit.breaker is not None)
+
+
+def chunk_keys() -> Mapping[str, TaskDefinition]:
+    """Return the tasks with `chunk` by their chunk keys, which jobs have under each name of the task.
+
+    The same object is returned until another task is registered.
+    """
+    global _chunk_keys
+    if _chunk_keys is None:
+        _chunk_keys = MappingProxyType(
+            {chunk_key(name): task for name, task in _tasks.items() if task.chunk is not None}
+        )
+    return _chunk_keys
 
 
 def check_limit(limit: Limit) -> None:

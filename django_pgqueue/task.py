@@ -18,7 +18,6 @@ from django.db import connections, router
 
 from . import queues
 from .conf import get_settings
-from .context import TaskContext
 from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
 from .enqueue import bulk, call_limits, plain, search_keys, unique
@@ -53,29 +52,27 @@ class Task(TaskDefinition, Generic[P, R]):
             return object.__new__(hiding_class(cls) if fields.get("sensitive") else cls)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly, without a job. If it takes a context, it gets one without a job."""
-        return self.func(*self._with_context(args), **kwargs)
+        """Call the function directly, without a job. If it takes a context or a chunk, it gets one without a job."""
+        result: R = self.call_function(args, kwargs)
+        return result
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly and return its result. If it is a coroutine function, run it to its end."""
         if self.is_async:
-            return async_to_sync(self.func)(*self._with_context(args), **kwargs)  # type: ignore[arg-type]  # is_async
+            return async_to_sync(self.acall)(*args, **kwargs)
         return self(*args, **kwargs)
 
     async def acall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly from asynchronous code. A function that is not a coroutine runs in a thread."""
         if self.is_async:
             return await self(*args, **kwargs)  # type: ignore[misc]  # is_async
-        return await sync_to_async(self.func)(*self._with_context(args), **kwargs)
+        return await sync_to_async(self.__call__)(*args, **kwargs)
 
     if not TYPE_CHECKING:  # type checkers would accept any attribute
 
         def __getattr__(self, name):
             """Say what to call instead of another queue's method. Python calls this for a missing attribute."""
             raise missing_attribute(self, name)
-
-    def _with_context(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (TaskContext(), *args) if self.takes_context else args
 
     def using(
         self,

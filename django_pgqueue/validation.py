@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from .chunks import MAX_WAIT_SECONDS
 from .conf import known_queues
 from .db.fields import aware
 from .exceptions import InvalidTask, seconds
@@ -180,6 +181,17 @@ def expiry_problems(option: str, value: Any) -> Iterator[str]:
 def timeout_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of a timeout."""
     yield from _length_problems("timeout", option, value)
+
+
+def chunk_wait_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of the time for which a chunk waits for more jobs."""
+    try:
+        wait_seconds = seconds(value)
+    except (TypeError, ValueError) as error:
+        yield f"{option}: {error}"
+    else:
+        if wait_seconds > MAX_WAIT_SECONDS:
+            yield f"{option} {value!r} must be at most {MAX_WAIT_SECONDS:g} seconds"
 
 
 def _length_problems(limit: str, option: str, value: Any) -> Iterator[str]:

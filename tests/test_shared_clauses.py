@@ -126,12 +126,13 @@ CLAUSES = {
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
         "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY WAITING_OF_KEYS LIMITED_LANES LIMITED_LANES LIMITED_LANES "
+        "FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS CLAIM_CHUNK CLAIM_CHUNK "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "order of the index of ready jobs with a limit": Clause(
         "priority DESC, limit_key, run_after, id LIMIT",
         "priority DESC, limit_key",
-        "LIMITED_LANES LIMITED_LANES LIMITED_LANES "
+        "LIMITED_LANES LIMITED_LANES LIMITED_LANES FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS "
         "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
@@ -149,7 +150,30 @@ CLAUSES = {
         f"floor(1000 * date_part('epoch', {NOW})), headers::text, CASE WHEN isfinite(expires_at) "
         "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
         "arguments::text, attempt",
-        "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB",
+        "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB CLAIM_CHUNK",
+    ),
+    "lanes of jobs with a limit key": Clause(
+        "WITH RECURSIVE lane AS ( ( SELECT queue_name, priority FROM pgqueue_job "
+        "WHERE state = 'ready' AND limit_key IS NOT NULL "
+        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL "
+        "SELECT next.queue_name, next.priority FROM lane CROSS JOIN LATERAL ( ( "
+        "SELECT queue_name, priority FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NOT NULL "
+        "AND queue_name = lane.queue_name AND priority < lane.priority "
+        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL ( "
+        "SELECT queue_name, priority FROM pgqueue_job "
+        "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name "
+        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) LIMIT 1 ) AS next )",
+        "limit_key, run_after, id LIMIT 1 ) LIMIT 1 )",
+        "LIMITED_LANES FIND_CHUNKS",
+    ),
+    "due jobs of a chunk key": Clause(
+        "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name = %(queue_name)s "
+        "AND priority = %(priority)s AND limit_key = %(chunk_key)s "
+        f"AND run_after <= {NOW} AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint) "
+        "AND id <> ALL (%(skipped_ids)s::bigint[]) AND task_name <> ALL (%(paused_task_names)s::varchar[]) "
+        "ORDER BY run_after, id LIMIT",
+        "limit_key = %(chunk_key)s",
+        "CLAIM_CHUNK CLAIM_CHUNK",
     ),
     "lock of a limit key": Clause(
         "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))",

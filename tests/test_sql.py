@@ -194,6 +194,7 @@ def call_everything(engine, job_in):
     call_statements_of_deploys(engine)
     call_statements_of_history(engine)
     call_statements_of_limits(engine)
+    call_statements_of_chunks(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -224,6 +225,14 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.call_shapes(engine, [1])
     lifecycle.stored_calls.read_calls(engine, [1])
     lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
+
+
+def call_statements_of_chunks(engine):
+    engine.execute("INSERT INTO pgqueue_job (task_name, arguments, limit_key) VALUES ('a', '{}', '+a')")
+    rule = lifecycle.chunks.ChunkRule(9, 0.0)
+    [found] = lifecycle.chunks.find_chunks(engine, {"+a": rule})
+    claimed, _ = lifecycle.chunks.claim_chunk(engine, found.lane, rule, worker_id=1, lease_seconds=60.0)
+    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
 
 
 def call_statements_of_limits(engine):
@@ -456,6 +465,26 @@ def claim_keys(connection):
     }
 
 
+def find_chunks(connection):
+    keys = ["key:100050", "key:100060", "key:100070"]
+    return {"chunk_keys": keys, "sizes": [BATCH] * len(keys), "waits_seconds": [0.5] * len(keys)}
+
+
+def claim_chunk(connection):
+    return {
+        **limited_lane(connection),
+        "chunk_key": "key:100050",
+        "after_at": lifecycle.EPOCH,
+        "after_id": 0,
+        "size": BATCH,
+        "wait_seconds": 7200.0,
+        "skipped_ids": [],
+        "paused_task_names": [],
+        "max_bytes": lifecycle.AHEAD_BYTES,
+        **WORKER,
+    }
+
+
 def next_of_key(connection, is_ordered):
     key = "key:100070" if is_ordered else "key:100050"
     return {
@@ -586,6 +615,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
             "pgqueue_job_pkey",
         },
     ),
+    "FIND_CHUNKS": (find_chunks, BATCH, {"pgqueue_job_limited"}),
+    "CLAIM_CHUNK": (claim_chunk, BATCH, {"pgqueue_job_limited", "pgqueue_job_pkey"}),
     "PRUNE_LIMIT_STATES": (lambda connection: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_limit_state_pkey"}),
     "SUCCEED": (
         lambda connection: ends(connection, results=None, **TIMES),
@@ -747,6 +778,7 @@ def test_plan_cases_of_limits_find_rows(filled):
         assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
         assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
         assert lifecycle.limits.prune_limit_states(filled, 0, BATCH).removed == BATCH
+        assert len(statements.execute(filled, sql.chunks.CLAIM_CHUNK, claim_chunk(filled))) == BATCH + 1
 
 
 # ------------------------------------------------------------------ the connection that runs the statements

@@ -236,7 +236,7 @@ class ScheduleForm(ModelForm):
             jitter_seconds=given["jitter_seconds"],
             options=scheduled_options(declarations.as_scheduled(task, given["queue_name"], given["priority"])),
             is_unique=task.unique_key is not None,
-            is_limited=task.limit is not None,
+            is_limited=task.has_limit_key,
             has_own_queue=given["queue_name"] is not None,
             has_own_priority=given["priority"] is not None,
         )

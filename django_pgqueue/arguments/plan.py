@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from django_pgqueue.chunks import annotations_of_item
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.signatures import raw_annotations, signature_of
 
@@ -138,6 +139,7 @@ def call_plan(func: Callable[..., Any], context_arguments: int) -> CallPlan | No
 def new_plan(func: Callable[..., Any], context_arguments: int) -> CallPlan:
     """Compile the plan of a function. While its module is imported, annotations may not be defined yet."""
     hints, ignored = _hints(func)
+    hints = annotations_of_item(hints)
     parameters = _Parameters()
     taken = list(signature_of(func).parameters.values())[context_arguments:]
     for parameter in taken:

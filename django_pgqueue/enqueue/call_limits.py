@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_pgqueue import registry
+from django_pgqueue.chunks import chunk_key
 from django_pgqueue.limits import CallLimit, Limit, key_problems, weight_problems
 from django_pgqueue.redaction import BY_POSITION
 
@@ -20,7 +21,7 @@ T = TypeVar("T", bound="TaskDefinition")
 
 
 def limit_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallLimit | None:
-    """Return the limit of a call, or None if its job has no limit.
+    """Return the limit of a call, or None if its job has no limit. A task with `chunk` has a chunk key instead.
 
     The functions of the limit get the arguments as the task would get them, with primary keys instead of rows.
 
@@ -29,7 +30,7 @@ def limit_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str
     """
     limit = task.limit
     if limit is None:
-        return None
+        return None if task.chunk is None else CallLimit(chunk_key(task.name), None, None)
     if limit.reads_arguments:
         args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))
     key = _key_of(task, limit, args, kwargs)

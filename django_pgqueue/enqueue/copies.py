@@ -51,7 +51,11 @@ def _uniqueness(task: TaskDefinition, job: Job) -> dict[str, Any]:
 
 def _limit_columns(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of the copy's limit: the limit of the job, unless its task computes it from the arguments."""
-    if job.limit_key is not None and (task.limit is None or task.limit.name != name_of(job.limit_key)):
+    if (
+        task.chunk is None
+        and job.limit_key is not None
+        and (task.limit is None or task.limit.name != name_of(job.limit_key))
+    ):
         return {name: getattr(job, name) for name in CallLimit._fields}
     return call_limits.columns_of_call(task, args, kwargs)
 

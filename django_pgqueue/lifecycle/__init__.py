@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import breakers, bulk_acts, limit_overrides, limited_job, limits, stored_calls
+from . import breakers, bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -195,6 +195,7 @@ __all__ = [
     "cancel",
     "cancel_requests",
     "change_schedule",
+    "chunks",
     "claim",
     "claim_one",
     "confirm_schedules",

@@ -44,6 +44,13 @@ class Lane(NamedTuple):
     priority: int
     is_limited: bool = False
     """Whether it is the lane of the jobs with a limit, which is a range of the index of limited jobs."""
+    chunk_key: str | None = None
+    """The chunk key of its jobs, if it is the lane of one task with `chunk`."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its jobs have neither a limit nor a chunk key."""
+        return not self.is_limited and self.chunk_key is None
 
 
 class Cursor(NamedTuple):
@@ -112,6 +119,8 @@ class Claimed(NamedTuple):
     limit_key: str | None = None
     is_probe: bool = False
     """Whether the circuit breaker of its limit key was open: the end of the job closes it, or opens it again."""
+    others: tuple[Claimed, ...] | None = None
+    """The other jobs of the chunk, which run in the same call. None: the job was not claimed as a chunk."""
 
     def __repr__(self) -> str:
         """Return the ids and the task. Error reports show the variables of frames, and arguments can be secret."""
@@ -121,6 +130,11 @@ class Claimed(NamedTuple):
     def key(self) -> ExecutionKey:
         """The identity of the execution in fenced statements."""
         return ExecutionKey(self.execution_id, self.claimed_ms)
+
+    @property
+    def members(self) -> tuple[Claimed, ...]:
+        """The job itself, and the other jobs of its chunk."""
+        return (self, *(self.others or ()))
 
 
 class SetAside(NamedTuple):

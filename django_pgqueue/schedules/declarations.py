@@ -123,7 +123,7 @@ def define(name: str, task: TaskDefinition, times: Times) -> Definition:
         jitter_seconds=times.jitter_seconds,
         options=scheduled_options(as_scheduled(task, times.queue_name, times.priority)),
         is_unique=task.unique_key is not None,
-        is_limited=task.limit is not None,
+        is_limited=task.has_limit_key,
         has_own_queue=times.queue_name is not None,
         has_own_priority=times.priority is not None,
     )

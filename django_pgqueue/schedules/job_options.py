@@ -107,7 +107,7 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if task.search:
         keys = _search_keys_of(connection, schedule, task, application)
         options = options._replace(search_keys=json.dumps(keys) if keys else None)
-    if task.limit is not None:
+    if task.has_limit_key:
         options = options._replace(**_limit_columns(connection, schedule, task, application))
     key = None if task.unique_key is None else _key_of(connection, schedule, task, application)
     return options if key is None else _with_key(options, task, key)
@@ -118,7 +118,7 @@ def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:
     name = schedule.task_name
     if schedule.is_unique and (task is None or (schedule.is_of_code and task.unique_key is None)):
         raise LeftToOthers(f"its jobs are unique, but this process's code has no unique key for {name}")
-    if schedule.is_limited and (task is None or (schedule.is_of_code and task.limit is None)):
+    if schedule.is_limited and (task is None or (schedule.is_of_code and not task.has_limit_key)):
         raise LeftToOthers(f"its jobs have a limit, but this process's code has no limit for {name}")
 
 

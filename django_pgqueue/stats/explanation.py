@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.breakers import PAUSED_BY
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.registry import in_words
@@ -20,6 +21,7 @@ from django_pgqueue.states import FINISHED, State
 from . import queries
 from .alias import connection_of
 from .answers import Count, PauseStats, WorkerStats
+from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .fleet import OpenGroup, Pauses, busy_groups, read_open_groups, read_workers
 from .limit_controls import controls_of
@@ -211,7 +213,8 @@ def _of_queue(connection: Connection, row: Any) -> Why:
         return _why(row, Reason.QUEUE_NOT_SERVED, sentence.replace("1 worker process run,", "1 worker process runs,"))
     if controls is None:
         return _in_line(row, serving, _ahead(connection, row, serving.workers, pauses))
-    found = reason_of_limit(connection, row, controls)
+    of_chunk = is_chunk_key(row.limit_key)
+    found = reason_of_chunk(connection, row) if of_chunk else reason_of_limit(connection, row, controls)
     if found.reason is None:
         return _in_line(row, serving, found.ahead)
     return _why(row, found.reason, found.sentence, ahead=found.ahead, **found.fields)

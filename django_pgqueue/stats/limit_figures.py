@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from django_pgqueue import registry
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import name_of
 
@@ -70,6 +71,8 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     overridden, paused = Counter(map(name_of, controls.overrides)), Counter(map(name_of, controls.pauses))
     found = []
     for name in sorted({*declared, *running, *held, *sums, *overridden, *paused}):
+        if is_chunk_key(name):
+            continue
         count, weight = running.get(name, (0, 0))
         ready = sums.get(name) or Sums()
         figures = LimitFigures(

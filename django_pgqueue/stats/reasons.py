@@ -49,6 +49,8 @@ class Reason(StrEnum):
     """Its limit key is held, because a task raised `Throttled`."""
     LIMIT_RATE = "limit rate"
     """The rate of its limit does not admit it yet."""
+    CHUNK = "chunk"
+    """It waits until its chunk has more jobs, or until `chunk_wait` has passed."""
     SLOTS_BUSY = "slots busy"
     IN_LINE = "in line"
     NEXT = "next"

@@ -15,8 +15,9 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
+from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.limits import KeyToClaim
-from django_pgqueue.limits import name_of
+from django_pgqueue.limits import BEFORE_NAMES, name_of
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -35,7 +36,7 @@ def run_jobs(
 
     Jobs are claimed, run and completed like in a worker, but in the caller's thread and on the test's own connection.
     Inside `TestCase`, everything is rolled back with the test. The body and the completion of an atomic task are in a
-    savepoint there. Timeouts and isolation are not applied.
+    savepoint there. Timeouts and isolation are not applied, and chunks do not wait for more jobs (`chunk_wait`).
 
     Args:
         queue_name: Run only jobs of this queue, or of these queues. By default all queues.
@@ -81,15 +82,16 @@ def run_jobs(
             if change_in <= wait_seconds:  # scan again: a schedule or a resumed task may have a job of higher priority
                 continue
             lanes = [lane for lane, seconds_left in due_in.items() if seconds_left <= wait_seconds]
-            claimed = _claim_one(alias, lanes, paused, rests)
-            if claimed is None and not wait_seconds and not any(lane.is_limited for lane in lanes):
+            claimed = _claim_one(alias, lanes, paused, rests, None if max_jobs is None else max_jobs - count)
+            if claimed is None and not wait_seconds and all(lane.is_plain for lane in lanes):
                 break  # all due jobs are locked by other transactions
             if claimed is not None:
                 rests.clear()  # the end of a job can free a slot
-                count += 1
+                count += len(claimed.members)
                 report = run_here(alias, claimed)
-                if raising and report.is_failure and report.exception is not None:
-                    raise report.exception
+                for each in (report, *report.others):
+                    if raising and each.is_failure and each.exception is not None:
+                        raise each.exception
     finally:
         clock.shift_seconds = shift_seconds
     return count
@@ -116,14 +118,25 @@ def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
     found, paused_queues, paused, seen_at = lifecycle.scan_lanes(connections[alias])
     limited = lifecycle.limits.scan_limited_lanes(connections[alias]).lanes if registry.limits() else []
     found |= {lane: 0.0 for lane in limited if lane.queue_name not in paused_queues}
-    lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     names = tuple(name for task_name in paused for name in registry.names_of(task_name))
+    found |= _scan_chunks(alias, paused_queues, names)
+    lanes = [lane for lane in found if queue_names is None or lane.queue_name in queue_names]
     in_order = sorted(lanes, key=lambda lane: -lane.priority)
     due_in = {
-        lane: max(found[lane], _due_in(alias, lane, names) if names and not lane.is_limited else 0.0)
-        for lane in in_order
+        lane: max(found[lane], _due_in(alias, lane, names) if names and lane.is_plain else 0.0) for lane in in_order
     }
     return LaneScan(due_in, paused_queues, names, seen_at)
+
+
+def _scan_chunks(alias: str, paused_queues: Sequence[str], paused_tasks: Sequence[str]) -> dict[Lane, float]:
+    """Return the lanes of tasks with `chunk`, with the seconds until the first job of each is due."""
+    rules = {
+        key: ChunkRule(task.chunk or 1, 0.0)
+        for key, task in registry.chunk_keys().items()
+        if task.name not in paused_tasks
+    }
+    chunks = lifecycle.chunks.find_chunks(connections[alias], rules) if rules else []
+    return {chunk.lane: chunk.due_seconds for chunk in chunks if chunk.lane.queue_name not in paused_queues}
 
 
 def _due_in(alias: str, lane: Lane, paused_tasks: Sequence[str]) -> float:
@@ -150,16 +163,24 @@ def _resumes_in(alias: str) -> float:
 
 
 def _claim_one(
-    alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str], rests: dict[Lane, float]
+    alias: str, lanes: Sequence[Lane], paused_tasks: Sequence[str], rests: dict[Lane, float], most: int | None
 ) -> Claimed | None:
-    """Claim one job from the first lane that has one. Note how long lanes rest whose limits admit none."""
+    """Claim one job from the first lane that has one, or a chunk of `most` jobs.
+
+    Note how long lanes rest whose limits admit none.
+    """
     options: dict[str, Any] = {
         "worker_id": CALLERS_ID,
         "lease_seconds": get_settings().LEASE,
         "paused_tasks": paused_tasks,
     }
     for lane in lanes:
-        if lane.is_limited:
+        if lane.chunk_key is not None:
+            size = registry.chunk_keys()[lane.chunk_key].chunk or 1
+            rule = ChunkRule(size if most is None else min(size, most), 0.0)
+            chunk = lifecycle.chunks.claim_chunk(connections[alias], lane, rule, **options)
+            claimed = [] if chunk.first is None else [chunk.first]
+        elif lane.is_limited:
             claimed, rests[lane] = _claim_limited(alias, lane, options)
         else:
             claimed = lifecycle.claim(connections[alias], {lane: Cursor()}, limit=1, free_slots=1, **options)
@@ -171,7 +192,7 @@ def _claim_one(
 def _claim_limited(alias: str, lane: Lane, options: dict[str, Any]) -> tuple[list[Claimed], float]:
     """Claim one limited job of a lane. Return it and the seconds until a limit may admit another."""
     connection, limits, wait_seconds = connections[alias], registry.limits(), math.inf
-    after_key = ""
+    after_key = BEFORE_NAMES
     while True:
         with transaction.atomic(using=alias):
             found = lifecycle.limits.find_keys(connection, lane, after_key=after_key, known={}, wanted=100, visits=1000)

@@ -24,6 +24,7 @@ from django_pgqueue.log_events import event, job_event
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
+from .execution.chunk_attempt import attempt_of
 from .execution.error_text import is_a, log_exception
 from .execution.log_recorder import recorder
 from .foreground_claim import claim_at_enqueue
@@ -59,12 +60,20 @@ def run_here(alias: str, claimed: Claimed) -> Report:
 
 
 def write(connection: Connection, report: Report, notes: Notes) -> None:
-    """Write the progress, the log lines and the result of an attempt.
+    """Write the progress, the log lines and the result of an attempt, or those of all jobs of a chunk.
 
     Raises:
         JobLocked: if another session has the job's rows locked for 10 s.
         KeyboardInterrupt: if it ended the attempt, after the result was written.
     """
+    for each in (report, *report.others):
+        _write_one(connection, each, notes)
+    exception = report.exception
+    if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
+        raise exception
+
+
+def _write_one(connection: Connection, report: Report, notes: Notes) -> None:
     if report.ending is Ending.DISCARDED:
         notes.logs.discard(report.claimed.key)
     deadline = time.monotonic() + LOCKED_SECONDS
@@ -75,9 +84,6 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
                 f"its result was not written"
             )
         time.sleep(0.005)
-    exception = report.exception
-    if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
-        raise exception
 
 
 def _is_locked(connection: Connection, report: Report) -> bool:
@@ -97,7 +103,7 @@ def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callabl
     before = running_job.get(), recorder.get()
     try:
         recorder.set(None)  # a job that another one runs in this thread keeps its own lines only
-        return _attempt(connections[alias], Attempt(claimed, alias, notes, asked_to_cancel))
+        return _attempt(connections[alias], attempt_of(claimed, alias, notes, asked_to_cancel))
     finally:
         running_job.set(before[0])
         recorder.set(before[1])

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import lifecycle, limits, registry
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
 from django_pgqueue.display import visible
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS: Final = 2.0
 """How long `claim()` retries while another session claims jobs of the key, which usually takes milliseconds."""
+NO_LIMIT: Final = limits.Limit("chunks", key="{job}")
+"""The limit of jobs with a chunk key: it admits all of them."""
 LOCKED: Final = "another session is claiming jobs of this key: try again"
 UNKNOWN: Final = "no task of this process declares the limit"
 OLD_SNAPSHOT: Final = "the transaction does not see what others commit, so it cannot count the running jobs"
@@ -85,13 +88,13 @@ def _claim(
     claimed = lifecycle.claim_one(
         connection, job_id, worker_id=worker_id, lease_seconds=lease_seconds, only_due=only_due
     )
-    if claimed is not None or (only_due and not registry.limits()):
+    if claimed is not None or (only_due and not (registry.limits() or registry.chunk_keys())):
         return ForegroundClaim(claimed)
     with transaction as sees_others:
         found = lifecycle.limited_job.lock_key_of(connection, job_id)
         if found is None:
             return ForegroundClaim(None)
-        limit = registry.limits().get(limits.name_of(found.limit_key))
+        limit = NO_LIMIT if is_chunk_key(found.limit_key) else registry.limits().get(limits.name_of(found.limit_key))
         if limit is None:
             return ForegroundClaim(None, UNKNOWN)
         if not found.is_locked:

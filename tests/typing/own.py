@@ -11,6 +11,8 @@ from uuid import UUID
 from django.contrib.auth.models import Group
 
 from django_pgqueue import (
+    Chunk,
+    ChunkJob,
     JobIds,
     Limit,
     Retry,
@@ -117,6 +119,34 @@ def in_order(number: int) -> int:
     return number
 
 
+@dataclass
+class Reading:
+    """The argument of a job that runs in a chunk."""
+
+    sensor: int
+
+
+@task(chunk=100, chunk_wait=timedelta(seconds=1), atomic=True)
+def in_chunks(chunk: Chunk[Reading]) -> None:
+    """A task that takes many jobs in one call."""
+    sensors: list[int] = [job.item.sensor for job in chunk]
+    items: list[Reading] = chunk.items
+    first: ChunkJob[Reading] = chunk[0]
+    chunk.fail(first, ValueError(f"{sensors} {items} {first.is_last_attempt} {first.cancel_requested()}"))
+
+
+@task(chunk=10, chunk_wait=0.5, name="lengths", schedule=every(minutes=5, args=["x"]))
+def lengths(chunk: Chunk[str]) -> list[int]:
+    """The same with results."""
+    return [len(item) for item in chunk.items]
+
+
+@task(chunk=10)
+async def lengths_on_loop(chunk: Chunk[str]) -> list[int]:
+    """The same as a coroutine."""
+    return [len(item) for item in chunk.items]
+
+
 @task
 async def coroutine(number: int) -> int:
     """An async task."""
@@ -174,6 +204,15 @@ def accepted() -> None:
     print(same, token, job, text, number, ids, count, changed, job.cancel())  # noqa: T201 -- uses what was bound
 
 
+def accepted_chunks() -> None:
+    """Callers pass the argument of one job."""
+    in_chunks.enqueue(Reading(1))
+    in_chunks.using(priority=3).enqueue_many([(Reading(1),), in_chunks.s(Reading(2))])
+    call: TaskCall[int] = lengths.s("x")
+    length: int = lengths("x")
+    print(call, length)  # noqa: T201 -- uses what was bound
+
+
 def accepted_typed_arguments(order_id: UUID, group: Group, group_id: int) -> None:
     """Typed arguments: callers and the task see the same types."""
     job = typed.enqueue(order_id, [Line(Decimal(1))], group, others=[group])
@@ -188,7 +227,7 @@ async def accepted_in_async_code() -> None:
     later: Job | None = await plain.aenqueue_on_commit(1)
     await job.arefresh()
     print(later, await plain.aget_result(1))  # noqa: T201 -- as above
-    number: int = await coroutine(1)
+    number: int = await coroutine(1) + await lengths_on_loop("x")
     ids: JobIds = await plain.aenqueue_many([(1,), {"number": 2}])
     count: int = await plain.aenqueue_many([(1,)], returning=False) + await aenqueue_many([], returning=False)
     more: JobIds = await aenqueue_many([plain.s(1)])
@@ -222,6 +261,12 @@ def refused() -> None:
     Limit("x", rate=5)  # type: ignore[arg-type]  # it is to be "5/s"
     Limit("x", ordered=True, on_dead="stop")  # type: ignore[arg-type]  # no such way
     plain.using(limit="5/s")  # type: ignore[arg-type]  # not a Limit
+    in_chunks.enqueue(1)  # type: ignore[arg-type]  # not a Reading
+    in_chunks.enqueue(Reading(1), Reading(2))  # type: ignore[call-arg]  # one job has one argument
+    lengths("x").upper()  # type: ignore[attr-defined]  # its result is an int
+    task(chunk=10)(context_missing)  # type: ignore[arg-type]  # it takes no chunk
+    task(chunk_wait=1)  # type: ignore[call-overload]  # chunk is missing
+    task(chunk=10, takes_context=True)  # type: ignore[call-overload]  # each job has what a context has
     task(on_missing="ignore")  # type: ignore[call-overload]  # no such way
     task(schedule="@daily")(context_missing)  # type: ignore[arg-type]  # it is to be cron("@daily")
     every(minutes=5, if_running="wait")  # type: ignore[arg-type]  # no such way

@@ -36,6 +36,8 @@ TASK = ("default", "app.tasks.one")
 class Job:
     """The fields of a claimed job that are counted."""
 
+    others = None
+
     def __init__(self, wait_seconds=0.0, labels=TASK) -> None:
         self.queue_name, self.task_name = labels
         self.claimed_ms = time.time() * 1000

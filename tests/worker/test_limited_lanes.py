@@ -152,6 +152,22 @@ def test_idle_fetcher_sleeps_until_the_next_token(engine, make_fetcher):
     helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1])
 
 
+@pytest.mark.parametrize("waiting", ["newer:a", "hour:a"])
+def test_job_of_another_key_does_not_wait_for_a_resting_lane(engine, make_fetcher, monkeypatch, waiting):
+    """The lane has only jobs of a limit that this process does not know, or of a key that waits for a token."""
+    limits = {**LIMITS, "hour": Limit("hour", key="{key}", rate="1/h")}
+    monkeypatch.setattr(registry, "_limits", MappingProxyType(limits))
+    add(engine, waiting, 2)
+    fetcher = make_fetcher()
+    fetcher.may_sleep(60.0)  # notifications arrive
+    for _ in range(3):
+        fetcher.tick()
+        take(fetcher)
+    add(engine, "fair:a")
+    fetcher._announced = True
+    helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1], 3)
+
+
 def test_unknown_limit_is_left_to_other_workers(engine, make_fetcher):
     add(engine, "newer:a", 2)
     [known] = add(engine, "fair:a")

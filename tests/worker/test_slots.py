@@ -23,7 +23,7 @@ from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.isolation import fork_server, wire
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
-from django_pgqueue.worker.isolation.isolated_process import KEPT, IsolatedProcess
+from django_pgqueue.worker.isolation.isolated_process import IsolatedProcess
 from django_pgqueue.worker.isolation.slot_process import SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -90,7 +90,7 @@ def test_isolated_attempt_early_cancel_request_is_delivered(is_new):
         unknown_seconds=None,
         claimed_ms=0.0,
     )
-    answer = dict.fromkeys(KEPT) | {"ending": "succeeded", "started_at": 0.0, "finished_at": 0.0, "is_worn": False}
+    answer = dict.fromkeys(wire.KEPT) | {"ending": "succeeded", "started_at": 0.0, "finished_at": 0.0, "is_worn": False}
     answer |= {"resident_mib": 1.0, "execution_id": 1, "progress": None, "may_be_committed": False}
     received = []
 

@@ -20,7 +20,7 @@ from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion import writer
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.isolation import wire
-from django_pgqueue.worker.isolation.isolated_process import KEPT
+from django_pgqueue.worker.isolation.wire import KEPT
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -82,7 +82,7 @@ def test_throttled_with_limit_and_snooze_warn_of_nothing(caplog):
 
 def test_report_of_isolated_process_keeps_all_that_is_written():
     """An isolated process sends its report as JSON. A field that is not sent would be lost, such as a hold."""
-    own = {"claimed", "ending", "task", "exception"}
+    own = {"claimed", "ending", "task", "exception", "others"}
     assert {each.name for each in fields(Report)} - own == set(KEPT)
     job = ("default", 0, EPOCH, "{}", 1, 10, 0, True, None, 0.0)
     claimed = Claimed(1, 2, tasks.noop.name, *job, limit_key="calls")

@@ -29,11 +29,12 @@ class ClaimedIds:
     def in_use(self, claimed: Sequence[Claimed]) -> list[Claimed]:
         """Return the newly claimed jobs whose execution ids this process uses already: it cannot run them.
 
-        While ids rise, which is almost always the case, this costs one comparison for each job.
+        While ids rise, which is almost always the case, this costs one comparison for each job. A chunk counts as its
+        first job: the ids of the others are higher.
         """
         ids = [job.execution_id for job in claimed]
         if min(ids) > self._highest:
             self._highest = max(ids)
             return []
         ids_in_use = self.in_flight.known_before(float("inf")) | self.completer.ids()
-        return [job for job in claimed if job.execution_id in ids_in_use]
+        return [job for job in claimed if any(each.execution_id in ids_in_use for each in job.members)]

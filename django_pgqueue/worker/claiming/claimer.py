@@ -17,12 +17,14 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
+from .chunk_lanes import rule_of
 from .lanes import Lanes
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -59,19 +61,31 @@ class Claimer:
             if left <= 0:
                 break
             try:
-                [first, *_] = lanes
-                if first.is_limited:
-                    claimed += self._claim_limited(connection, first, left, free_slots)
-                    if self.lanes.limited.needs_slot(first):
-                        break  # jobs that are prefetched now would take the next free slot
-                else:
-                    claimed += self._claim_plain(connection, lanes, left, free_slots)
+                claimed += self._claim_from(connection, lanes, left, free_slots)
             except lifecycle.FAILURES:
                 if not claimed:
                     raise
                 break  # the claimed jobs must run. If the error lasts, the next claim raises it
+            if self._needs_slot(next(iter(lanes)), free_slots):
+                break  # jobs that are prefetched now would take the next free slot
         self.lanes.move_cursors(claimed)
         return claimed
+
+    def _claim_from(
+        self, connection: EngineConnection, lanes: dict[Lane, Cursor], room: int, free_slots: int
+    ) -> list[Claimed]:
+        [first, *_] = lanes
+        if first.chunk_key is not None:  # chunks are not prefetched
+            return self._claim_chunk(connection, first, lanes[first]) if free_slots else []
+        if first.is_limited:
+            return self._claim_limited(connection, first, room, free_slots)
+        return self._claim_plain(connection, lanes, room, free_slots)
+
+    def _needs_slot(self, lane: Lane, free_slots: int) -> bool:
+        """Return whether a lane has something to claim that only a free slot can take."""
+        if lane.chunk_key is not None:
+            return not free_slots
+        return lane.is_limited and self.lanes.limited.needs_slot(lane)
 
     def _claim_plain(
         self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int
@@ -102,6 +116,28 @@ class Claimer:
                 self._set_aside_next_of(connection, lane, key, error)
                 break
         return claimed
+
+    def _claim_chunk(self, connection: EngineConnection, lane: Lane, cursor: Cursor) -> list[Claimed]:
+        """Claim a chunk, which takes one slot. The only element is its first job."""
+        rule = rule_of(lane.chunk_key or "")
+        try:
+            claim = lifecycle.chunks.claim_chunk(connection, lane, rule, cursor=cursor, **self._options())
+        except lifecycle.FAILURES as error:
+            self._raise_unless_of_row(connection, error)
+            claim = self._claim_alone(connection, lane)
+        if claim.first is None:
+            self.lanes.postpone_chunk(lane, claim.due_seconds)
+            return []
+        return [claim.first]
+
+    def _claim_alone(self, connection: EngineConnection, lane: Lane) -> ChunkClaim:
+        """Claim the first job of a chunk alone. If its row makes that fail, set the job aside."""
+        try:
+            return lifecycle.chunks.claim_chunk(connection, lane, ChunkRule(1, 0.0), **self._options())
+        except lifecycle.FAILURES as error:
+            self._raise_unless_of_row(connection, error)
+            self._set_aside_next_of(connection, lane, lane.chunk_key or "", error)
+            return ChunkClaim(None, 0.0)
 
     def _set_aside_next_of(self, connection: EngineConnection, lane: Lane, key: str, error: Exception) -> None:
         limit = registry.limits().get(limits.name_of(key))
@@ -198,10 +234,10 @@ def _is_sequence_behind(error: Exception) -> bool:
 
 
 def _by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane."""
     groups: list[dict[Lane, Cursor]] = []
     for lane, cursor in cursors.items():
-        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
+        if groups and lane.is_plain and next(iter(groups[-1])).is_plain:
             groups[-1][lane] = cursor
         else:
             groups.append({lane: cursor})

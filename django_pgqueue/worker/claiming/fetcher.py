@@ -226,7 +226,7 @@ class Fetcher(Service):
         It claims one job only, because the jobs of another lane may come first.
         """
         announced, self._announced = self._announced, False
-        recent_lanes = self.lanes.recent_lanes() if announced and self.lanes.last_was_empty else {}
+        recent_lanes = self.lanes.announced() if announced else {}
         if not recent_lanes:
             return False
         with self.link.use() as connection:
@@ -245,7 +245,7 @@ class Fetcher(Service):
             if room > 0:
                 claimed = [*claimed, *self._claim_from(room, from_start=True)]
                 from_start = True
-        is_empty = not claimed and not self.lanes.limited.have_waiting
+        is_empty = not claimed and not self.lanes.have_waiting
         self.empty_scans = self.empty_scans + from_start if is_empty else 0
         self._scanned_from_start = from_start
         return claimed
@@ -279,7 +279,8 @@ class Fetcher(Service):
             accepted = [job for job in claimed if job not in id_conflicts] if id_conflicts else claimed
             self.in_flight.add(accepted)
             self.pool.submit(accepted)
-            release_executions(connection, id_conflicts, self.reactions)  # to be claimed again, under other ids
+            released = [member for job in id_conflicts for member in job.members]
+            release_executions(connection, released, self.reactions)  # to be claimed again, under other ids
         return claimed
 
     # ---------------------------------------------------------------- when to poll

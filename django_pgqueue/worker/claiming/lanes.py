@@ -14,10 +14,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.chunks import chunk_key
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 from django_pgqueue.log_events import event
 
+from .chunk_lanes import LOCKED_SECONDS, ChunkLanes
 from .limited_lanes import LimitedLanes
 from .pacing import Pacing
 from .shared_scans import SharedScans
@@ -56,6 +58,8 @@ class Lanes:
         """Whether the last claim found nothing, or there was nothing to claim."""
         self.limited = LimitedLanes()
         """The lanes of jobs with a limit."""
+        self.chunks = ChunkLanes()
+        """The lanes of tasks with `chunk`."""
         self.paused_tasks: list[str] = []
         """Names of paused tasks, including their aliases. Their jobs must not be claimed."""
         self._due_at: dict[Lane, float] = {}
@@ -94,6 +98,21 @@ class Lanes:
         self.last_was_empty = self.last_was_empty or not lanes
         return {lane: start if from_start else self._cursors.get(lane, start) for lane in lanes}
 
+    @property
+    def have_waiting(self) -> bool:
+        """Whether due jobs wait for a limit, or for their chunk, as far as this process has seen."""
+        return self.limited.have_waiting or self.chunks.have_waiting
+
+    def postpone_chunk(self, lane: Lane, due_seconds: float | None) -> None:
+        """Note when the chunk of a lane is due, because a claim found that it is not. None: it has no due job."""
+        now = time.monotonic()
+        self._due_at[lane] = float("inf") if due_seconds is None else now + max(due_seconds, LOCKED_SECONDS)
+
+    def announced(self) -> dict[Lane, Cursor]:
+        """Note that jobs were announced. Return the lanes to claim one of them from, before the scan."""
+        self.limited.expect_jobs()
+        return self.recent_lanes() if self.last_was_empty else {}
+
     def recent_lanes(self) -> dict[Lane, Cursor]:
         """Return the lanes in which claims last found jobs, the latest first, each with its cursor."""
         start = Cursor()
@@ -129,12 +148,13 @@ class Lanes:
 
     def move_cursors(self, claimed: Iterable[Claimed]) -> None:
         """Set each lane's cursor to where its claim ended, even if that is further back."""
-        last = {Lane(job.queue_name, job.priority, job.limit_key is not None): job for job in claimed}
+        last = {_lane_of(job): job for job in claimed}
         for lane, job in last.items():
             self._served.pop(lane, None)
             self._served[lane] = self._turn
             if not lane.is_limited:
-                self._set_cursor(lane, Cursor(job.run_after, job.job_id))
+                self._set_cursor(lane, _cursor_behind(job))
+            if lane.is_plain:
                 self._recent.pop(lane, None)
                 self._recent[lane] = None
         for oldest in list(self._recent)[:-RECENT_LANES]:
@@ -176,11 +196,10 @@ class Lanes:
         self._seen_at = seen_at
         wanted = set(self.queue_names)
         limited = [lane for lane in self.limited.scan(connection) if lane.queue_name not in paused_queues]
-        self._due_at = {
-            lane: self._scanned_at + seconds
-            for lane, seconds in {**due_in, **dict.fromkeys(limited, 0.0)}.items()
-            if not wanted or lane.queue_name in wanted
-        }
+        chunks = self.chunks.scan(connection, paused_queues=paused_queues, paused_tasks=self.paused_tasks)
+        due_at = {lane: self._scanned_at + seconds for lane, seconds in due_in.items()}
+        due_at |= dict.fromkeys(limited, self._scanned_at) | chunks
+        self._due_at = {lane: at for lane, at in due_at.items() if not wanted or lane.queue_name in wanted}
         if self.shared is not None:
             next_due_at = min(self._due_at.values(), default=float("inf"))
             self.shared.end(next_due_at if next_due_at > self._scanned_at else None)
@@ -217,3 +236,15 @@ class Lanes:
             position = {name: number for number, name in enumerate(self.queue_names)}
             return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))
         return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))
+
+
+def _cursor_behind(job: Claimed) -> Cursor:
+    last = job if not job.others else job.others[-1]
+    return Cursor(last.run_after, last.job_id)
+
+
+def _lane_of(job: Claimed) -> Lane:
+    """Return the lane of a claimed job, or of a chunk by its first job."""
+    if job.others is not None:
+        return Lane(job.queue_name, job.priority, chunk_key=chunk_key(job.task_name))
+    return Lane(job.queue_name, job.priority, job.limit_key is not None)

@@ -159,11 +159,8 @@ class LeaseMonitor(Service):
         with self.link.use() as connection:
             requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)
             requested = {execution_id for _, execution_id in requests}
-            popped = [self.in_flight.waiting.pop(execution_id, None) for execution_id in requested]
             # The release ends these jobs as cancelled.
-            release_executions(
-                connection, [waiting.claimed for waiting in popped if waiting is not None], self.reactions
-            )
+            release_executions(connection, self.in_flight.take(requested), self.reactions)
         notified = self.pool.ask_to_cancel(requested)
         return bool(requested - notified - self.completer.ids())
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from django_pgqueue.lifecycle import Cursor
 from django_pgqueue.lifecycle.limits import FoundKey
+from django_pgqueue.limits import BEFORE_NAMES
 
 from .key_cursors import KeyCursors
 from .pacing import Pacing
@@ -47,7 +48,7 @@ class LimitedLane:
     """The keys of one lane of limited jobs."""
 
     def __init__(self) -> None:
-        self.after_key = ""
+        self.after_key = BEFORE_NAMES
         """Where the next step of the circle begins."""
         self.circle = Circle(from_start=True)
         self.cursors = KeyCursors()
@@ -63,7 +64,7 @@ class LimitedLane:
         """When to try again to lock a key."""
         self._locked_seconds = LOCKED_SECONDS
         self._pacing = Pacing()
-        self._full_at = 0.0
+        self.full_at = 0.0
         """When the next circle without cursors may begin."""
         self._served_freed = False
 
@@ -114,11 +115,11 @@ class LimitedLane:
         now, circle = time.monotonic(), self.circle
         self.rests_since = now
         if circle.from_start:
-            self._full_at = now + self._pacing.after(now - circle.began_at)
+            self.full_at = now + self._pacing.after(now - circle.began_at)
         self.has_waiting = circle.has_waiting
         if circle.is_fruitful:
             self.rest_until = 0.0
         else:  # jobs may lie behind a cursor: no long rest before a circle without cursors
-            self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self._full_at)
-        self.after_key = ""
-        self.circle = Circle(from_start=not circle.is_fruitful or now >= self._full_at)
+            self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self.full_at)
+        self.after_key = BEFORE_NAMES
+        self.circle = Circle(from_start=not circle.is_fruitful or now >= self.full_at)

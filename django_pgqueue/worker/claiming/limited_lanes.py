@@ -40,6 +40,8 @@ from .probes import with_probes
 BUSY_SECONDS: Final = 0.9
 """The longest rest of a lane with a key whose slots are all in use, whose next job cannot be claimed, or that is
 paused."""
+ANNOUNCED_SECONDS: Final = 0.4
+"""How long after a notification resting lanes are visited. `enqueue()` omits some notifications (see `fetcher`)."""
 NO_CLAIM: Final = KeyClaim([], [])
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
@@ -52,6 +54,7 @@ class LimitedLanes:
         self.longest_rest_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """How long a lane rests at most: an operator can change limits, and the notification can be lost."""
         self._lanes: dict[Lane, LimitedLane] = {}
+        self._announced_until = 0.0
         self._has_controls = False
         """Whether the last scan found an override or a pause of a limit."""
         self._breakers = registry.breakers()
@@ -73,6 +76,9 @@ class LimitedLanes:
         self._breakers = registry.breakers()
         lanes, self._has_controls = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
+        if time.monotonic() < self._announced_until:  # the rest of a lane must not delay jobs of other keys
+            for state in self._lanes.values():
+                state.rest_until = min(state.rest_until, state.full_at)
         return lanes
 
     def rests_until(self, lane: Lane) -> float:
@@ -104,6 +110,10 @@ class LimitedLanes:
     def have_waiting(self) -> bool:
         """Whether due jobs wait for a slot or a token, as far as this process has seen."""
         return any(state.has_waiting or state.needs_slot for state in self._lanes.values())
+
+    def expect_jobs(self) -> None:
+        """Visit resting lanes after the next scans, because a notification says that jobs were enqueued."""
+        self._announced_until = time.monotonic() + ANNOUNCED_SECONDS
 
     def wake(self) -> None:
         """Let no lane rest, because jobs may have been enqueued."""

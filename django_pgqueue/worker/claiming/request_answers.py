@@ -83,7 +83,7 @@ class RequestAnswers:
             return STOPS.format(seconds=self.pool.options.grace_seconds)
         if not request.execution_id:
             return self._all_stacks()
-        running = self.in_flight.running.get(request.execution_id)
+        running = self.in_flight.running_with(request.execution_id)
         stack = self.pool.stack_of(request.execution_id)
         return NOT_RUNNING if running is None or stack is None else storable(stack or NO_STACK, STACK_BYTES)
 

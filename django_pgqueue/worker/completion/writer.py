@@ -16,18 +16,16 @@ from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.endings import ENDINGS, Ending
+from django_pgqueue.endings import ENDINGS, SUCCESSES, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition, Reactions
-from django_pgqueue.states import Outcome
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
-SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)
 
 
 class Finished(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,32 +69,45 @@ def expect_commit(connection: BaseDatabaseWrapper) -> None:
         cursor.execute("SET LOCAL idle_in_transaction_session_timeout = '10s'")
 
 
-def finish(connection: Any, report: Report, progress: Progress | None) -> None:
-    """Write an attempt's progress and its success in the transaction that is open on `connection`.
+def finish(connection: Any, reports: Sequence[Report], progress: Progress | None) -> None:
+    """Write the progress and the success of an attempt, or those of a chunk, in the transaction open on `connection`.
 
-    Raise `LeaseLost` if the execution is no longer open, and `JobLocked` if its rows stay locked for 10 s. Both roll
-    the transaction back.
+    Raise `LeaseLost` if one of the executions is no longer open, and `JobLocked` if its rows stay locked for 10 s. Both
+    roll the transaction back.
     """
-    claimed = report.claimed
     deadline = time.monotonic() + LOCK_SECONDS
-    while (status := _finish(connection, report, progress)) is TransitionStatus.LOCKED:
+    left = list(reports)
+    while True:
+        statuses = _finish(connection, left, progress)
+        left = [report for report in left if statuses[report.claimed.execution_id] is not TransitionStatus.DONE]
+        if not left:
+            return
+        claimed = left[0].claimed
+        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED for report in left):
+            raise LeaseLost(
+                f"execution {claimed.execution_id} was closed by another worker; its transaction is rolled back"
+            )
         if time.monotonic() > deadline:
             raise JobLocked(f"job {claimed.job_id} stayed locked by another session, so its completion was not written")
         time.sleep(0.005)
-    if status is not TransitionStatus.DONE:
-        raise LeaseLost(
-            f"execution {claimed.execution_id} was closed by another worker; its transaction is rolled back"
-        )
 
 
-def _finish(connection: Any, report: Report, progress: Progress | None) -> TransitionStatus:
-    key, execution_id = report.claimed.key, report.claimed.execution_id
+def _finish(connection: Any, reports: Sequence[Report], progress: Progress | None) -> dict[int, TransitionStatus]:
+    keys = [report.claimed.key for report in reports]
     if progress is not None:
-        noted = lifecycle.note_progress(connection, [lifecycle.Noted(key, progress, 0.0)])[execution_id]
-        if noted.status is not TransitionStatus.DONE:
-            return noted.status
-    if report.ending is Ending.DISCARDED:
-        return lifecycle.succeed_and_discard(connection, [key])[execution_id].status
-    now = time.monotonic()
-    row = lifecycle.Succeeded(key, report.result, now - report.started_at, now - report.finished_at)
-    return lifecycle.succeed(connection, [row])[execution_id].status
+        noted = lifecycle.note_progress(connection, [lifecycle.Noted(keys[0], progress, 0.0)])
+        [result] = noted.values()
+        if result.status is not TransitionStatus.DONE:
+            return dict.fromkeys([key.execution_id for key in keys], result.status)
+    if reports[0].ending is Ending.DISCARDED:
+        results = lifecycle.succeed_and_discard(connection, keys)
+    else:
+        now = time.monotonic()
+        results = lifecycle.succeed(
+            connection,
+            [
+                lifecycle.Succeeded(each.claimed.key, each.result, now - each.started_at, now - each.finished_at)
+                for each in reports
+            ],
+        )
+    return {execution_id: result.status for execution_id, result in results.items()}

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections
+from django.db import connections, transaction
 
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.context import TaskContext, running_job
-from django_pgqueue.endings import Ending
+from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.redaction import hidden_from_reports, hides_result
@@ -116,8 +117,8 @@ class Attempt:
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
         running_job.set(self.claimed)
-        if self.claimed.start_by is not None and self.started_at > self.claimed.start_by:
-            raise Cancel(EXPIRED)
+        if self.claimed.start_by is not None:
+            self._check_expiry(self.claimed.start_by)
         task = registry.get(self.claimed.task_name)
         if task is None:
             raise DoesNotFit(f"this worker has no task named {self.claimed.task_name!r}")
@@ -126,6 +127,10 @@ class Attempt:
             raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
         if (level := task.kept_log_level) is not None:
             log_recorder.start(level, self.notes.open_log(self.claimed.key))
+
+    def _check_expiry(self, start_by: float) -> None:
+        if self.started_at > start_by:
+            raise Cancel(EXPIRED)
 
     def _decode_call(self) -> None:
         """Decode the arguments and the headers, and build the context if the task or a middleware uses it."""
@@ -223,15 +228,20 @@ class Attempt:
         connection = connections[self.alias]
         with atomic.transaction_of(connection, self.claimed) as commits:
             report = self._success_reporter()(self._call())
+            succeeded = [each for each in (report, *report.others) if each.ending in SUCCESSES]
+            if not succeeded:  # each job of a chunk has failed by itself
+                transaction.set_rollback(True, using=self.alias)
+                return report
             if commits:
                 atomic.expect_commit(connection)
             try:
-                atomic.finish(connection, report, self.progress)
+                atomic.finish(connection, succeeded, self.progress)
             except LeaseLost:
                 self.interrupted = True
                 raise
             self.committing = True
-        report.ending = Ending.WRITTEN
+        for each in succeeded:
+            each.ending = Ending.WRITTEN
         return report
 
     def _success_reporter(self) -> Callable[[Any], Report]:
@@ -242,9 +252,12 @@ class Attempt:
         """Encode the result and return the report of a success."""
         finished_at = time.monotonic()
         result = return_value.encoded(self.task, value)
+        return Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
+
+    @property
+    def _success_ending(self) -> Ending:
         keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
-        ending = Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
-        return Report(self.claimed, ending, self.started_at, finished_at, self.task, result)
+        return Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
 
     @property
     def known_task(self) -> TaskDefinition | None:
@@ -267,8 +280,11 @@ class Attempt:
         """Record that the timeout has passed. The caller stops the function."""
         self.timed_out = True
 
-    def ask_to_cancel(self) -> None:
-        """Record that the job should be cancelled. `context.cancel_requested()` returns True from now on."""
+    def ask_to_cancel(self, of_chunk: AbstractSet[int] = frozenset()) -> None:
+        """Record that the job should be cancelled. `context.cancel_requested()` returns True from now on.
+
+        `of_chunk` is for `ChunkAttempt`.
+        """
         self.asked = True
 
     def cancel(self) -> None:

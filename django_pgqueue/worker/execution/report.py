@@ -14,6 +14,8 @@ from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.retry import DEFAULT_BACKOFF
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
 
@@ -44,6 +46,8 @@ class Report:
     exception_class: str = ""
     error: str = ""
     traceback: str = ""
+    others: tuple[Report, ...] = field(default=(), repr=False)
+    """The reports of the other jobs of the chunk."""
 
     @property
     def is_failure(self) -> bool:
@@ -56,20 +60,32 @@ class Report:
         return self.finished_at - self.started_at
 
 
+def for_each_job(claimed: Claimed, report_of: Callable[[Claimed], Report]) -> Report:
+    """Return the report of a job, with the reports of the other jobs of its chunk."""
+    report = report_of(claimed)
+    if claimed.others:
+        report.others = tuple(map(report_of, claimed.others))
+    return report
+
+
+def released(claimed: Claimed) -> Report:
+    """Return the report of an attempt that was released now."""
+    now = time.monotonic()
+    return for_each_job(claimed, lambda job: Report(job, Ending.RELEASED, now, now))
+
+
 def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool = False) -> Report:
     """Return a report of failure for an attempt whose own report could not be made.
 
     This runs no code of the application. A job whose attempt has ended must get a report; without one its lease is
     extended for ever.
     """
-    is_last = claimed.attempt >= claimed.max_attempts
-    delay_seconds = None if is_last else DEFAULT_BACKOFF(claimed.attempt, None)
-    return Report(
-        claimed,
-        Ending.FAILED,
-        started_at,
-        time.monotonic(),
-        delay_seconds=delay_seconds,
-        error=RESULT_UNKNOWN,
-        may_be_committed=may_be_committed,
-    )
+
+    def report_of(job: Claimed) -> Report:
+        is_last = job.attempt >= job.max_attempts
+        delay_seconds = None if is_last else DEFAULT_BACKOFF(job.attempt, None)
+        report = Report(job, Ending.FAILED, started_at, time.monotonic(), error=RESULT_UNKNOWN)
+        report.delay_seconds, report.may_be_committed = delay_seconds, may_be_committed
+        return report
+
+    return for_each_job(claimed, report_of)

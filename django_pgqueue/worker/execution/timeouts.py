@@ -14,7 +14,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import TaskTimeout
 
 from . import error_text, retry_policy
-from .report import Report
+from .report import Report, for_each_job
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
@@ -23,7 +23,7 @@ CANCELLED: Final = "stopped while it ran because the job was cancelled"
 
 
 def given_up(claimed: Claimed, started_at: float, *, alias: str, stack: str, cancelled: bool = False) -> Report:
-    """Return the report of an attempt that did not stop in time, with the stack of its code.
+    """Return the report of an attempt that did not stop in time, with the stack of its code, or of each job of a chunk.
 
     `alias` is the database of the job.
     """
@@ -31,19 +31,26 @@ def given_up(claimed: Claimed, started_at: float, *, alias: str, stack: str, can
         error = error_text.storable(
             f"{CANCELLED}, but its code kept running.\n{stack}", get_settings().MAX_TRACEBACK_BYTES
         )
-        return Report(claimed, Ending.CANCELLED, started_at, time.monotonic(), error=error)
+        return for_each_job(
+            claimed, lambda job: Report(job, Ending.CANCELLED, started_at, time.monotonic(), error=error)
+        )
     timeout = timeout_of(claimed)
-    return Report(
-        claimed,
-        Ending.FAILED,
-        started_at,
-        time.monotonic(),
-        delay_seconds=retry_policy.delay_after_failure(claimed, timeout, alias=alias, in_time=True),
-        exception=timeout,
-        exception_class=error_text.class_path(timeout),
-        error=error_text.message(timeout),
-        traceback=error_text.storable(stack, get_settings().MAX_TRACEBACK_BYTES),
-    )
+    traceback = error_text.storable(stack, get_settings().MAX_TRACEBACK_BYTES)
+
+    def timed_out(job: Claimed) -> Report:
+        return Report(
+            job,
+            Ending.FAILED,
+            started_at,
+            time.monotonic(),
+            delay_seconds=retry_policy.delay_after_failure(job, timeout, alias=alias, in_time=True),
+            exception=timeout,
+            exception_class=error_text.class_path(timeout),
+            error=error_text.message(timeout),
+            traceback=traceback,
+        )
+
+    return for_each_job(claimed, timed_out)
 
 
 def timeout_of(claimed: Claimed) -> TaskTimeout:

@@ -7,6 +7,7 @@ are loaded passes through, so the attempt fails like any other and is retried.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
@@ -15,7 +16,8 @@ from django_pgqueue.exceptions import Cancel, Dead
 from .failure import DoesNotFit
 
 if TYPE_CHECKING:
-    from django_pgqueue.arguments.plan import CallPlan, Converted
+    from django_pgqueue.arguments.converter import Rows
+    from django_pgqueue.arguments.plan import CallArguments, CallPlan, Converted
     from django_pgqueue.definition import TaskDefinition
 
 
@@ -28,7 +30,20 @@ def decoded(
         DoesNotFit: A stored value does not fit its annotation.
         Dead, Cancel, ObjectDoesNotExist: A row is gone. The task's `on_missing` decides which of the three is raised.
     """
-    rows = LoadedRows(alias, plan.references(args, kwargs)) if plan.loads_rows else KEYS
+    return converted(task, plan, args, kwargs, loaded_rows(plan, [(args, kwargs)], alias))
+
+
+def loaded_rows(plan: CallPlan, calls: Sequence[CallArguments], alias: str) -> Rows:
+    """Load the rows that these calls of a task name, with one query for each model."""
+    if not plan.loads_rows:
+        return KEYS
+    return LoadedRows(alias, chain.from_iterable(plan.references(args, kwargs) for args, kwargs in calls))
+
+
+def converted(
+    task: TaskDefinition, plan: CallPlan, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Rows
+) -> Converted:
+    """Return the arguments of a call with these rows. Raises as `decoded()`."""
     try:
         return plan.decode(args, kwargs, rows)
     except RowMissing as missing:

@@ -15,13 +15,15 @@ from django_pgqueue import registry
 from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import retry_policy
-from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.execution.report import Report, for_each_job
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 
 from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.progress_sink import ProgressSink
 
@@ -67,7 +69,8 @@ class IsolatedAttempt:
                 report = self._report_killed(ended.stack)
             else:
                 report = self._report_died(ended.status)
-            report.may_be_committed = task is not None and task.atomic
+            for each in (report, *report.others):
+                each.may_be_committed = task is not None and task.atomic
             return report
         self.process.close_if_unfit()
         return report
@@ -77,8 +80,13 @@ class IsolatedAttempt:
         self.interrupted = True
         self.process.kill()
 
-    def ask_to_cancel(self) -> None:
-        """Send the cancellation request to the process. The task sees it when it asks its context."""
+    def ask_to_cancel(self, of_chunk: AbstractSet[int] = frozenset()) -> None:
+        """Send the cancellation request to the process. The task sees it when it asks its context.
+
+        Of a chunk, the process can be asked only as a whole.
+        """
+        if self.claimed.others and not of_chunk >= {job.execution_id for job in self.claimed.members}:
+            return
         self.asked = True
         self.process.ask_to_cancel()
 
@@ -105,8 +113,9 @@ class IsolatedAttempt:
             return self._report(Ending.CANCELLED, CANCELLED)
         how = "its exit status is unknown" if status is None else exit_code_text(os.waitstatus_to_exitcode(status))
         report = self._report(Ending.CRASHED, f"the job's isolated process died ({how})")
-        crashed = retry_policy.as_open_execution(self.claimed)
-        report.delay_seconds = retry_policy.delay_after_crash(crashed, alias=self.alias)
+        for each in (report, *report.others):
+            crashed = retry_policy.as_open_execution(each.claimed)
+            each.delay_seconds = retry_policy.delay_after_crash(crashed, alias=self.alias)
         return report
 
     def _report_without_process(self, error: OSError) -> Report:
@@ -115,8 +124,11 @@ class IsolatedAttempt:
         )
         time.sleep(NO_PROCESS_BACKOFF_SECONDS)  # the next job would fail too: do not release jobs at full speed
         report = self._report(Ending.RELEASED, f"the job needs an isolated process: {error}")
-        report.delay_seconds = NO_PROCESS_DELAY_SECONDS
+        for each in (report, *report.others):
+            each.delay_seconds = NO_PROCESS_DELAY_SECONDS
         return report
 
     def _report(self, ending: Ending, error: str = "") -> Report:
-        return Report(self.claimed, ending, self.started_at, time.monotonic(), error=error)
+        return for_each_job(
+            self.claimed, lambda job: Report(job, ending, self.started_at, time.monotonic(), error=error)
+        )

@@ -29,7 +29,7 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.process_events import (
     ISOLATED,
     START_SECONDS,
@@ -67,11 +67,6 @@ STARTED: Final = {"started": True}
 """The first message of a process that calls receivers at its start."""
 STARTED_SECONDS: Final = START_SECONDS + 5.0
 """How long to wait for this message. The process itself limits the time of the receivers."""
-KEPT: Final = (
-    *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed"),
-    *("exception_class", "error", "traceback"),
-)
-"""Fields of a report that go through the socket unchanged."""
 
 
 @dataclass(eq=False)
@@ -259,8 +254,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
         django_connections.distrust_since(received.pop("server_losses"))
         claimed = wire.as_claimed(received)
         report = context.copy().run(_run, claimed, alias, notes, lambda: is_readable(jobs.fileno()))
-        answer = {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value}
-        answer |= {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
+        answer = wire.from_report(report) | {"is_worn": _shared_state() != before, "resident_mib": resident_mib()}
         flush_output()
         jobs.sendall(wire.packed(answer | notes.last_message(report.claimed.execution_id)))
     run_exit_functions(stop_receivers(ISOLATED, alias))
@@ -269,7 +263,7 @@ def main(jobs: socket.socket, stack: int, alias: str) -> NoReturn:
 
 def _run(claimed: Claimed, alias: str, notes: ProgressSink, asked_to_cancel: Callable[[], bool]) -> Report:
     """Run a job. Any data on the socket meanwhile, or the end of the socket, is a request to cancel the job."""
-    attempt = Attempt(claimed, alias, notes, asked_to_cancel)
+    attempt = attempt_of(claimed, alias, notes, asked_to_cancel)
     try:
         django_connections.before_job()
         django_connections.close_ended()

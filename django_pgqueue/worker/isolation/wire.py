@@ -19,6 +19,13 @@ from django_pgqueue.worker.execution.report import Report
 LENGTH: Final = struct.Struct("=I")
 
 
+KEPT: Final = (
+    *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed"),
+    *("exception_class", "error", "traceback"),
+)
+"""Fields of a report that go through the socket unchanged."""
+
+
 def packed(message: dict[str, Any]) -> bytes:
     """Return the bytes to send for a message."""
     data = json.dumps(message).encode()
@@ -43,19 +50,27 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 def as_json(claimed: Claimed) -> dict[str, Any]:
-    """Return a claimed job as the content of a message."""
-    return claimed._asdict() | {"run_after": claimed.run_after.isoformat()}
+    """Return a claimed job, with the other jobs of its chunk, as the content of a message."""
+    others = None if claimed.others is None else [as_json(other) for other in claimed.others]
+    return claimed._asdict() | {"run_after": claimed.run_after.isoformat(), "others": others}
 
 
 def as_claimed(message: dict[str, Any]) -> Claimed:
     """Return the claimed job that a message contains."""
-    return Claimed(**(message | {"run_after": datetime.fromisoformat(message["run_after"])}))
+    others = None if message["others"] is None else tuple(map(as_claimed, message["others"]))
+    return Claimed(**(message | {"run_after": datetime.fromisoformat(message["run_after"]), "others": others}))
+
+
+def from_report(report: Report) -> dict[str, Any]:
+    """Return a report, with those of the other jobs of its chunk, as the content of an answer."""
+    others = {"others": [from_report(other) for other in report.others]} if report.others else {}
+    return {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value} | others
 
 
 def as_report(claimed: Claimed, message: dict[str, Any]) -> Report:
     """Return the report that an answer contains. Removes fields from `message`."""
-    ending = Ending(message.pop("ending"))
-    return Report(
+    ending, others = Ending(message.pop("ending")), message.pop("others", ())
+    report = Report(
         claimed,
         ending,
         message.pop("started_at"),
@@ -63,3 +78,6 @@ def as_report(claimed: Claimed, message: dict[str, Any]) -> Report:
         registry.get(claimed.task_name),
         **message,
     )
+    if claimed.others:
+        report.others = tuple(map(as_report, claimed.others, others))
+    return report

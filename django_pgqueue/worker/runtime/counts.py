@@ -83,7 +83,8 @@ class Counts:
             return
         self._clock_offset = jobs[0].claimed_ms / 1000 - time.monotonic()
         with self._lock:
-            _observe(memory.figures, CLAIMS_AT, SIZES, len(jobs))
+            size = sum(1 if job.others is None else 1 + len(job.others) for job in jobs)
+            _observe(memory.figures, CLAIMS_AT, SIZES, size)
 
     def completed(self, reports: Sequence[Report], unwritten: Sequence[Report], lost: Sequence[Report]) -> None:
         """Count the reports of one write: all of them, except those that were not written or no longer count."""

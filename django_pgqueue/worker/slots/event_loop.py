@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from asgiref.sync import sync_to_async
 
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
 
@@ -101,11 +103,14 @@ class LoopSlots(threading.Thread):
             self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
         return True
 
-    def ask_to_cancel(self, execution_id: int) -> bool:
-        """Set a coroutine's cancellation flag. Return whether its job runs here. Safe from any thread."""
+    def ask_to_cancel(self, execution_id: int, of_chunk: AbstractSet[int]) -> bool:
+        """Set a coroutine's cancellation flag, or of a chunk the flags of these executions. Safe from any thread.
+
+        Return whether the job runs here.
+        """
         attempt, _ = self.running.get(execution_id, (None, None))
         if attempt is not None:
-            attempt.ask_to_cancel()
+            attempt.ask_to_cancel(of_chunk)
         return attempt is not None
 
     def cancel(self, execution_id: int) -> bool:
@@ -205,7 +210,7 @@ class LoopSlots(threading.Thread):
                 if claimed is None:
                     continue
                 slot = self.free.pop()
-                attempt = Attempt(claimed, self.host.alias, self.host.notes)
+                attempt = attempt_of(claimed, self.host.alias, self.host.notes)
                 job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
                 self.running[execution_id] = (attempt, job)
                 self.host.started(claimed, slot)

@@ -18,6 +18,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django_pgqueue.lifecycle import Claimed, ExecutionKey
 
 
@@ -53,6 +55,10 @@ class InFlight:
         self.running: dict[int, Running] = {}
         self.ended_tasks: set[str] = set()
         """Tasks of the jobs that have ended since `LeakDetector` last emptied this set."""
+        self._first_ids: dict[int, int] = {}
+        """For the executions of a chunk, except the first: the id of the first, which stands for the chunk here."""
+        self._lost_ids: set[int] = set()
+        """Executions of running chunks whose lease is lost, while the other jobs of the chunk continue."""
         self._places = [None] * self.opened
         self._started = [0] * (2 * capacity)
         self._room_made = threading.Condition()
@@ -63,6 +69,8 @@ class InFlight:
         """Add newly claimed jobs behind the prefetched ones."""
         now = time.monotonic()
         for claimed in jobs:
+            if claimed.others:
+                self._first_ids |= {other.execution_id: claimed.execution_id for other in claimed.others}
             self.waiting[claimed.execution_id] = Prefetched(claimed, now)
 
     def start(self, execution_id: int, slot: int, *, wait: bool) -> Claimed | None:
@@ -89,7 +97,23 @@ class InFlight:
         running = self.running.pop(execution_id, None)
         if running is not None:
             self.ended_tasks.add(running.claimed.task_name)
+            if running.claimed.others is not None:
+                self._forget_chunk(running.claimed)
             self._leave_place()
+
+    def running_with(self, execution_id: int) -> Running | None:
+        """Return the running job with this execution, or the running chunk with it."""
+        return self.running.get(self._first_ids.get(execution_id, execution_id))
+
+    def lose(self, execution_ids: Iterable[int]) -> None:
+        """Note that the leases of some jobs of a chunk are lost: `keys_before()` does not return them any more."""
+        self._lost_ids |= set(execution_ids)
+
+    def _forget_chunk(self, first: Claimed) -> None:
+        self._lost_ids.discard(first.execution_id)
+        for other in first.others or ():
+            self._first_ids.pop(other.execution_id, None)
+            self._lost_ids.discard(other.execution_id)
 
     def open_places(self, allowed: int) -> bool:
         """Let up to `allowed` jobs run from now on, and return whether that is more. Call it from one thread only."""
@@ -147,21 +171,36 @@ class InFlight:
 
     def take_waiting(self, claimed_before: float = float("inf")) -> list[Claimed]:
         """Remove and return the prefetched jobs that were claimed before then. The caller must release them."""
-        old = [key for key, waiting in list(self.waiting.items()) if waiting.claimed_at < claimed_before]
-        taken = [self.waiting.pop(key, None) for key in old]
+        return self.take([key for key, waiting in list(self.waiting.items()) if waiting.claimed_at < claimed_before])
+
+    def take(self, execution_ids: Iterable[int]) -> list[Claimed]:
+        """Remove these prefetched jobs and return them, with all jobs of their chunks. The caller must release them."""
+        taken = [self.waiting.pop(self._first_ids.get(key, key), None) for key in execution_ids]
         if taken:
             self._notify_waiting_threads()
-        return [waiting.claimed for waiting in taken if waiting is not None]
+        jobs = [waiting.claimed for waiting in taken if waiting is not None]
+        if not self._first_ids:
+            return jobs
+        for job in jobs:
+            self._forget_chunk(job)
+        return [member for job in jobs for member in job.members]
 
     def known_before(self, instant: float) -> set[int]:
         """Return the ids of the executions that were in flight before `instant` and still are."""
-        waiting = {key for key, entry in list(self.waiting.items()) if entry.claimed_at < instant}
-        return waiting | {key for key, entry in list(self.running.items()) if entry.claimed_at < instant}
+        known = {key for key, entry in list(self.waiting.items()) if entry.claimed_at < instant}
+        known |= {key for key, entry in list(self.running.items()) if entry.claimed_at < instant}
+        known |= {key for key, first_id in list(self._first_ids.items()) if first_id in known}
+        return known - self._lost_ids
 
     def keys_before(self, instant: float) -> set[ExecutionKey]:
         """Return the keys of the executions that were in flight before `instant` and still are."""
-        waiting = {entry.claimed.key for entry in list(self.waiting.values()) if entry.claimed_at < instant}
-        return waiting | {entry.claimed.key for entry in list(self.running.values()) if entry.claimed_at < instant}
+        jobs = [entry.claimed for entry in list(self.waiting.values()) if entry.claimed_at < instant]
+        jobs += [entry.claimed for entry in list(self.running.values()) if entry.claimed_at < instant]
+        known = {job.key for job in jobs}
+        if self._first_ids or self._lost_ids:
+            known |= {other.key for job in jobs for other in job.others or ()}
+            known = {key for key in known if key.execution_id not in self._lost_ids}
+        return known
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)

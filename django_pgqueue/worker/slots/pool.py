@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import event, job_event
-from django_pgqueue.worker.execution.report import Report, last_resort
+from django_pgqueue.worker.execution.report import Report, last_resort, released
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
 from django_pgqueue.worker.isolation.slot_process import SlotProcess
 from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
 
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
-from .inflight import InFlight
+from .inflight import InFlight, Running
 from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
@@ -117,6 +116,8 @@ class Pool:
         """Hand over a report, and free the slot of its job."""
         # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
         self._hand_over(report)
+        for other in report.others:
+            self._hand_over(other)
         execution_id = report.claimed.execution_id
         self.deadlines.remove(execution_id)
         self.in_flight.end(execution_id)
@@ -135,10 +136,18 @@ class Pool:
     # ---------------------------------------------------------------- ending what runs
 
     def interrupt(self, execution_ids: Iterable[int]) -> None:
-        """Stop running jobs whose lease is lost: set their flag, raise `LeaseLost` in a thread, cancel a coroutine."""
-        for execution_id in execution_ids:
-            if slot := self._slot_of(execution_id):
-                slot.interrupt(execution_id)
+        """Stop running jobs whose lease is lost: set their flag, raise `LeaseLost` in a thread, cancel a coroutine.
+
+        If only some jobs of a chunk are lost, the others continue. A chunk in one transaction can only end as a whole.
+        """
+        lost = set(execution_ids)
+        for first_id, running in self._running_with(lost).items():
+            members = {job.execution_id for job in running.claimed.members}
+            task = registry.get(running.claimed.task_name)
+            if members <= lost or task is None or task.atomic:
+                self._slot(running).interrupt(first_id)
+            else:
+                self.in_flight.lose(members & lost)
 
     def close_isolated_processes(self, *, wait: bool) -> None:
         """End the idle isolated processes. With `wait`, wait until they have ended, for a few seconds at most."""
@@ -161,12 +170,15 @@ class Pool:
         Return the jobs that received the request. A job that is just starting does not; the caller must ask again.
         """
         now, grace_seconds = time.monotonic(), get_settings().CANCEL_GRACE
-        notified = set()
-        for execution_id in execution_ids:
-            if (slot := self._slot_of(execution_id)) and slot.ask_to_cancel(execution_id):
+        asked, notified = set(execution_ids), set()
+        for first_id, running in self._running_with(asked).items():
+            slot, members = self._slot(running), {job.execution_id for job in running.claimed.members}
+            if not slot.ask_to_cancel(first_id, members & asked):
+                continue
+            notified |= members & asked
+            if members <= asked:  # the other jobs of a chunk go on
                 at_once = isinstance(slot, LoopSlots)
-                self.deadlines.add_cancel(execution_id, now if at_once else now + grace_seconds)
-                notified.add(execution_id)
+                self.deadlines.add_cancel(first_id, now if at_once else now + grace_seconds)
         return notified
 
     def cancel(self, execution_id: int) -> bool:
@@ -205,14 +217,20 @@ class Pool:
 
     def stack_of(self, execution_id: int) -> str | None:
         """Return the stack of a running job; None if it does not run here. Safe from any thread."""
-        slot = self._slot_of(execution_id)
-        return None if slot is None else slot.stack_of(execution_id)
+        running = self.in_flight.running_with(execution_id)
+        return None if running is None else self._slot(running).stack_of(running.claimed.execution_id)
 
     def _slot_of(self, execution_id: int) -> ThreadSlot | LoopSlots | None:
         running = self.in_flight.running.get(execution_id)
-        if running is None:
-            return None
+        return None if running is None else self._slot(running)
+
+    def _slot(self, running: Running) -> ThreadSlot | LoopSlots:
         return self.threads[running.slot] if running.slot < self.concurrency else self.loop
+
+    def _running_with(self, execution_ids: Iterable[int]) -> dict[int, Running]:
+        """Return the running jobs and chunks with these executions, by the execution of the first job."""
+        found = [self.in_flight.running_with(execution_id) for execution_id in execution_ids]
+        return {running.claimed.execution_id: running for running in found if running is not None}
 
     def replace_dead_threads(self) -> None:
         """Replace each thread that has died, and report the job that it ran as failed.
@@ -257,5 +275,4 @@ class Pool:
                 running.claimed.job_id,
                 extra=job_event("event_loop_blocked", running.claimed),
             )
-            now = time.monotonic()
-            self.finished(Report(running.claimed, Ending.RELEASED, now, now), running.slot)
+            self.finished(released(running.claimed), running.slot)

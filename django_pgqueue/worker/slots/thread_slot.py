@@ -22,6 +22,7 @@ from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import STOPS, last_resort
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
@@ -33,6 +34,8 @@ from .interruption import begin_time_slice, may_interrupt
 from .stacks import stack_of_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.report import Report
     from django_pgqueue.worker.isolation.slot_process import SlotProcess
@@ -103,12 +106,12 @@ class ThreadSlot(threading.Thread):
         """Stop the job, if it runs here, because of its timeout. Return False if the caller must try again."""
         return self._end_attempt(execution_id, TaskTimeout)
 
-    def ask_to_cancel(self, execution_id: int) -> bool:
-        """Set the job's cancellation flag. Return whether the job runs here."""
+    def ask_to_cancel(self, execution_id: int, of_chunk: AbstractSet[int]) -> bool:
+        """Set the job's cancellation flag, or of a chunk the flags of these executions. Return whether it runs here."""
         with self._guard:
             runs = self._is_running(execution_id)
             if runs:
-                self.attempt.ask_to_cancel()  # type: ignore[union-attr]  # it runs
+                self.attempt.ask_to_cancel(of_chunk)  # type: ignore[union-attr]  # it runs
             return runs
 
     def cancel(self, execution_id: int) -> bool:
@@ -199,7 +202,7 @@ class ThreadSlot(threading.Thread):
     def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
         if self.host.isolates(claimed, registry.get(claimed.task_name)):
             return IsolatedAttempt(claimed, self.host.alias, self.process, self.host.notes)
-        return Attempt(claimed, self.host.alias, self.host.notes)
+        return attempt_of(claimed, self.host.alias, self.host.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
         """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""

@@ -53,7 +53,7 @@ class LastWrites:
 
         Prefetched jobs are released too, because the answer to a claim may have arrived late.
         """
-        running = [entry.claimed for entry in list(self.in_flight.running.values())]
+        running = [job for entry in list(self.in_flight.running.values()) for job in entry.claimed.members]
         if running:
             self._write_progress()
         self._release([*running, *self.in_flight.take_waiting()])

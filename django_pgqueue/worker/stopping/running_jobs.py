@@ -61,9 +61,9 @@ def end_running_jobs(
 
 
 def _interrupt(in_flight: InFlight, pool: Pool, deadline: float) -> None:
-    for execution_id in list(in_flight.running):
+    for entry in list(in_flight.running.values()):
         if time.monotonic() < deadline:
-            pool.interrupt([execution_id])
+            pool.interrupt([job.execution_id for job in entry.claimed.members])
     _wait(lambda: not in_flight.running, deadline)
 
 

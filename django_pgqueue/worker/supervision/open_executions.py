@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.chunks import chunk_key
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
@@ -43,6 +44,7 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
     error = OVERDUE if process.overdue else DIED
     with link.use() as connection:
         left_open = lifecycle.open_executions(connection, process.worker_id)
+        charged_ids |= _others_of_chunks(left_open, charged_ids)
         crashed = [
             execution for execution in left_open if execution.execution_id in charged_ids and execution.task_name
         ]
@@ -97,6 +99,21 @@ def _executions_to_charge(process: ChildProcess) -> set[int]:
     if process.overdue:
         return set(process.overdue)
     return set() if process.expected_to_end else set(process.state.suspects())
+
+
+def _others_of_chunks(left_open: Sequence[OpenExecution], charged_ids: set[int]) -> set[int]:
+    """Return the other executions of the chunks that were running: the process has recorded only the first of each.
+
+    The jobs of a chunk were claimed together, at the same time.
+    """
+    if not registry.chunk_keys():
+        return set()
+    chunks = {(each.task_name, each.claimed_ms) for each in left_open if each.execution_id in charged_ids}
+    return {
+        each.execution_id
+        for each in left_open
+        if (each.task_name, each.claimed_ms) in chunks and chunk_key(each.task_name or "") in registry.chunk_keys()
+    }
 
 
 def _crash(alias: str, execution: OpenExecution, error: str, *, by_default: bool) -> Failed:

@@ -328,9 +328,7 @@ CANCELLING = of_tests(
         path=FETCHER,
     ),
     Mutant("no running job is told", "self.pool.ask_to_cancel(requested)", "set()", path=HEARTBEAT),
-    Mutant(
-        "what waits here is not given back", "self.in_flight.waiting.pop(execution_id, None)", "None", path=HEARTBEAT
-    ),
+    Mutant("what waits here is not given back", "self.in_flight.take(requested)", "[]", path=HEARTBEAT),
     Mutant("a word during a look is lost", "            if poll_again:\n", "            if False:\n", path=HEARTBEAT),
     Mutant("nobody looks without a word", "(self._must_poll or not self._listens)", "self._must_poll", path=HEARTBEAT),
     Mutant("who cleans up is stopped again", "if execution_id in self._late:", "if False:", path=DEADLINES),
@@ -350,8 +348,8 @@ EXPIRY = of_tests(
     Mutant("what runs expires", "    WHERE state = 'ready'\n      AND expires_at", "    WHERE expires_at", "EXPIRE"),
     Mutant("what has time expires", "AND expires_at <= ", "AND expires_at > ", "EXPIRE"),
     Mutant("EXPIRE waits for locked rows", *NOT_SKIPPED, "EXPIRE"),
-    Mutant("a late start is none", "self.started_at > self.claimed.start_by", "False", path=EXECUTOR),
-    Mutant("a start in time is late", "self.started_at > self.claimed.start_by", "True", path=EXECUTOR),
+    Mutant("a late start is none", "self.started_at > start_by", "False", path=EXECUTOR),
+    Mutant("a start in time is late", "self.started_at > start_by", "True", path=EXECUTOR),
     Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
     Mutant("an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE"),
     Mutant("of many, an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE_MANY"),

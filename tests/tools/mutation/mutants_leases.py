@@ -104,7 +104,7 @@ LEASES = [
     ),
     Mutant(
         "an id in use here is held twice",
-        "if job.execution_id in ids_in_use]",
+        "if any(each.execution_id in ids_in_use for each in job.members)]",
         "if False and ids_in_use]",
         path="django_pgqueue/worker/claiming/claimed_ids.py",
         tests=("tests/worker/test_fetcher.py",),
@@ -146,7 +146,7 @@ LEASES = [
     ),
     Mutant(
         "what runs at a stop is not interrupted",
-        "            pool.interrupt([execution_id])\n",
+        "            pool.interrupt([job.execution_id for job in entry.claimed.members])\n",
         "            pass\n",
         path="django_pgqueue/worker/stopping/running_jobs.py",
         tests=("tests/process/test_stopping.py",),

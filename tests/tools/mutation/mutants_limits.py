@@ -188,7 +188,7 @@ SLOTS = of_tests(
         "            if True or time",
         path=LANES,
     ),
-    Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(first)", "False", path=CLAIMER),
+    Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(lane)", "False", path=CLAIMER),
     Mutant(
         "siblings hold a freed key back", "limited.can_continue(free_slots)", "limited.have_waiting", path=NEXT_SCAN
     ),

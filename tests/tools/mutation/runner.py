@@ -29,6 +29,7 @@ from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
+from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
@@ -347,6 +348,7 @@ MUTANTS = [
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
+    *CHUNKS,
     *LIMIT_STATS,
     *STATS,
     *BOUNDS,

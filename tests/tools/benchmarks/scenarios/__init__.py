@@ -1,6 +1,7 @@
 """All scenarios, by name, in the order that they are run in."""
 
 from tests.tools.benchmarks.scenarios import (
+    chunks,
     drain,
     enqueueing,
     fairness,
@@ -51,5 +52,6 @@ SCENARIOS: dict[str, Scenario] = {
         locks.LOCKS,
         locks.BACKLOG,
         locks.RATES,
+        chunks.CHUNKS,
     )
 }

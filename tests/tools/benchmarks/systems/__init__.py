@@ -3,6 +3,7 @@
 from tests.tools.benchmarks.systems import (
     bare,
     celery,
+    chunked,
     create,
     dj_queue,
     django_ox,
@@ -25,6 +26,7 @@ SYSTEMS: dict[str, System] = {
         limit.SYSTEM,
         create.SYSTEM,
         bare.SYSTEM,
+        chunked.SYSTEM,
         naive.FOR_UPDATE,
         naive.SKIP_LOCKED,
         notifying.WITHIN,

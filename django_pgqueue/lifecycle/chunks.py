@@ -1,0 +1,96 @@
+"""Claim the jobs of tasks with `chunk`: find out when a chunk is due, and claim its jobs with one statement.
+
+The worker's fetcher and the testing kit call these functions. A chunk is claimed when it is full or has waited long
+enough; the statement itself decides that, so a chunk that waits has no lease and takes no slot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import Connection, execute
+
+from .claims import AHEAD_BYTES, received
+from .execute import execute_with_retry
+from .types import Claimed, Cursor, Lane
+
+
+class ChunkRule(NamedTuple):
+    """When a chunk is due: when it has this many due jobs, or when its first job has been due for this long."""
+
+    size: int
+    wait_seconds: float
+
+
+class FoundChunk(NamedTuple):
+    """The waiting jobs of a chunk key in a lane."""
+
+    lane: Lane
+    due_seconds: float
+    """Seconds until its first job is due, 0 or less if it is due now."""
+    full_seconds: float
+    """Seconds until the chunk is due."""
+
+
+class ChunkClaim(NamedTuple):
+    """The claimed chunk: its first job, which has the others. None if no chunk was claimed."""
+
+    first: Claimed | None
+    due_seconds: float | None
+    """Seconds until the chunk is due, if it was not claimed. None: no job is due."""
+
+
+def find_chunks(connection: Connection, rules: Mapping[str, ChunkRule]) -> list[FoundChunk]:
+    """Return the chunks that have waiting jobs, for the given rules by chunk key."""
+    params = {
+        "chunk_keys": texts(rules),
+        "sizes": numbers(rule.size for rule in rules.values()),
+        "waits_seconds": numbers(rule.wait_seconds for rule in rules.values()),
+    }
+    rows = execute(connection, sql.chunks.FIND_CHUNKS, params)
+    return [FoundChunk(Lane(name, priority, chunk_key=key), *seconds) for name, priority, key, *seconds in rows]
+
+
+def claim_chunk(
+    connection: Connection,
+    lane: Lane,
+    rule: ChunkRule,
+    *,
+    worker_id: int,
+    lease_seconds: float,
+    cursor: Cursor = Cursor(),  # noqa: B008 -- immutable
+    skipped_ids: Iterable[int] = (),
+    paused_tasks: Iterable[str] = (),
+    max_bytes: int = AHEAD_BYTES,
+) -> ChunkClaim:
+    """Claim the chunk of a lane if it is due, and open an execution for each of its jobs.
+
+    The arguments of its jobs add up to `max_bytes` at most, unless it has one job. The errors are those of `claim()`.
+    """
+    sent_at = time.monotonic()
+    [*rows, (*_, due_seconds)] = execute_with_retry(
+        connection,
+        sql.chunks.CLAIM_CHUNK,
+        {
+            "queue_name": lane.queue_name,
+            "priority": lane.priority,
+            "chunk_key": lane.chunk_key,
+            "after_at": cursor.run_after.isoformat(),
+            "after_id": cursor.job_id,
+            "size": rule.size,
+            "wait_seconds": rule.wait_seconds,
+            "worker_id": worker_id,
+            "lease_seconds": lease_seconds,
+            "skipped_ids": numbers(skipped_ids),
+            "paused_task_names": texts(paused_tasks),
+            "max_bytes": max_bytes,
+        },
+    )
+    if not rows:
+        return ChunkClaim(None, due_seconds)
+    first, *others = received([row[:-1] for row in rows], sent_at)
+    return ChunkClaim(first._replace(others=tuple(others)), None)

@@ -1,0 +1,170 @@
+"""Statements that find and claim the jobs of tasks with `chunk`, many jobs of one task at a time.
+
+Such jobs have a chunk key in the column `limit_key`. Their executions have none, because nothing counts them.
+"""
+
+from typing import Final
+
+# Return when each chunk is due: for each lane that has jobs with a limit key, and each of the given chunk keys.
+#
+# Caller: lifecycle.chunks.find_chunks(), with LANES, in workers that have tasks with `chunk`
+# Index:  pgqueue_job_limited: one index search for each lane, and for each lane and key one range of up to `size` jobs
+# Cost:   0.2 ms, and 0.5 µs for each waiting job, up to `size` of them for each key
+#
+# A chunk is due when its last job is due, or when its first job has been due for `wait_seconds`. `due_seconds` is the
+# time until its first job is due, and `full_seconds` the time until the chunk is due; 0 or less if that has passed.
+FIND_CHUNKS: Final = """/* pgqueue:find_chunks */
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue_name, priority FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NOT NULL
+        ORDER BY queue_name, priority DESC, limit_key, run_after, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue_name, next.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NOT NULL
+              AND queue_name = lane.queue_name AND priority < lane.priority
+            ORDER BY queue_name, priority DESC, limit_key, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name
+            ORDER BY queue_name, priority DESC, limit_key, run_after, id
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+)
+SELECT lane.queue_name, lane.priority, given.chunk_key,
+       date_part('epoch', waiting.first_at - statement_timestamp() - %(time_shift)s::interval),
+       date_part('epoch', least(
+           waiting.first_at + make_interval(secs => given.wait_seconds),
+           CASE WHEN waiting.count >= given.size THEN waiting.last_at END
+       ) - statement_timestamp() - %(time_shift)s::interval)
+FROM lane
+CROSS JOIN unnest(%(chunk_keys)s::varchar[], %(sizes)s::bigint[], %(waits_seconds)s::float8[])
+    AS given (chunk_key, size, wait_seconds)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS count, min(run_after) AS first_at, max(run_after) AS last_at
+    FROM (
+        SELECT run_after
+        FROM pgqueue_job
+        WHERE state = 'ready'
+          AND limit_key IS NOT NULL
+          AND queue_name = lane.queue_name
+          AND priority = lane.priority
+          AND limit_key = given.chunk_key
+        ORDER BY run_after, id
+        LIMIT given.size
+    ) AS job
+) AS waiting
+WHERE waiting.count > 0
+ORDER BY lane.queue_name, lane.priority DESC, given.chunk_key
+"""
+
+# Claim the first jobs of one chunk key in a lane, all or none, and open an execution for each.
+#
+# Moves:  ready → running
+# Caller: lifecycle.chunks.claim_chunk(), from the fetcher
+# Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
+# Index:  pgqueue_job_limited: one range of it, starting at the cursor
+# Cost:   0.6 ms, 1.8 ms for 100 jobs
+#
+# The jobs are claimed if there are `size` due jobs, or if the first one has been due for `wait_seconds`. `head` decides
+# this without locks, so that workers do not lock the rows of a chunk that still waits. Another session may claim or
+# lock these rows meanwhile; `due` therefore decides again, from the rows that this statement has locked.
+#
+# A job that has crashed a process is claimed alone, as a chunk of one. The chunk ends before such a job, and where the
+# arguments reach `max_bytes`.
+#
+# The first rows are the claimed jobs, in order. The last row has the time until the chunk is due, as `head` saw it; it
+# is NULL if no job is due.
+CLAIM_CHUNK: Final = """/* pgqueue:claim_chunk */
+WITH head AS MATERIALIZED (
+    SELECT count(*) AS count, min(run_after) + make_interval(secs => %(wait_seconds)s::float8) AS due_at
+    FROM (
+        SELECT run_after
+        FROM pgqueue_job
+        WHERE state = 'ready'
+          AND limit_key IS NOT NULL
+          AND queue_name = %(queue_name)s
+          AND priority = %(priority)s
+          AND limit_key = %(chunk_key)s
+          AND run_after <= statement_timestamp() + %(time_shift)s::interval
+          AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+          AND id <> ALL (%(skipped_ids)s::bigint[])
+          AND task_name <> ALL (%(paused_task_names)s::varchar[])
+        ORDER BY run_after, id
+        LIMIT %(size)s
+    ) AS job
+),
+picked AS MATERIALIZED (
+    SELECT id, task_name, queue_name, priority, run_after, arguments,
+           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
+    FROM pgqueue_job
+    WHERE state = 'ready'
+      AND limit_key IS NOT NULL
+      AND queue_name = %(queue_name)s
+      AND priority = %(priority)s
+      AND limit_key = %(chunk_key)s
+      AND run_after <= statement_timestamp() + %(time_shift)s::interval
+      AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+      AND id <> ALL (%(skipped_ids)s::bigint[])
+      AND task_name <> ALL (%(paused_task_names)s::varchar[])
+    ORDER BY run_after, id
+    LIMIT (
+        SELECT CASE WHEN count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval
+                    THEN %(size)s ELSE 0 END
+        FROM head
+    )
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+ranked AS MATERIALIZED (
+    SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size,
+           bool_or(isolated) OVER in_line AS follows_isolated, count(*) OVER () AS count,
+           min(run_after) OVER () + make_interval(secs => %(wait_seconds)s::float8) AS due_at
+    FROM picked
+    WINDOW in_line AS (ORDER BY run_after, id ROWS UNBOUNDED PRECEDING)
+),
+due AS MATERIALIZED (
+    SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM ranked
+    WHERE (count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval)
+      AND (place = 1 OR NOT follows_isolated AND size <= %(max_bytes)s)
+),
+claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
+    FROM due
+)
+SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
+       headers::text,
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       NULL::float8
+FROM due
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       date_part('epoch', due_at - statement_timestamp() - %(time_shift)s::interval)
+FROM head
+"""

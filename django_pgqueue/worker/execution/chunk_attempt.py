@@ -1,0 +1,235 @@
+"""Run the jobs of a chunk in one call of their task's function, and report how each of them ended.
+
+The slots, the isolated process and the foreground run make attempts with `attempt_of()`. A chunk is one attempt for
+them, under the execution of its first job. Each job keeps its own execution, and gets its own report: a success, or the
+exception that ended it alone, or the one that ended the whole call.
+
+A job whose arguments cannot be read, whose row is gone or that has expired is left out of the chunk, with its own
+report. The others run without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import sync_to_async
+
+from django_pgqueue import middleware, registry, signals
+from django_pgqueue.chunks import Chunk, ChunkJob, results_of
+from django_pgqueue.context import TaskContext
+from django_pgqueue.exceptions import Cancel, ResultNotStored
+from django_pgqueue.headers import decode_headers
+from django_pgqueue.redaction import hidden_from_reports
+from django_pgqueue.serialization import decode_arguments
+
+from . import return_value, typed_call
+from .attempt import Attempt
+from .events import IN_JOB_THREAD, start_of
+from .failure import DoesNotFit, report_of
+from .report import EXPIRED, Report, for_each_job
+
+if TYPE_CHECKING:
+    from django_pgqueue.arguments.plan import CallArguments
+    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.lifecycle import Claimed
+
+    from .progress_sink import ProgressSink
+
+
+def attempt_of(
+    claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
+) -> Attempt:
+    """Return the attempt that runs a claimed job, or a chunk of jobs."""
+    attempt_class = Attempt
+    if claimed.others is not None or ((task := registry.get(claimed.task_name)) is not None and task.chunk is not None):
+        attempt_class = ChunkAttempt
+    return attempt_class(claimed, alias, notes, asked_elsewhere)
+
+
+@dataclass(slots=True)
+class EndedJob:
+    """A job of a chunk, as `failure.report_of()` needs it."""
+
+    claimed: Claimed
+    alias: str
+    started_at: float
+    interrupted: bool
+    timed_out: bool
+    cancelled: bool
+    committing: bool
+    known_task: TaskDefinition | None
+
+
+class ChunkAttempt(Attempt):
+    """One attempt at all jobs of a chunk. A job that was not claimed as a chunk is a chunk of one."""
+
+    __slots__ = ("asked_ids", "calls", "chunk", "jobs", "left_out")
+
+    def __init__(
+        self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
+    ) -> None:
+        super().__init__(claimed, alias, notes, asked_elsewhere)
+        self.asked_ids: set[int] = set()
+        self.calls: dict[int, tuple[CallArguments, dict[str, Any]]] = {}
+        """The arguments and headers of each job that is not left out, by execution."""
+        self.chunk: Chunk[Any] = Chunk(())
+        self.jobs: dict[int, ChunkJob[Any]] = {}
+        """The jobs of the chunk, by execution."""
+        self.left_out: dict[int, BaseException] = {}
+        """Why jobs are not in the chunk, by execution."""
+
+    # ---------------------------------------------------------------- steps
+
+    def _find_task(self) -> None:
+        for job in self.claimed.members:
+            if job.start_by is not None and self.started_at > job.start_by:
+                self.left_out[job.execution_id] = Cancel(EXPIRED)
+        super()._find_task()
+
+    def _check_expiry(self, start_by: float) -> None:
+        """Do nothing: the first job alone may have expired, and `_find_task()` leaves it out."""
+
+    def _decode_call(self) -> None:
+        """Decode the arguments and the headers of each job."""
+        for job in self.claimed.members:
+            if job.execution_id not in self.left_out:
+                try:
+                    args, kwargs = decode_arguments(job.arguments)
+                    self.calls[job.execution_id] = (args, kwargs), decode_headers(job.headers)
+                except ValueError as error:
+                    self.left_out[job.execution_id] = DoesNotFit(str(error))
+                else:
+                    if not return_value.binds(self.task, args, kwargs):
+                        reason = f"the job's arguments do not fit {self.task.name}(), which takes one argument"
+                        self.left_out[job.execution_id] = DoesNotFit(reason)
+        if middleware.chain().run:
+            self.context = self._context()
+
+    def _context(self) -> TaskContext:
+        """Return the context that middleware gets: that of the first job, with the headers that all jobs share."""
+        first, *others = [headers for _, headers in self.calls.values()] or [{}]
+        shared = {name: value for name, value in first.items() if all(_has(each, name, value) for each in others)}
+        return TaskContext(
+            job_id=self.claimed.job_id,
+            execution_id=self.claimed.execution_id,
+            attempt=self.claimed.attempt,
+            max_attempts=self.claimed.max_attempts,
+            queue_name=self.claimed.queue_name,
+            database=self.alias,
+            asked_to_cancel=self._was_asked,
+            task_name=self.task.name,
+            headers=shared,
+            _notes=self,
+        )
+
+    def _publish_start(self) -> None:
+        if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+            for job in self.claimed.members:
+                if job.execution_id not in self.left_out:
+                    about = start_of(job, self.alias)
+                    IN_JOB_THREAD.publish(signals.job_started, job.task_name, about)
+
+    def _enter(self) -> Any:
+        """Make the chunk, and call the task's function unless no job is left."""
+        self._make_chunk()
+        return self._call_function() if self.chunk else None
+
+    def _aenter(self) -> Awaitable[Any]:
+        return self._enter_async()
+
+    async def _enter_async(self) -> Any:
+        plan = self.task.plan
+        if plan is not None and plan.loads_rows:
+            await sync_to_async(self._make_chunk)()
+        else:
+            self._make_chunk()
+        return await self._call_function() if self.chunk else None
+
+    def _make_chunk(self) -> None:
+        plan = self.task.plan
+        if plan is not None:
+            rows = typed_call.loaded_rows(plan, [call for call, _ in self.calls.values()], self.alias)
+            convert = hidden_from_reports(typed_call.converted) if self.task.sensitive else typed_call.converted
+            for execution_id, (call, headers) in self.calls.items():
+                if execution_id not in self.left_out:
+                    try:
+                        self.calls[execution_id] = convert(self.task, plan, *call, rows), headers
+                    except (DoesNotFit, Exception) as error:  # noqa: BLE001 -- only this job ends with it
+                        self.left_out[execution_id] = error
+        self.jobs = {
+            job.execution_id: self._chunk_job(job, *self.calls[job.execution_id])
+            for job in self.claimed.members
+            if job.execution_id not in self.left_out
+        }
+        self.chunk = Chunk(list(self.jobs.values()))
+        self.args, self.kwargs = [self.chunk], {}
+
+    def _chunk_job(self, job: Claimed, call: CallArguments, headers: Mapping[str, Any]) -> ChunkJob[Any]:
+        [item] = [*call[0], *call[1].values()]
+        return ChunkJob(
+            item=item,
+            id=job.job_id,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            headers=headers,
+            asked_to_cancel=partial(self._is_asked, job.execution_id),
+        )
+
+    def _is_asked(self, execution_id: int) -> bool:
+        return execution_id in self.asked_ids or self._was_asked()
+
+    # ---------------------------------------------------------------- reports
+
+    def _succeeded(self, value: Any) -> Report:
+        """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job."""
+        finished_at = time.monotonic()
+        results = dict(zip(self.jobs, results_of(self.chunk, value), strict=True))
+
+        def success_of(job: Claimed) -> Report:
+            try:
+                result = return_value.encoded(self.task, results[job.execution_id])
+            except ResultNotStored as error:
+                return self._failure_of(job, error)
+            return Report(job, self._success_ending, self.started_at, finished_at, self.task, result)
+
+        return self._reports(success_of)
+
+    def ended_by(self, exception: BaseException) -> Report:
+        """Return the reports of a call that ended with an exception. Raise only what another thread raises."""
+        return self._reports(lambda job: self._failure_of(job, exception, ended_call=True))
+
+    def _reports(self, of_others: Callable[[Claimed], Report]) -> Report:
+        """Return the reports of all jobs: by the errors of single jobs, and by `of_others` for the others."""
+
+        def report_of_job(job: Claimed) -> Report:
+            own_error = self.left_out.get(job.execution_id)
+            if own_error is None and job.execution_id in self.jobs:
+                own_error = self.chunk.error_of(self.jobs[job.execution_id])
+            return of_others(job) if own_error is None else self._failure_of(job, own_error)
+
+        return for_each_job(self.claimed, report_of_job)
+
+    def _failure_of(self, job: Claimed, error: BaseException, *, ended_call: bool = False) -> Report:
+        """Return the report of a job that ended with an exception of its own, or with that of the call."""
+        flags = (self.interrupted, self.timed_out, self.cancelled, self.committing) if ended_call else (False,) * 4
+        return report_of(EndedJob(job, self.alias, self.started_at, *flags, self.known_task), error)
+
+    # ---------------------------------------------------------------- from other threads
+
+    def ask_to_cancel(self, of_chunk: AbstractSet[int] = frozenset()) -> None:
+        """Record that jobs of the chunk should be cancelled. Their `cancel_requested()` returns True from now on.
+
+        `of_chunk` are their executions. An empty set stands for all jobs.
+        """
+        self.asked_ids |= of_chunk
+        if not of_chunk or of_chunk >= {job.execution_id for job in self.claimed.members}:
+            super().ask_to_cancel()
+
+
+def _has(headers: Mapping[str, Any], name: str, value: Any) -> bool:
+    return name in headers and headers[name] == value and type(headers[name]) is type(value)
