@@ -249,6 +249,7 @@ def half_open(process, monkeypatch):
     return process
 
 
+@pytest.mark.promise("breaker-probes")
 def test_after_the_pause_one_job_at_a_time_runs_over_two_sessions(engine, second, half_open):
     other = Process(second)
     [probe] = half_open.start()
@@ -282,6 +283,7 @@ def test_failures_before_the_opening_do_not_count_after_the_closing(engine, half
     assert open_keys(engine) == []
 
 
+@pytest.mark.promise("breaker-probes")
 def test_jobs_that_ran_when_the_breaker_opened_decide_nothing(engine, process, monkeypatch):
     add(engine, "api", 9)
     failing, succeeding, late = (jobs := process.start())[:4], jobs[4:6], jobs[6:]
@@ -319,6 +321,7 @@ def test_operators_resume_lets_a_job_probe_at_once(engine, process):
     assert len(process.start()) == 2
 
 
+@pytest.mark.promise("breaker-operator")
 def test_pause_of_an_operator_stays(engine, process):
     pauses = {"keyed:a": None, "keyed:b": 3600, "keyed:c": 1}
     for key in pauses:
