@@ -12,9 +12,9 @@ SELECT given.limit_key, statement_timestamp() + %(time_shift)s::interval, given.
 FROM unnest(%(limit_keys)s::varchar[], %(succeeded)s::integer[], %(failed)s::integer[])
     AS given (limit_key, succeeded, failed)
 LEFT JOIN LATERAL (
-    SELECT limit_key FROM pgqueue_open_breaker WHERE limit_key = given.limit_key LIMIT 1
+    SELECT true AS is_open FROM pgqueue_open_breaker WHERE limit_key = given.limit_key LIMIT 1
 ) AS breaker ON true
-WHERE breaker.limit_key IS NULL
+WHERE breaker.is_open IS NULL
 """
 
 # Return those of these keys in whose windows enough attempts failed.
@@ -130,8 +130,8 @@ WITH closing AS MATERIALIZED (
         SELECT after_execution_id FROM pgqueue_open_breaker WHERE limit_key = given.limit_key LIMIT 1
     ) AS breaker
     WHERE given.probe_id > CASE
-        WHEN breaker.after_execution_id <= pg_sequence_last_value('pgqueue_execution_id_seq')
-        THEN breaker.after_execution_id ELSE 0
+        WHEN after_execution_id <= pg_sequence_last_value('pgqueue_execution_id_seq')
+        THEN after_execution_id ELSE 0
     END
 ),
 closed AS (

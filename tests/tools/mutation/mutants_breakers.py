@@ -58,7 +58,7 @@ BREAKERS = of_tests(
         "DELETE FROM pgqueue_breaker_count WHERE false AND",
         "OPEN_BREAKERS",
     ),
-    Mutant("attempts of an open breaker count", "WHERE breaker.limit_key IS NULL", "", "ADD_BREAKER_COUNTS"),
+    Mutant("attempts of an open breaker count", "WHERE breaker.is_open IS NULL", "", "ADD_BREAKER_COUNTS"),
     Mutant(
         "breakers open without the lock of their key",
         "set(lifecycle.limits.lock_keys(connection, sorted(keys)))",
