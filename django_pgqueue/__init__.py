@@ -3,6 +3,7 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
+from .breakers import Breaker
 from .chunks import Chunk, ChunkJob
 from .context import TaskContext
 from .enqueue.bulk import aenqueue_many, enqueue_many
@@ -41,6 +42,7 @@ from .task import Task
 from .decorator import task  # after `.task`: otherwise type checkers resolve `task` to the module of that name
 
 __all__ = [
+    "Breaker",
     "Cancel",
     "CannotDecode",
     "CannotWait",

@@ -6,7 +6,7 @@ first, then the override of the limit's name, then the code.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from .exceptions import MAX_SECONDS
 from .limits import Limit, interval_seconds
@@ -21,6 +21,10 @@ class Override(NamedTuple):
     rate: str | None = None
     burst: int | None = None
     share: int | None = None
+
+
+PROBING: Final = Override(concurrency=1)
+"""While the circuit breaker of a key is open, one job at a time runs, whatever the other overrides say."""
 
 
 class KeyPolicy(NamedTuple):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, Final, Literal, NamedTuple
 
+from .breakers import Breaker
 from .exceptions import MAX_SECONDS, InvalidTask
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
@@ -26,6 +27,8 @@ MAX_PER_SECOND: Final = 1_000_000
 """Maximum rate: the timestamps of the database have microseconds."""
 MAX_KEY_LENGTH: Final = 200
 """Maximum characters of a limit key, including the limit's name."""
+SHOWN: Final = ("key", "concurrency", "rate", "burst", "weight", "share", "breaker")
+"""Fields that the text of a limit contains if they differ from their defaults."""
 ON_DEAD: Final = ("continue", "block")
 """Valid values of `on_dead`. The first value is the default."""
 
@@ -69,6 +72,7 @@ class Limit:
         ordered: Whether the jobs of a key run one after the other, in the order of their ids.
         on_dead: Effect of a dead job on later jobs of its key: "continue" or "block". Needs `ordered`.
         share: How many jobs of a key may start in one turn.
+        breaker: When to pause a key because its attempts fail. None: never.
 
     Raises:
         InvalidTask: A value is invalid, or two values contradict each other. The message says what to change.
@@ -92,6 +96,7 @@ class Limit:
     ordered: bool = field(default=False, kw_only=True)
     on_dead: Literal["continue", "block"] = field(default="continue", kw_only=True)
     share: int = field(default=1, kw_only=True)
+    breaker: Breaker | None = field(default=None, kw_only=True)
     interval_seconds: float | None = field(init=False, repr=False, compare=False)
     """Seconds until a token of the rate comes back: the period divided by the number of starts. None without a rate."""
     argument_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -106,7 +111,7 @@ class Limit:
 
     def __str__(self) -> str:
         """Return the name and what differs from the defaults, for operators."""
-        given = {name: getattr(self, name) for name in ("key", "concurrency", "rate", "burst", "weight", "share")}
+        given = {name: getattr(self, name) for name in SHOWN}
         parts = [
             f"{name} {getattr(value, '__name__', value)}"
             for name, value in given.items()
@@ -131,7 +136,16 @@ class Limit:
     @property
     def policy(self) -> tuple[Any, ...]:
         """The values that are equal in all tasks that share the limit: all except `key` and `weight`."""
-        return (self.name, self.concurrency, self.rate, self.burst, self.ordered, self.on_dead, self.share)
+        return (
+            self.name,
+            self.concurrency,
+            self.rate,
+            self.burst,
+            self.ordered,
+            self.on_dead,
+            self.share,
+            self.breaker,
+        )
 
     @property
     def reads_arguments(self) -> bool:
@@ -190,6 +204,9 @@ def _value_problems(limit: Limit) -> Iterator[str]:
         yield f"ordered must be True or False, not {ordered!r}"
     if limit.on_dead not in ON_DEAD:
         yield f"on_dead must be one of {', '.join(ON_DEAD)}, not {limit.on_dead!r}"
+    breaker: object = limit.breaker
+    if breaker is not None and not isinstance(breaker, Breaker):
+        yield f"breaker must be a Breaker or None, not {breaker!r}"
 
 
 def _key_problems(limit: Limit) -> Iterator[str]:
@@ -245,8 +262,8 @@ def interval_seconds(rate: str) -> float:
 
 def _combination_problems(limit: Limit) -> Iterator[str]:
     has_number = limit.concurrency is not None or limit.rate is not None
-    if not (has_number or limit.ordered or limit.key is not None):
-        yield "it limits nothing: pass concurrency, rate, ordered or key"
+    if not (has_number or limit.ordered or limit.key is not None or limit.breaker is not None):
+        yield "it limits nothing: pass concurrency, rate, ordered, key or breaker"
     if limit.rate is None and limit.burst != 1:
         yield "burst needs a rate"
     if not has_number and limit.weight != 1:

@@ -76,6 +76,18 @@ EVENTS: Final[dict[str, Event]] = {
     "job_not_admitted": Event(
         "INFO", "The limit of a job does not admit it in immediate mode: a worker runs it.", ("job_id", "reason")
     ),
+    "breaker_opened": Event(
+        "WARNING",
+        "Attempts of a limit key have failed: its circuit breaker has paused it.",
+        ("limit_key", "pause_seconds", "reason"),
+    ),
+    "breaker_probed": Event(
+        "INFO", "A job of a limit key was claimed to probe an open circuit breaker.", ("limit_key", "job_id")
+    ),
+    "breaker_closed": Event(
+        "INFO", "A job has succeeded: the circuit breaker of its limit key is closed.", ("limit_key",)
+    ),
+    "breaker_counts_refused": Event("WARNING", "The database refuses counts of circuit breakers.", ("count",)),
     "no_isolated_process": Event("WARNING", "A job is released because no process could be started.", JOB_FIELDS),
     "event_loop_blocked": Event("WARNING", "A job is released because its event loop is blocked.", JOB_FIELDS),
     "result_discarded": Event("WARNING", "Another process has closed the execution of a result.", JOB_FIELDS),

@@ -68,6 +68,8 @@ class JobTransition(NamedTuple):
     """The attempt that ended, if this process ran it."""
     details: Mapping[str, Any] = {}
     """Further arguments of the signals: `execution_id`, `queue_name`, `attempt`, `duration_seconds`."""
+    limit_key: str | None = None
+    """The limit key of a crashed execution. `attempt` has that of an attempt that this process ran."""
 
 
 class ExecutionInfo(Protocol):

@@ -97,6 +97,11 @@ def limits() -> Mapping[str, Limit]:
     return _limits
 
 
+def breakers() -> frozenset[str]:
+    """Return the names of the limits of registered tasks that have a circuit breaker."""
+    return frozenset(limit.name for limit in limits().values() if limit.breaker is not None)
+
+
 def chunk_keys() -> Mapping[str, TaskDefinition]:
     """Return the tasks with `chunk` by their chunk keys, which jobs have under each name of the task.
 

@@ -27,7 +27,7 @@ TABLES = (
     *("pgqueue_archived_job", "pgqueue_audit", "pgqueue_audit_job"),
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     *("pgqueue_execution_log", "pgqueue_search_key", "pgqueue_worker_request", "pgqueue_limit_state"),
-    "pgqueue_limit_override",
+    *("pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count"),
 )
 AGES = 20e-6, 10e-6
 """Seconds since the made-up start and end of an execution. Every claim is longer ago than that."""
@@ -270,7 +270,7 @@ def without_row_checks(connection) -> Iterator[None]:
     The statements must survive such rows anyway. At the end, the tables are emptied and the constraints are restored.
     """
     checks = connection.execute(CHECKS).fetchall()
-    assert len(checks) == 20, checks
+    assert len(checks) == 22, checks
     for table, name, _ in checks:
         connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")
     try:

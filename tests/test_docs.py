@@ -15,7 +15,17 @@ from django.dispatch import Signal
 
 import django_pgqueue
 from django_pgqueue import conf, signals, states
-from django_pgqueue.models import Execution, ExecutionLog, Installation, Job, LimitOverride, LimitState, Rollup
+from django_pgqueue.models import (
+    BreakerCount,
+    Execution,
+    ExecutionLog,
+    Installation,
+    Job,
+    LimitOverride,
+    LimitState,
+    OpenBreaker,
+    Rollup,
+)
 from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
@@ -161,7 +171,10 @@ def test_tasks_page_has_every_task_option():
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
 
 
-@pytest.mark.parametrize("model", [Job, Execution, ExecutionLog, Installation, LimitOverride, LimitState, Rollup])
+@pytest.mark.parametrize(
+    "model",
+    [Job, Execution, ExecutionLog, Installation, LimitOverride, LimitState, OpenBreaker, BreakerCount, Rollup],
+)
 def test_models_page_has_every_column(model):
     rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
     listed = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]

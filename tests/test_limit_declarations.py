@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
 
-from django_pgqueue import InvalidTask, Limit, limits, registry, task
+from django_pgqueue import Breaker, InvalidTask, Limit, limits, registry, task
 from django_pgqueue.backend import compat
 from django_pgqueue.task import Task
 from tests.app import tasks
@@ -81,6 +82,7 @@ def test_policy_leaves_out_key_and_weight():
             "a (key {x}, rate 5/s, burst 2, weight len)",
         ),
         (Limit("a", ordered=True), "a (ordered)"),
+        (Limit("a", breaker=Breaker()), "a (breaker 0.5 of 20 attempts in 60 s, pause 30 s)"),
         (
             Limit("a", share=4, key="{x}", ordered=True, on_dead="block"),
             "a (key {x}, share 4, ordered, blocked by dead jobs)",
@@ -89,6 +91,35 @@ def test_policy_leaves_out_key_and_weight():
 )
 def test_text_of_a_limit_names_what_differs_from_the_defaults(limit, text):
     assert str(limit) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"failures": 0}, "breaker: failures 0 must be a share: more than 0 and at most 1"),
+        ({"failures": 1.1}, "failures 1.1 must be"),
+        ({"failures": float("nan")}, "failures nan must be"),
+        ({"failures": True}, "failures True must be"),
+        ({"attempts": 0}, "attempts 0 must be a whole number from 1 to 1000000"),
+        ({"attempts": 1.0}, "attempts 1.0 must be"),
+        ({"attempts": 10**7}, "attempts 10000000 must be"),
+        ({"seconds": 0.5}, "seconds 0.5 must be a number of seconds from 1 to 600"),
+        ({"seconds": 601}, "seconds 601 must be"),
+        ({"pause": 0}, "pause 0 must be a number of seconds from 1 to 86400"),
+        ({"pause": float("inf")}, "pause inf must be"),
+        ({"exceptions": OSError}, "exceptions <class 'OSError'> must be a tuple of exception classes"),
+        ({"exceptions": (OSError, "x")}, "must be a tuple"),
+        ({"exceptions": (int,)}, "must be a tuple"),
+    ],
+)
+def test_invalid_breaker_is_refused(options, words):
+    with pytest.raises(InvalidTask, match=re.escape(words)):
+        Breaker(**options)
+
+
+def test_tasks_that_share_a_limit_have_equal_breakers():
+    assert Limit("a", breaker=Breaker()).policy == Limit("a", breaker=Breaker()).policy
+    assert Limit("a", breaker=Breaker()).policy != Limit("a", breaker=Breaker(pause=31)).policy
 
 
 @pytest.mark.parametrize(("limit_key", "name"), [("a", "a"), ("a:b", "a"), ("a.b-c_d:e:f", "a.b-c_d")])
@@ -123,13 +154,14 @@ def test_name_of_returns_the_part_before_the_first_colon(limit_key, name):
         ({"rate": "1/s\n"}, "must be like"),
         ({"rate": "2000000/s"}, "rate '2000000/s' must be at most 1000000 in a second"),
         ({"rate": "1/900d", "burst": 100}, "rate '1/900d' needs more than 100 years for 100 starts"),
-        ({"concurrency": None, "key": None}, "limits nothing: pass concurrency, rate, ordered or key"),
+        ({"concurrency": None, "key": None}, "limits nothing: pass concurrency, rate, ordered, key or breaker"),
         ({"burst": 2}, "burst needs a rate"),
         ({"concurrency": None, "key": "{a}", "weight": 2}, "weight needs concurrency or rate"),
         ({"on_dead": "block"}, 'on_dead="block" needs ordered=True'),
         ({"ordered": True, "concurrency": 2}, "runs one job of a key at a time: remove concurrency 2"),
         ({"weight": 2}, "weight 2 is more than concurrency 1, so the job could never start"),
         ({"concurrency": 9, "rate": "9/s", "weight": 2}, "weight 2 is more than burst 1, so .* raise burst"),
+        ({"breaker": 0.5}, "breaker must be a Breaker or None, not 0.5"),
         ({"key": 7}, "key must be a template or a function of the arguments, not 7"),
         ({"key": "{a"}, "key '{a' is not a template: .*Write {{ and }}"),
         ({"key": "{a.b}"}, "not {a.b}: use a function"),

@@ -201,11 +201,13 @@ def test_indexed_names_have_collation_c(engine):
     ).fetchall()
     assert columns == [
         *(("pgqueue_archived_job", name) for name in ("queue_name", "task_name")),
+        ("pgqueue_breaker_count", "limit_key"),
         ("pgqueue_execution", "limit_key"),
         *(("pgqueue_installation", name) for name in ("environment", "system_identifier")),
         *(("pgqueue_job", name) for name in ("limit_key", "queue_name", "task_name", "unique_key")),
         ("pgqueue_limit_override", "limit_key"),
         ("pgqueue_limit_state", "limit_key"),
+        ("pgqueue_open_breaker", "limit_key"),
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),
         *(("pgqueue_search_key", name) for name in ("name", "value")),

@@ -263,6 +263,24 @@ CLAUSES = {
         "finished_at IS DISTINCT FROM",
         "CANCEL RETRY DELETE",
     ),
+    "threshold of a circuit breaker": Clause(
+        "counted.ended >= attempts AND counted.failed >= share * counted.ended",
+        "counted.failed >=",
+        "FAILING_KEYS OPEN_BREAKERS",
+    ),
+    "window of a circuit breaker": Clause(
+        "SELECT coalesce(sum(succeeded + failed), 0) AS ended, coalesce(sum(failed), 0) AS failed "
+        "FROM pgqueue_breaker_count WHERE limit_key = limit_key AND ended_at > statement_timestamp() + "
+        "%(time_shift)s::interval - make_interval(secs => window_seconds)",
+        "sum(succeeded + failed)",
+        "FAILING_KEYS OPEN_BREAKERS",
+    ),
+    "probes of a circuit breaker": Clause(
+        "probe_id > CASE WHEN after_execution_id <= pg_sequence_last_value('pgqueue_execution_id_seq') "
+        "THEN after_execution_id ELSE 0 END",
+        "probe_id >",
+        "OPEN_BREAKERS CLOSE_BREAKERS",
+    ),
     "next tick as SCHEDULES returns it": Clause(
         "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC')",
         "greatest(next_run_at",

@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle, sql
+from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
@@ -269,6 +270,14 @@ def call_statements_of_limits(engine):
     overrides.restore(engine, key)
     overrides.end_holds(engine, key)
     overrides.prune_overrides(engine, 0.0)
+    breakers, breaker = lifecycle.breakers, Breaker()
+    breakers.add_counts(engine, {key: breakers.Ended(0, 20)})
+    assert breakers.failing_keys(engine, {key: breaker}) == [key]
+    breakers.limit_waits(engine)
+    assert breakers.open_breakers(engine, {key: breakers.Suspect(breaker)})
+    assert breakers.close_breakers(engine, {key: 2**62}) == [key]
+    breakers.prune_counts(engine)
+    breakers.prune_breakers(engine, 0.0)
 
 
 def call_statements_of_history(engine):
@@ -310,7 +319,10 @@ def call_everything_of_schedules(engine):
 # ------------------------------------------------------------------ plans
 
 READY, OPEN, HISTORY, BATCH = 50_000, 10_000, 100_000, 100
-FILLED = ("pgqueue_job", "pgqueue_execution", "pgqueue_limit_state", "pgqueue_limit_override")
+FILLED = (
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_limit_state", "pgqueue_limit_override"),
+    *("pgqueue_open_breaker", "pgqueue_breaker_count"),
+)
 KEYS, WAITING = 5000, 20_000
 WORKER = {"worker_id": 1, "lease_seconds": 60.0, "ahead_bytes": lifecycle.AHEAD_BYTES}
 LANES = 3
@@ -350,6 +362,10 @@ FILL = {
     f"SELECT 'key:' || 100000 + n, {NOW} - interval '2 h' FROM generate_series(1, {KEYS}) n",
     "overrides": "INSERT INTO pgqueue_limit_override (limit_key, concurrency) "
     f"SELECT 'key:' || 100000 + n, 5 FROM generate_series(1, {KEYS}) n",
+    "open breakers": "INSERT INTO pgqueue_open_breaker (limit_key, after_execution_id) "
+    f"SELECT 'key:' || 100000 + n, 0 FROM generate_series(1, {KEYS}) n",
+    "counts of breakers": "INSERT INTO pgqueue_breaker_count (limit_key, ended_at, succeeded, failed) "
+    f"SELECT 'key:' || 100000 + n, {NOW}, 1, 1 FROM generate_series(1, {KEYS}) n",
 }
 
 
@@ -508,6 +524,15 @@ def ends(connection, **columns):
     }
 
 
+def breaker_keys(connection):
+    ones = [1] * BATCH
+    return {
+        "limit_keys": claim_keys(connection)["limit_keys"],
+        **dict.fromkeys(("shares", "attempts", "windows_seconds", "pauses_seconds", "probe_ids", "failed"), ones),
+        "paused_by": "circuit breaker",
+    }
+
+
 TIMES = {"started_seconds_ago": 0.002, "finished_seconds_ago": 0.001}
 TEXTS = {"exception_classes": "E", "errors": "e", "tracebacks": "t"}
 CASES: dict[str, tuple[Any, int, set[str]]] = {
@@ -518,7 +543,24 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "KEY_CONTROLS": (
         lambda connection: {"names": claim_keys(connection)["limit_keys"]},
         BATCH,
-        {"pgqueue_limit_override_key"},
+        {"pgqueue_limit_override_key", "pgqueue_open_breaker_key"},
+    ),
+    "ADD_BREAKER_COUNTS": (
+        lambda connection: {**breaker_keys(connection), "succeeded": [1] * BATCH},
+        BATCH,
+        {"pgqueue_open_breaker_key"},
+    ),
+    "FAILING_KEYS": (breaker_keys, BATCH, {"pgqueue_breaker_count_key"}),
+    "OPEN_BREAKERS": (
+        breaker_keys,
+        BATCH,
+        {"pgqueue_breaker_count_key", "pgqueue_open_breaker_key"},
+    ),
+    "CLOSE_BREAKERS": (breaker_keys, BATCH, {"pgqueue_breaker_count_key", "pgqueue_open_breaker_key"}),
+    "PRUNE_BREAKER_COUNTS": (
+        lambda connection: {"limit": BATCH, "seconds": 600},
+        BATCH,
+        {"pgqueue_breaker_count_pkey"},
     ),
     "WAITING_OF_KEYS": (
         lambda connection: {

@@ -43,6 +43,8 @@ LOCKS: Final = {
     "uniquenesswindow": "LOCK TABLE pgqueue_uniqueness_window IN ACCESS EXCLUSIVE MODE",
     "limitstate": "LOCK TABLE pgqueue_limit_state IN ACCESS EXCLUSIVE MODE",
     "limitoverride": "LOCK TABLE pgqueue_limit_override IN ACCESS EXCLUSIVE MODE",
+    "openbreaker": "LOCK TABLE pgqueue_open_breaker IN ACCESS EXCLUSIVE MODE",
+    "breakercount": "LOCK TABLE pgqueue_breaker_count IN ACCESS EXCLUSIVE MODE",
     "rollup": "LOCK TABLE pgqueue_rollup IN ACCESS EXCLUSIVE MODE",
     "archivedjob": "LOCK TABLE pgqueue_archived_job IN ACCESS EXCLUSIVE MODE",
     "auditentry": "LOCK TABLE pgqueue_audit IN ACCESS EXCLUSIVE MODE",

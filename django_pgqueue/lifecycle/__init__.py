@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
+from . import breakers, bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -190,6 +190,7 @@ __all__ = [
     "arguments_of",
     "begin_audit",
     "begin_audit_once",
+    "breakers",
     "bulk_acts",
     "cancel",
     "cancel_requests",

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import texts
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import Limit, name_of
 
 from .audit import add_audit
@@ -29,14 +29,19 @@ class KeyPause(NamedTuple):
 
 
 class KeyControls(NamedTuple):
-    """The overrides and pauses in force of some limit keys and of their limits' names."""
+    """The overrides and pauses in force of some limit keys and of their limits' names, and their open breakers."""
 
     overrides: Mapping[str, Override]
     pauses: Mapping[str, KeyPause]
+    open_breakers: frozenset[str] = frozenset()
+    """The keys whose circuit breakers are open: after the pause, one job at a time probes the key."""
 
     def policy_of(self, limit_key: str, limit: Limit) -> KeyPolicy:
-        """Return the policy of a key."""
-        return policy_of(limit, self.overrides.get(limit_key), self.overrides.get(limit.name))
+        """Return the policy of a key. Ignore an open breaker that the code has no more."""
+        is_probing = limit.breaker is not None and limit_key in self.open_breakers
+        return policy_of(
+            limit, PROBING if is_probing else None, self.overrides.get(limit_key), self.overrides.get(limit.name)
+        )
 
     def pause_of(self, limit_key: str) -> KeyPause | None:
         """Return the pause of a key or of its limit. If there are two, return the one that ends last."""
@@ -48,12 +53,15 @@ NO_CONTROLS: Final = KeyControls({}, {})
 
 
 def controls_of(connection: Connection, limit_keys: Iterable[str]) -> KeyControls:
-    """Return the overrides and pauses in force of these keys and of their limits' names."""
+    """Return the overrides and pauses in force of these keys and of their limits' names, and their open breakers."""
     names = {name for key in limit_keys for name in (key, name_of(key))}
     rows = execute(connection, sql.limit_overrides.KEY_CONTROLS, {"names": texts(names)})
     return KeyControls(
-        overrides={name: Override(*values) for name, *values, seconds, _ in rows if seconds is None},
-        pauses={name: KeyPause(seconds, by) for name, *_, seconds, by in rows if seconds is not None},
+        overrides={
+            name: Override(*values) for name, *values, seconds, _, is_open in rows if seconds is None and not is_open
+        },
+        pauses={name: KeyPause(seconds, by) for name, *_, seconds, by, _ in rows if seconds is not None},
+        open_breakers=frozenset(name for name, *_, is_open in rows if is_open),
     )
 
 

@@ -117,6 +117,8 @@ class Claimed(NamedTuple):
     claimed_at: float = 0.0
     """When the claim was sent, on the monotonic clock."""
     limit_key: str | None = None
+    is_probe: bool = False
+    """Whether the circuit breaker of its limit key was open: the end of the job closes it, or opens it again."""
     others: tuple[Claimed, ...] | None = None
     """The other jobs of the chunk, which run in the same call. None: the job was not claimed as a chunk."""
 
@@ -213,6 +215,7 @@ class OpenExecution(NamedTuple):
     started: bool
     claimed_ms: float
     """See `ExecutionKey`."""
+    limit_key: str | None = None
 
     @property
     def key(self) -> ExecutionKey:

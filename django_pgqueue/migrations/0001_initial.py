@@ -260,6 +260,47 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="OpenBreaker",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("limit_key", NameField(db_collation="C", max_length=200, verbose_name="limit key")),
+                ("opened_at", models.DateTimeField(db_default=Now(), verbose_name="opened at")),
+                ("after_execution_id", models.BigIntegerField(verbose_name="after execution")),
+            ],
+            options={
+                "verbose_name": "open circuit breaker",
+                "verbose_name_plural": "open circuit breakers",
+                "db_table": "pgqueue_open_breaker",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("limit_key",), name="pgqueue_open_breaker_key"),
+                    models.CheckConstraint(condition=instants("opened_at"), name="pgqueue_open_breaker_instants"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="BreakerCount",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("limit_key", NameField(db_collation="C", max_length=200, verbose_name="limit key")),
+                ("ended_at", models.DateTimeField(verbose_name="ended at")),
+                ("succeeded", models.IntegerField(verbose_name="succeeded")),
+                ("failed", models.IntegerField(verbose_name="failed")),
+            ],
+            options={
+                "verbose_name": "count of a circuit breaker",
+                "verbose_name_plural": "counts of circuit breakers",
+                "db_table": "pgqueue_breaker_count",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(models.F("limit_key"), models.F("ended_at"), name="pgqueue_breaker_count_key")
+                ],
+                "constraints": [
+                    models.CheckConstraint(condition=instants("ended_at"), name="pgqueue_breaker_count_instants")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Installation",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

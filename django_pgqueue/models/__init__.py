@@ -13,6 +13,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
     )
 
 from .audit import AuditedJob, AuditEntry
+from .breakers import BreakerCount, OpenBreaker
 from .execution_logs import ExecutionLog
 from .executions import Execution
 from .history import ArchivedJob
@@ -32,6 +33,7 @@ __all__ = [
     "ArchivedJob",
     "AuditEntry",
     "AuditedJob",
+    "BreakerCount",
     "DeadJob",
     "Execution",
     "ExecutionLog",
@@ -40,6 +42,7 @@ __all__ = [
     "JobQuerySet",
     "LimitOverride",
     "LimitState",
+    "OpenBreaker",
     "Pause",
     "Rollup",
     "Schedule",

@@ -30,6 +30,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    breakers,
     bulk_acts,
     chunks,
     claims,
@@ -59,6 +60,7 @@ from . import (
 
 __all__ = [
     "audit",
+    "breakers",
     "bulk_acts",
     "chunks",
     "claims",

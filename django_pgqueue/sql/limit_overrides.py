@@ -2,17 +2,18 @@
 
 from typing import Final
 
-# Return the overrides and the pauses in force of these limit keys and names of limits.
+# Return the overrides and the pauses in force of these limit keys and names of limits, and their open breakers.
 #
 # Caller: lifecycle.limit_overrides.controls_of(), in the transactions that claim limited jobs
-# Index:  pgqueue_limit_override_key, pgqueue_pause_name
-# Cost:   0.1 ms for one key; 0.3 ms for 100 keys. Workers run it only while an override or a pause of a limit exists
-#         (see LIMITED_LANES).
+# Index:  pgqueue_limit_override_key, pgqueue_pause_name, pgqueue_open_breaker_key
+# Cost:   0.1 ms for one key; 0.3 ms for 100 keys. Workers run it only for limits with a breaker, and for all limits
+#         while an override or a pause of a limit exists (see LIMITED_LANES).
 #
-# A row is an override, or a pause: the seconds until it ends (infinity: it does not end by itself), and who paused.
+# A row is an override, an open breaker, or a pause: the seconds until it ends (infinity: it does not end by itself),
+# and who paused.
 KEY_CONTROLS: Final = """/* pgqueue:key_controls */
 SELECT given.name, override.concurrency, override.rate, override.burst, override.share,
-       NULL::float8, NULL::varchar
+       NULL::float8, NULL::varchar, false
 FROM unnest(%(names)s::varchar[]) AS given (name)
 CROSS JOIN LATERAL (
     SELECT concurrency, rate, burst, share
@@ -22,7 +23,7 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS override
 UNION ALL
-SELECT given.name, NULL, NULL, NULL, NULL, pause.seconds, pause.paused_by
+SELECT given.name, NULL, NULL, NULL, NULL, pause.seconds, pause.paused_by, false
 FROM unnest(%(names)s::varchar[]) AS given (name)
 CROSS JOIN LATERAL (
     SELECT CASE WHEN isfinite(paused_until)
@@ -35,6 +36,12 @@ CROSS JOIN LATERAL (
       AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
     LIMIT 1
 ) AS pause
+UNION ALL
+SELECT given.name, NULL, NULL, NULL, NULL, NULL, NULL, true
+FROM unnest(%(names)s::varchar[]) AS given (name)
+CROSS JOIN LATERAL (
+    SELECT limit_key FROM pgqueue_open_breaker WHERE limit_key = given.name LIMIT 1
+) AS breaker
 """
 
 # Return the override in force of a limit key, and lock its row.

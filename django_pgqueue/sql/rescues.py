@@ -28,10 +28,10 @@ stale AS MATERIALIZED (
     SELECT id FROM open WHERE is_over ORDER BY id
 )
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at)), execution.limit_key
 FROM stale
 CROSS JOIN LATERAL (
-    SELECT id, job_id, started_at, claimed_at
+    SELECT id, job_id, started_at, claimed_at, limit_key
     FROM pgqueue_execution
     WHERE id = stale.id AND finished_at IS NULL
     FOR NO KEY UPDATE SKIP LOCKED

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.breakers import PAUSED_BY
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
@@ -232,9 +233,10 @@ def _no_worker(connection: Connection) -> str:
 
 def _paused(row: Any, reason: Reason, what: str, pause: PauseStats) -> Why:
     until = f", until {time_text(pause.until)}" if pause.until else ""
-    by = f"by {pause.by}, " if pause.by else ""
+    is_breaker = reason is Reason.LIMIT_PAUSED and pause.by == PAUSED_BY
+    who, by = ("A circuit breaker", "") if is_breaker else ("An operator", f"by {pause.by}, " if pause.by else "")
     cause = f": {pause.reason.rstrip('.')}" if pause.reason else ""
-    sentence = f"An operator has paused the {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
+    sentence = f"{who} has paused the {what}{cause} ({by}since {time_text(pause.paused_at)}{until})."
     return _why(row, reason, sentence, pause=pause)
 
 

@@ -118,7 +118,9 @@ FROM (
 
 # Return the overrides and the pauses in force of these limits and limit keys, with the columns of LIMIT_CONTROLS.
 #
-# Index: pgqueue_limit_override_key, pgqueue_pause_name
+# Index: pgqueue_limit_override_key, pgqueue_pause_name, pgqueue_open_breaker_key
+#
+# A row whose first column is NULL is an open circuit breaker.
 CONTROLS_OF_KEYS: Final = """/* pgqueue:controls_of_keys */
 SELECT false, override.limit_key, override.concurrency, override.rate, override.burst, override.share,
        override.changed_at, CASE WHEN isfinite(override.valid_until) THEN override.valid_until END,
@@ -142,4 +144,10 @@ CROSS JOIN LATERAL (
       AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
     LIMIT 1
 ) AS pause
+UNION ALL
+SELECT NULL, breaker.limit_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM unnest(%(names)s::varchar[]) AS given (name)
+CROSS JOIN LATERAL (
+    SELECT limit_key FROM pgqueue_open_breaker WHERE limit_key = given.name LIMIT 1
+) AS breaker
 """

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django_pgqueue import registry
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import name_of
 from django_pgqueue.states import Pausable
 
@@ -26,6 +26,8 @@ class Controls:
 
     overrides: dict[str, OverrideStats] = field(default_factory=dict)
     pauses: dict[str, PauseStats] = field(default_factory=dict)
+    open_breakers: set[str] = field(default_factory=set)
+    """Limit keys whose circuit breakers are open."""
 
     def policy_of(self, limit_key: str) -> KeyPolicy | None:
         """Return the policy of a key, or of the keys of a limit without overrides. None: no task declares the limit."""
@@ -34,7 +36,9 @@ class Controls:
         if declared is None:
             return None
         found = (self.overrides.get(each) for each in (limit_key, name))
-        return policy_of(declared, *(None if each is None else _as_override(each) for each in found))
+        overrides = (None if each is None else _as_override(each) for each in found)
+        is_probing = declared.breaker is not None and limit_key in self.open_breakers
+        return policy_of(declared, PROBING if is_probing else None, *overrides)
 
     def values_of(self, limit_key: str) -> LimitValues | None:
         """Return the values of the policy of a key."""
@@ -63,7 +67,7 @@ def read_controls(connection: Connection) -> tuple[Controls, bool]:
 
 
 def controls_of(connection: Connection, limit_keys: Iterable[str]) -> Controls:
-    """Return the overrides and pauses of these keys and of their limits' names."""
+    """Return the overrides, pauses and open breakers of these keys, and those of their limits' names."""
     names = {name for key in limit_keys for name in (key, name_of(key))}
     return _read(connection, key_queries.CONTROLS_OF_KEYS, {"names": sorted(names)})
 
@@ -73,7 +77,9 @@ def _read(connection: Connection, statement: str, params: Mapping[str, Any]) -> 
     for is_pause, name, concurrency, rate, burst, share, since, until, by, reason in execute(
         connection, statement, params
     ):
-        if is_pause:
+        if is_pause is None:
+            found.open_breakers.add(name)
+        elif is_pause:
             found.pauses[name] = PauseStats(Pausable.LIMIT, name, since, until, by, reason)
         else:
             found.overrides[name] = OverrideStats(

@@ -7,10 +7,12 @@ Each object gets what it needs through its constructor, so this page shows the w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
+from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.reactions import Reactions
+from django_pgqueue.reactions import Reactions, TimedAttempt
 
 from .claiming.allowance import Allowance
 from .claiming.claim_counter import ClaimCounter
@@ -24,6 +26,7 @@ from .claiming.notification_waker import NotificationWaker
 from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
 from .completion.attempt_counter import AttemptCounter
+from .completion.breaker_counter import BreakerCounter
 from .completion.callbacks import CallbackRunner
 from .completion.completer import Completer
 from .completion.waiters import Waiters
@@ -55,19 +58,19 @@ class Services:
         allowance: Allowance,
         shared_scans: SharedScans,
     ) -> None:
-        link = partial(Link, options.database)
+        link, lanes = partial(Link, options.database), _lanes(options, shared_scans)
         waiters, claims, counter = Waiters(), ClaimCounter(), AttemptCounter() if get_settings().STATS else None
-        polls = PollRequests(NotificationWaker(waiters.hear))
+        polls, breakers = PollRequests(NotificationWaker(waiters.hear)), BreakerCounter(lambda: self.completer.wake())
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
-        reactions = _reactions(Events(self.callbacks.submit), waiters, polls, counter)
-        lanes = _lanes(options, shared_scans)
+        reactions = _reactions(Events(self.callbacks.submit), waiters, polls, breakers, counter)
         self.completer = completer = Completer(
             link("completer"),
             reactions,
             on_unwritten=process_state.set_unwritten,
             on_recovery=polls.poll_soon,
             on_written=EndedLimits(lanes.limited, polls).note,
+            breakers=breakers,
         )
         self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id, counter)
         self.fork_server = ForkServer(options.database, process_state)
@@ -127,10 +130,22 @@ def _lanes(options: Options, shared_scans: SharedScans) -> Lanes:
     return Lanes(options.queue_names, shared_scans if is_shared else None)
 
 
-def _reactions(events: Events, waiters: Waiters, polls: PollRequests, counter: AttemptCounter | None) -> Reactions:
+def _reactions(
+    events: Events, waiters: Waiters, polls: PollRequests, breakers: BreakerCounter, counter: AttemptCounter | None
+) -> Reactions:
     """Return the reactions of a worker process. `counter` is None if `PGQUEUE["STATS"]` is off."""
     if counter is None:
-        return Reactions([events, counts], waiters, on_ready=polls.poll_soon)
+        return Reactions(
+            [events, counts, breakers],
+            waiters,
+            on_ready=polls.poll_soon,
+            count_successes=breakers.count_successes if registry.breakers() else None,
+        )
+
+    def count_successes(attempts: Sequence[TimedAttempt]) -> None:
+        counter.count_successes(attempts)
+        breakers.count_successes(attempts)
+
     return Reactions(
-        [events, counts, counter], waiters, on_ready=polls.poll_soon, count_successes=counter.count_successes
+        [events, counts, breakers, counter], waiters, on_ready=polls.poll_soon, count_successes=count_successes
     )

@@ -12,11 +12,12 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from django.apps import AppConfig
 
-from django_pgqueue import signals
+from django_pgqueue import Breaker, Limit, registry, signals
 from django_pgqueue.worker.execution import process_events
 
 FILE = "PGQUEUE_TEST_HOOKS_FILE"
@@ -134,6 +135,11 @@ class HooksConfig(AppConfig):
 
     def raising_log_handler(self) -> None:
         logging.getLogger("django_pgqueue").addHandler(Raising())
+
+    def breaker(self) -> None:
+        """Declare a limit with a circuit breaker, which no task of the test app has."""
+        limit = Limit("service", breaker=Breaker(attempts=3, pause=1))
+        registry._limits = MappingProxyType({limit.name: limit})
 
     def blocking_log_handler(self) -> None:
         logging.getLogger("django_pgqueue").addHandler(Blocking())

@@ -177,6 +177,8 @@ def test_insert_impossible_row_is_refused(engine, changes):
         *(("pgqueue_limit_override", {"limit_key": "x", "rate": rate}) for rate in ("0/s", "1/0s", "1/w", "1", "-1/s")),
         ("pgqueue_limit_override", {"limit_key": "x", "share": 1, "valid_until": "infinity"}),
         ("pgqueue_limit_state", {"limit_key": "x", "full_at": "2030-01-01", "held_until": "4713-01-01 BC"}),
+        ("pgqueue_open_breaker", {"limit_key": "x", "after_execution_id": 1, "opened_at": "infinity"}),
+        ("pgqueue_breaker_count", {"limit_key": "x", "succeeded": 1, "failed": 1, "ended_at": "infinity"}),
         *(
             ("pgqueue_schedule", {"name": "s", "task_name": "t", "expression": "@daily", "arguments": "{}", **wrong})
             for wrong in ({"origin": "sql"}, {"missed": "never"}, {"if_running": "?"}, {"next_run_at": "infinity"})

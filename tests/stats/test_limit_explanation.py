@@ -10,7 +10,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import Breaker, Limit, lifecycle, registry
+from django_pgqueue.models import OpenBreaker
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
 from tests import helpers
@@ -91,6 +92,22 @@ def test_why_names_the_values_that_an_operator_has_set():
     claim("two:a")
     lifecycle.limit_overrides.override(connection, "two", {"concurrency": 1})
     assert_why(third, Reason.LIMIT_SLOTS, "2 of 1 are in use")
+
+
+def test_why_while_a_breaker_is_open_counts_one_slot(monkeypatch):
+    limit = Limit("api", key="{key}", concurrency=5, breaker=Breaker())
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({**LIMITS, "api": limit}))
+    probe, waiting = add("api:a", 2)
+    claim("api:a", 1)
+    OpenBreaker.objects.create(limit_key="api:a", after_execution_id=0)
+    assert_why(waiting, Reason.LIMIT_SLOTS, f"1 of 1 are in use (job {probe})")
+
+
+def test_why_of_key_that_a_breaker_has_paused_names_no_operator():
+    [job_id] = add("two:a")
+    lifecycle.pause(connection, Pausable.LIMIT, "two:a", paused_by="circuit breaker", reason="9 of 9 attempts failed")
+    words = "A circuit breaker has paused the limit two:a: 9 of 9 attempts failed (since"
+    assert_why(job_id, Reason.LIMIT_PAUSED, words)
 
 
 def test_why_of_undeclared_limit_suggests_a_similar_name():

@@ -103,7 +103,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
             "pgqueue_job_ordered",
         },
     ),
-    "CONTROLS_OF_KEYS": ({"names": KEYS}, {"pgqueue_limit_override_key", "pgqueue_pause_name"}),
+    "CONTROLS_OF_KEYS": (
+        {"names": KEYS},
+        {"pgqueue_limit_override_key", "pgqueue_pause_name", "pgqueue_open_breaker_key"},
+    ),
     "AHEAD_IN_KEY": (AHEAD, {"pgqueue_job_limited"}),
     "AHEAD_IN_ORDER": ({"limit_key": "limit:1", "job_id": 10**9, "limit": LIMIT}, {"pgqueue_job_ordered"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.contrib.auth.models import Group
 
 from django_pgqueue import (
+    Breaker,
     Chunk,
     ChunkJob,
     JobIds,
@@ -113,7 +114,10 @@ def limited(customer_id: int, prompt: str) -> str:
     return prompt
 
 
-@task(limit=Limit("import", key="{number}", concurrency=1, ordered=True, on_dead="block", share=2))
+BREAKER = Breaker(failures=0.5, attempts=20, seconds=60, pause=30.0, exceptions=(OSError, TimeoutError))
+
+
+@task(limit=Limit("import", key="{number}", concurrency=1, ordered=True, on_dead="block", share=2, breaker=BREAKER))
 def in_order(number: int) -> int:
     """A task whose jobs run one after the other."""
     return number
@@ -259,6 +263,8 @@ def refused() -> None:
     Throttled()  # type: ignore[call-arg]  # after is missing
     Limit("x", "{number}")  # type: ignore[call-arg]  # all but the name are keywords
     Limit("x", rate=5)  # type: ignore[arg-type]  # it is to be "5/s"
+    Limit("x", breaker=0.5)  # type: ignore[arg-type]  # not a Breaker
+    Breaker(exceptions=OSError)  # type: ignore[arg-type]  # it is to be a tuple
     Limit("x", ordered=True, on_dead="stop")  # type: ignore[arg-type]  # no such way
     plain.using(limit="5/s")  # type: ignore[arg-type]  # not a Limit
     in_chunks.enqueue(1)  # type: ignore[arg-type]  # not a Reading

@@ -35,12 +35,14 @@ from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyTo
 
 from .key_cursors import CURSORS
 from .limited_lane import KEYS, LOCKED_SECONDS, VISITS, LimitedLane
+from .probes import with_probes
 
 BUSY_SECONDS: Final = 0.9
 """The longest rest of a lane with a key whose slots are all in use, whose next job cannot be claimed, or that is
 paused."""
 ANNOUNCED_SECONDS: Final = 0.4
 """How long after a notification resting lanes are visited. `enqueue()` omits some notifications (see `fetcher`)."""
+NO_CLAIM: Final = KeyClaim([], [])
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
 
@@ -55,6 +57,8 @@ class LimitedLanes:
         self._announced_until = 0.0
         self._has_controls = False
         """Whether the last scan found an override or a pause of a limit."""
+        self._breakers = registry.breakers()
+        """Names of the limits with a circuit breaker."""
         self._busy: dict[str, set[Lane]] = {}
         """The lanes in which claims found each busy key."""
         self._ended: deque[str] = deque()
@@ -69,6 +73,7 @@ class LimitedLanes:
         """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
         if not registry.limits():
             return []
+        self._breakers = registry.breakers()
         lanes, self._has_controls = lifecycle.limits.scan_limited_lanes(connection)
         self._lanes = {lane: self._lanes.get(lane) or LimitedLane() for lane in lanes}
         if time.monotonic() < self._announced_until:  # the rest of a lane must not delay jobs of other keys
@@ -160,7 +165,7 @@ class LimitedLanes:
             claim = (
                 lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, free_slots=free_slots, **options)
                 if keys
-                else KeyClaim([], [])
+                else NO_CLAIM
             )
         is_full = len(claim.claimed) >= limit
         has_slots = is_full or len(claim.claimed) < free_slots
@@ -178,14 +183,16 @@ class LimitedLanes:
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
             state.pass_on(found, served, controls.pauses, is_cut=is_full or bool(left))
-        return claim.claimed
+        return with_probes(claim.claimed, controls)
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
         """Claim one job of one key. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
         with connection.transaction():
             locked = lifecycle.limits.lock_keys(connection, [key])
-            keys = self._to_claim(LimitedLane(), locked, self._controls_of(connection, locked))
-            return lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options).claimed if keys else []
+            controls = self._controls_of(connection, locked)
+            keys = self._to_claim(LimitedLane(), locked, controls)
+            claim = lifecycle.limits.claim_keys(connection, lane, keys, limit=1, **options) if keys else NO_CLAIM
+        return with_probes(claim.claimed, controls)
 
     def due_keys(self, connection: EngineConnection, lane: Lane) -> list[str]:
         """Return keys of a lane with due jobs, those of the next step of the circle first."""
@@ -201,10 +208,13 @@ class LimitedLanes:
                     self._lanes[busy_lane].freed[key] = None
 
     def _controls_of(self, connection: EngineConnection, limit_keys: Sequence[str]) -> KeyControls:
-        """Return what operators have changed for these keys. The statement is not run if no such row exists."""
-        if not self._has_controls or not limit_keys:
-            return NO_CONTROLS
-        return lifecycle.limit_overrides.controls_of(connection, limit_keys)
+        """Return what operators have changed for these keys, and which breakers are open. Usually run no statement.
+
+        The last scan can be older than a breaker that has just opened, so keys that can have one are always read.
+        """
+        if not self._has_controls:
+            limit_keys = [key for key in limit_keys if limits.name_of(key) in self._breakers]
+        return lifecycle.limit_overrides.controls_of(connection, limit_keys) if limit_keys else NO_CONTROLS
 
     def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str], controls: KeyControls) -> list[KeyToClaim]:
         known, now = registry.limits(), time.monotonic()

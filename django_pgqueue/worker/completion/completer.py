@@ -24,6 +24,7 @@ from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
+from .breaker_counter import BreakerCounter
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
 from .writer import finish
@@ -55,6 +56,7 @@ class Completer(Service):
         on_unwritten: Callable[[Iterable[int]], None] = lambda execution_ids: None,
         on_recovery: Callable[[], None] = lambda: None,
         on_written: Callable[[Sequence[Report]], None] = lambda reports: None,
+        breakers: BreakerCounter | None = None,
     ) -> None:
         """Create the service.
 
@@ -64,11 +66,13 @@ class Completer(Service):
             on_unwritten: Called with the executions whose reports the database refuses, when these change.
             on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
             on_written: Called with the reports of each batch that was written.
+            breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
         """
         super().__init__("completer")
         self.link = link
         self._on_recovery = on_recovery
         self._on_written = on_written
+        self._breakers = breakers if breakers is not None else BreakerCounter()
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
@@ -141,11 +145,12 @@ class Completer(Service):
         if self._failing_since is not None and not self._writing:
             with self.link.use():
                 self._answered()
-        if self.notes and not self.notes.due_in_seconds:
-            with self.link.use() as connection:
-                self.notes.write(connection)
+        self._write_due()
         if not self._writing:
-            return max(0.0, min(self.notes.due_in_seconds, self.unwritten.due_in_seconds))
+            return max(
+                0.0,
+                min(self.notes.due_in_seconds, self.unwritten.due_in_seconds, self._breakers.due_in_seconds),
+            )
         began = time.monotonic()
         reports = self._writing
         with self.link.use() as connection:
@@ -156,6 +161,7 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
+            self._breakers.write(connection)
         self._on_written(ready)
         self._writing = []
         self.finished += len(reports) - len(locked)
@@ -164,6 +170,15 @@ class Completer(Service):
         if not is_whole:
             self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def _write_due(self) -> None:
+        """Write progress and the counts of circuit breakers, if they are due."""
+        if self.notes and not self.notes.due_in_seconds:
+            with self.link.use() as connection:
+                self.notes.write(connection)
+        if not self._breakers.due_in_seconds:
+            with self.link.use() as connection:
+                self._breakers.write(connection)
 
     def _answered(self) -> None:
         if self._failing_since is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
@@ -94,6 +94,7 @@ class Maintenance(Service):
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
             Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
+            Duty("breakers", settings.PRUNE_INTERVAL, self._prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),
         ]
         if counter is not None:
@@ -143,7 +144,15 @@ class Maintenance(Service):
             )
             health_memory.answered("rescue")
             crashes = [
-                ended(execution, result, Ending.CRASHED, is_due=True, error=RESCUED, is_rescued=True)
+                ended(
+                    execution,
+                    result,
+                    Ending.CRASHED,
+                    is_due=True,
+                    error=RESCUED,
+                    is_rescued=True,
+                    limit_key=execution.limit_key,
+                )
                 for execution, result in rescued
             ]
             self.reactions.after(connection, crashes)
@@ -253,9 +262,17 @@ class Maintenance(Service):
         self._limits_after_id = last_id or 0
         return last_id is not None
 
+    def _prune_breaker_counts(self) -> bool:
+        """Remove the counts of circuit breakers that are in no window any more. Without a breaker, do nothing."""
+        if not registry.breakers():
+            return False
+        with self.link.use() as connection:
+            return lifecycle.breakers.prune_counts(connection) == lifecycle.breakers.COUNTS_PRUNED
+
     def _prune_overrides(self) -> bool:
         with self.link.use() as connection:
             lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
+            lifecycle.breakers.prune_breakers(connection, RECORD_SECONDS)
         return False
 
     def _write_counts(self, counter: AttemptCounter) -> bool:

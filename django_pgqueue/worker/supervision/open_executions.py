@@ -68,6 +68,7 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
                     ending,
                     is_due=not delays[execution.execution_id],
                     error=reason,
+                    limit_key=execution.limit_key,
                 )
                 for execution in executions
                 if execution.execution_id in failed

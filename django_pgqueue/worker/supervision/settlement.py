@@ -24,8 +24,9 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import AnyWaiters, Reactions
+from django_pgqueue.reactions import AnyWaiters, Observer, Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
+from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.execution.events import Events, call_receivers
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.connection import Link
@@ -168,9 +169,10 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         background_log.start()
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
-        counter = AttemptCounter()
+        counter, breakers = AttemptCounter(), BreakerCounter()
         events = Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))
-        reactions = Reactions([events, counts, *([counter] if get_settings().STATS else [])], AnyWaiters())
+        counters: list[Observer] = [breakers, *([counter] if get_settings().STATS else [])]
+        reactions = Reactions([events, counts, *counters], AnyWaiters())
         no_connection = False
         for number, process in enumerate(processes):
             try:
@@ -180,6 +182,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
                 no_connection = not link.connected_at
                 break
         _write_counts(link, counter)
+        _write_counts(link, breakers)
         for callback in callbacks:
             _call(callback)
         link.close()
@@ -189,7 +192,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         os._exit(exit_code)
 
 
-def _write_counts(link: Link, counter: AttemptCounter) -> None:
+def _write_counts(link: Link, counter: AttemptCounter | BreakerCounter) -> None:
     """Write how many attempts were closed here."""
     if not counter:
         return

@@ -226,8 +226,8 @@ ONE_JOB = of_tests(
 )
 OVERRIDDEN = of_tests(
     ("tests/concurrency/test_limit_overrides.py",),
-    Mutant("claims ignore overrides", "if not self._has_controls or", "if True or", path=LANES),
-    Mutant("each claim reads overrides", "if not self._has_controls or", "if", path=LANES),
+    Mutant("claims ignore overrides", "if not self._has_controls:", "if True:", path=LANES),
+    Mutant("each claim reads overrides", "if not self._has_controls:", "if False:", path=LANES),
     Mutant(
         "the override of the limit counts before the one of the key",
         "self.overrides.get(limit_key), self.overrides.get(limit.name)",

@@ -26,6 +26,7 @@ from queue import SimpleQueue
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
 from tests.tools.mutation.mutants_chunks import CHUNKS
@@ -345,6 +346,7 @@ MUTANTS = [
     *TRACED,
     *SEARCH,
     *CALL_LIMITS,
+    *BREAKERS,
     *CLAIMS_OF_LIMITS,
     *CHUNKS,
     *LIMIT_STATS,

@@ -1,0 +1,112 @@
+"""Open and close the circuit breakers of limit keys, and count the attempts on which they depend.
+
+The completer of each worker process calls these functions through `worker.completion.breaker_counter`. They protect two
+invariants. A breaker is opened and closed under the lock of its key, so a claim sees either none of it or all of it,
+and only an execution that was claimed after it opened can decide about it. And the pause of an operator stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.breakers import MAX_WINDOW_SECONDS, PAUSED_BY, Breaker
+from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import Connection, execute
+
+LOCK_TIMEOUT: Final = "50ms"
+"""How long a statement waits for a pause that an operator's transaction has locked. Completions wait meanwhile."""
+COUNTS_PRUNED: Final = 10_000
+"""Rows of counts that one call removes at most."""
+
+
+class Ended(NamedTuple):
+    """How many attempts of a limit key ended, and how those ended that may have probed the key."""
+
+    succeeded: int = 0
+    failed: int = 0
+    succeeded_probe_id: int = 0
+    """The highest execution that succeeded as a probe, or 0."""
+    failed_probe_id: int = 0
+
+
+class Suspect(NamedTuple):
+    """The breaker of a key that may have to open, and the highest execution that failed as a probe, or 0."""
+
+    breaker: Breaker
+    probe_id: int = 0
+
+
+class Opened(NamedTuple):
+    """A breaker that has opened, or opened again after a probe. `ended` and `failed` attempts are in its window."""
+
+    limit_key: str
+    is_again: bool
+    ended: int
+    failed: int
+
+
+def add_counts(connection: Connection, ended: Mapping[str, Ended]) -> None:
+    """Count attempts that ended, by limit key."""
+    params = {
+        "limit_keys": texts(ended),
+        "succeeded": numbers(each.succeeded for each in ended.values()),
+        "failed": numbers(each.failed for each in ended.values()),
+    }
+    execute(connection, sql.breakers.ADD_BREAKER_COUNTS, params)
+
+
+def failing_keys(connection: Connection, breakers: Mapping[str, Breaker]) -> list[str]:
+    """Return the keys in whose windows enough attempts failed. `breakers` has the breaker of each key to examine."""
+    return [key for (key,) in execute(connection, sql.breakers.FAILING_KEYS, _windows(breakers))]
+
+
+def limit_waits(connection: Connection) -> None:
+    """Let the statements of this transaction wait for a lock no longer than `LOCK_TIMEOUT`."""
+    execute(connection, sql.breakers.LIMIT_WAITS, {"lock_timeout": LOCK_TIMEOUT})
+
+
+def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> list[Opened]:
+    """Open the breakers of these keys, if enough attempts failed or if the probe was claimed after they opened.
+
+    The caller's transaction must have locked the keys with an earlier statement.
+    """
+    params = {
+        **_windows({key: suspect.breaker for key, suspect in suspects.items()}),
+        "pauses_seconds": numbers(suspect.breaker.pause for suspect in suspects.values()),
+        "probe_ids": numbers(suspect.probe_id for suspect in suspects.values()),
+        "paused_by": PAUSED_BY,
+    }
+    rows = execute(connection, sql.breakers.OPEN_BREAKERS, params)
+    return [Opened(key, is_again, int(ended), int(failed)) for key, is_again, ended, failed in rows]
+
+
+def close_breakers(connection: Connection, probe_ids: Mapping[str, int]) -> list[str]:
+    """Close the breakers of keys, each of which this execution has probed with success. Return those that were open.
+
+    The caller's transaction must have locked the keys.
+    """
+    params = {"limit_keys": texts(probe_ids), "probe_ids": numbers(probe_ids.values()), "paused_by": PAUSED_BY}
+    return [key for (key,) in execute(connection, sql.breakers.CLOSE_BREAKERS, params)]
+
+
+def prune_counts(connection: Connection, limit: int = COUNTS_PRUNED) -> int:
+    """Remove up to `limit` counts that are in no window any more, the oldest first. Return how many."""
+    params = {"seconds": MAX_WINDOW_SECONDS, "limit": limit}
+    return int(execute(connection, sql.breakers.PRUNE_BREAKER_COUNTS, params)[0][0])
+
+
+def prune_breakers(connection: Connection, older_than_seconds: float) -> None:
+    """Remove open breakers about which nothing was decided for so long: the code has no such breaker any more."""
+    execute(connection, sql.breakers.PRUNE_OPEN_BREAKERS, {"older_than_seconds": older_than_seconds})
+
+
+def _windows(breakers: Mapping[str, Breaker]) -> dict[str, Any]:
+    """Return the parameters that describe windows and thresholds. PostgreSQL reads a share as an exact decimal."""
+    return {
+        "limit_keys": texts(breakers),
+        "shares": numbers(breaker.failures for breaker in breakers.values()),
+        "attempts": numbers(breaker.attempts for breaker in breakers.values()),
+        "windows_seconds": numbers(breaker.seconds for breaker in breakers.values()),
+    }

@@ -1,0 +1,58 @@
+"""The Django models of circuit breakers: which are open, and the counts of attempts that decide."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.db.fields import InstantField, are_instants
+
+
+class OpenBreaker(models.Model):
+    """The circuit breaker of a limit key is open: the key is paused, or one job at a time probes it.
+
+    The pause itself is a `Pause`. This row stays until a probe succeeds.
+    """
+
+    limit_key = models.CharField(_("limit key"), max_length=200, db_collation="C")
+    opened_at = InstantField(_("opened at"), db_default=Now())
+    """When it opened, or opened again because a probe failed."""
+    after_execution_id = models.BigIntegerField(_("after execution"))
+    """Only executions with a higher id can close it or open it again. The others were claimed before."""
+
+    class Meta:
+        db_table = "pgqueue_open_breaker"
+        verbose_name = _("open circuit breaker")
+        verbose_name_plural = _("open circuit breakers")
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["limit_key"], name="pgqueue_open_breaker_key"),
+            models.CheckConstraint(name="pgqueue_open_breaker_instants", condition=are_instants("opened_at")),
+        ]
+
+    def __str__(self) -> str:
+        return self.limit_key
+
+
+class BreakerCount(models.Model):
+    """How many attempts of a limit key ended in one process in about a second. Rows never change."""
+
+    id = models.BigAutoField(primary_key=True)
+    limit_key = models.CharField(_("limit key"), max_length=200, db_collation="C")
+    ended_at = InstantField(_("ended at"))
+    succeeded = models.IntegerField(_("succeeded"))
+    failed = models.IntegerField(_("failed"))
+
+    class Meta:
+        db_table = "pgqueue_breaker_count"
+        verbose_name = _("count of a circuit breaker")
+        verbose_name_plural = _("counts of circuit breakers")
+        default_permissions = ()
+        indexes = [models.Index("limit_key", "ended_at", name="pgqueue_breaker_count_key")]
+        constraints = [
+            models.CheckConstraint(name="pgqueue_breaker_count_instants", condition=are_instants("ended_at")),
+        ]
+
+    def __str__(self) -> str:
+        return self.limit_key

@@ -1,0 +1,216 @@
+"""Count the ended attempts of limit keys that have a circuit breaker, and open and close these breakers.
+
+The counter is an observer of the transitions (see `reactions`), and successes are passed to it in batches, as to
+`AttemptCounter`. The completer writes the counts on its connection, about once a second. The end of a probe is written
+before the completer reports that the key has a free slot; otherwise another job of the key would start before the probe
+has decided. If no limit has a breaker, each call returns at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Final, TypeVar
+
+import psycopg
+
+from django_pgqueue import lifecycle, registry
+from django_pgqueue.breakers import Breaker
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.display import visible
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle.breakers import Ended, Opened, Suspect
+from django_pgqueue.limits import name_of
+from django_pgqueue.log_events import event
+from django_pgqueue.reactions import JobTransition, TimedAttempt
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+INTERVAL_SECONDS: Final = 1.0
+"""How often a process writes its counts. If it is killed, the counts since then are lost."""
+RETRY_SECONDS: Final = 0.02
+"""When to try again if another session is just claiming jobs of the key."""
+LOCKED_SECONDS: Final = 1.0
+"""When to try again if an operator's transaction has locked the pause of the key."""
+FAILURES: Final = frozenset({Ending.FAILED, Ending.CRASHED})
+NEVER: Final = float("inf")
+
+
+class BreakerCounter:
+    """The counts of one process since it last wrote them.
+
+    Args:
+        wake: Called if an attempt of another process has ended, which the completer does not know.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._ended: dict[str, Ended] = {}
+        self._undecided: dict[str, Ended] = {}
+        """Attempts that were added to the counts, but about which `_decide()` has not decided, by limit key."""
+        self._written_at = 0.0
+        self._due_at = NEVER
+
+    def __bool__(self) -> bool:
+        """Return whether there is something to write."""
+        return self._due_at < NEVER
+
+    @property
+    def due_in_seconds(self) -> float:
+        """Seconds until `write()` should be called, or infinity."""
+        return max(0.0, self._due_at - time.monotonic())
+
+    def wants_successes(self) -> bool:
+        """Return False, because `count_successes()` gets them."""
+        return False
+
+    def observe(self, transition: JobTransition, database: str) -> None:
+        """Count an attempt that failed."""
+        attempt = transition.attempt
+        limit_key = transition.limit_key if attempt is None else attempt.claimed.limit_key
+        if transition.ending not in FAILURES or limit_key is None:
+            return
+        breaker = breaker_of(limit_key)
+        if breaker is None or not breaker.counts(transition.exception, transition.exception_class):
+            return
+        # The claims of crashed executions are unknown here. The database ignores those that were not a probe.
+        is_probe = attempt is None or attempt.claimed.is_probe
+        execution_id = transition.details["execution_id"]
+        self._add(limit_key, Ended(failed=1, failed_probe_id=execution_id if is_probe else 0))
+        if attempt is None:
+            self._wake()
+
+    def count_successes(self, attempts: Sequence[TimedAttempt]) -> None:
+        """Count attempts that succeeded."""
+        if not registry.breakers():
+            return
+        for attempt in attempts:
+            claimed = attempt.claimed
+            if claimed.limit_key is not None and breaker_of(claimed.limit_key) is not None:
+                probe_id = claimed.execution_id if claimed.is_probe else 0
+                self._add(claimed.limit_key, Ended(succeeded=1, succeeded_probe_id=probe_id))
+
+    def _add(self, limit_key: str, more: Ended) -> None:
+        is_probe = more.failed_probe_id or more.succeeded_probe_id
+        with self._lock:
+            known = self._ended.get(limit_key)
+            self._ended[limit_key] = _sum(known, more)
+            self._due_at = min(self._due_at, 0.0 if is_probe else self._written_at + INTERVAL_SECONDS)
+
+    def write(self, connection: EngineConnection) -> None:
+        """Write the counts if they are due, and open and close breakers.
+
+        After a lost connection the counts are kept, and the next call writes them. If the database refuses them, they
+        are dropped: completions must not wait for them.
+        """
+        if self.due_in_seconds:
+            return
+        with self._lock:
+            ended, self._ended = self._ended, {}
+            self._written_at, self._due_at = time.monotonic(), NEVER
+        try:
+            self._write(connection, ended)
+        except (psycopg.OperationalError, OSError):
+            with self._lock:
+                self._due_at = 0.0
+            raise
+        except psycopg.Error as error:
+            self._undecided = {}
+            logger.warning(
+                "the counts of circuit breakers could not be written (%s)",
+                message_without_detail(error),
+                extra=event("breaker_counts_refused", count=len(ended)),
+            )
+
+    def _write(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> None:
+        if ended:
+            try:
+                lifecycle.breakers.add_counts(connection, ended)
+            except (psycopg.OperationalError, OSError):
+                for limit_key, each in ended.items():
+                    self._add(limit_key, each)
+                raise
+        self._undecided = {key: _sum(self._undecided.get(key), ended.get(key)) for key in {*self._undecided, *ended}}
+        try:
+            left, retry_seconds = self._decide(connection, self._undecided), RETRY_SECONDS
+        except psycopg.errors.LockNotAvailable:
+            left, retry_seconds = set(self._undecided), LOCKED_SECONDS
+        self._undecided = {key: self._undecided[key] for key in left}
+        if left:
+            with self._lock:
+                self._due_at = min(self._due_at, time.monotonic() + retry_seconds)
+
+    def _decide(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
+        """Open and close the breakers of these keys. Return the keys that another session had locked.
+
+        Raises `LockNotAvailable` if another session has locked the pause of a key.
+        """
+        probed = {key: each.succeeded_probe_id for key, each in ended.items() if each.succeeded_probe_id}
+        failed = {key: breaker for key, each in ended.items() if each.failed and (breaker := breaker_of(key))}
+        failing = set(lifecycle.breakers.failing_keys(connection, failed)) if failed else set()
+        suspects = {
+            key: Suspect(breaker, ended[key].failed_probe_id)
+            for key, breaker in failed.items()
+            if key not in probed and (key in failing or ended[key].failed_probe_id)
+        }
+        keys = {*probed, *suspects}
+        if not keys:
+            return keys
+        with connection.transaction():
+            lifecycle.breakers.limit_waits(connection)
+            locked = set(lifecycle.limits.lock_keys(connection, sorted(keys)))
+            closed = lifecycle.breakers.close_breakers(connection, _only(probed, locked))
+            opened = lifecycle.breakers.open_breakers(connection, _only(suspects, locked))
+        for limit_key in closed:
+            _log_closed(limit_key)
+        for each in opened:
+            _log_opened(each, suspects[each.limit_key].breaker)
+        return keys - locked
+
+
+def breaker_of(limit_key: str) -> Breaker | None:
+    """Return the circuit breaker of a limit key, or None if this process knows none."""
+    limit = registry.limits().get(name_of(limit_key))
+    return None if limit is None else limit.breaker
+
+
+Value = TypeVar("Value")
+
+
+def _only(given: Mapping[str, Value], keys: Container[str]) -> dict[str, Value]:
+    return {key: value for key, value in given.items() if key in keys}
+
+
+def _sum(one: Ended | None, other: Ended | None) -> Ended:
+    one, other = one or Ended(), other or Ended()
+    return Ended(
+        one.succeeded + other.succeeded,
+        one.failed + other.failed,
+        max(one.succeeded_probe_id, other.succeeded_probe_id),
+        max(one.failed_probe_id, other.failed_probe_id),
+    )
+
+
+def _log_closed(limit_key: str) -> None:
+    limit_key = visible(limit_key)
+    logger.info(
+        "the circuit breaker of limit key %s is closed: a job succeeded",
+        limit_key,
+        extra=event("breaker_closed", limit_key=limit_key),
+    )
+
+
+def _log_opened(opened: Opened, breaker: Breaker) -> None:
+    limit_key = visible(opened.limit_key)
+    why = "the job that probed it failed" if opened.is_again else f"{opened.failed} of {opened.ended} attempts failed"
+    logger.warning(
+        "the circuit breaker of limit key %s is open for %g s: %s",
+        limit_key,
+        breaker.pause,
+        why,
+        extra=event("breaker_opened", limit_key=limit_key, pause_seconds=breaker.pause, reason=why),
+    )

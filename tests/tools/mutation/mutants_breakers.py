@@ -1,0 +1,83 @@
+"""Mutants of circuit breakers: when they open, which executions decide, and what happens to an operator's pause.
+
+What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
+POLICIES = "django_pgqueue/limit_policies.py"
+STATEMENTS = "django_pgqueue/sql/breakers.py"
+COUNTER = "django_pgqueue/worker/completion/breaker_counter.py"
+
+BREAKERS = of_tests(
+    ("tests/concurrency/test_breakers.py",),
+    Mutant("an open breaker lets all jobs start", "Override(concurrency=1)", "Override()", path=POLICIES),
+    Mutant(
+        "claims trust an old scan about breakers",
+        "[key for key in limit_keys if limits.name_of(key) in self._breakers]",
+        "[]",
+        path=LANES,
+    ),
+    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", path=STATEMENTS, times=2),
+    Mutant(
+        "a share of exactly the threshold opens nothing",
+        "failed >= given.share",
+        "failed > given.share",
+        "FAILING_KEYS",
+    ),
+    Mutant(
+        "all counts are in the window",
+        "make_interval(secs => given.window_seconds)",
+        "make_interval(secs => 9e6)",
+        path=STATEMENTS,
+        times=2,
+    ),
+    Mutant(
+        "jobs from before the opening decide about a success",
+        "WHERE given.probe_id > CASE",
+        "WHERE given.probe_id > 0 * CASE",
+        "CLOSE_BREAKERS",
+    ),
+    Mutant(
+        "jobs from before the opening decide about a failure",
+        "ELSE given.probe_id > CASE",
+        "ELSE given.probe_id > 0 * CASE",
+        "OPEN_BREAKERS",
+    ),
+    Mutant(
+        "a breaker replaces the pause of an operator",
+        "    WHERE pgqueue_pause.paused_by = excluded.paused_by OR pgqueue_pause.paused_until <= excluded.paused_at\n",
+        "",
+        "OPEN_BREAKERS",
+    ),
+    Mutant("a closed breaker ends the pause of an operator", " AND paused_by = %(paused_by)s", "", "CLOSE_BREAKERS"),
+    Mutant(
+        "counts stay after the opening",
+        "DELETE FROM pgqueue_breaker_count WHERE",
+        "DELETE FROM pgqueue_breaker_count WHERE false AND",
+        "OPEN_BREAKERS",
+    ),
+    Mutant("attempts of an open breaker count", "WHERE breaker.is_open IS NULL", "", "ADD_BREAKER_COUNTS"),
+    Mutant(
+        "breakers open without the lock of their key",
+        "set(lifecycle.limits.lock_keys(connection, sorted(keys)))",
+        "keys",
+        path=COUNTER,
+    ),
+    Mutant("completions wait for operators", "lifecycle.breakers.limit_waits(connection)", "pass", path=COUNTER),
+    Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", path=COUNTER),
+    Mutant(
+        "a slot is free before its probe has decided",
+        "            self._breakers.write(connection)\n        self._on_written(ready)\n",
+        "        self._on_written(ready)\n",
+        path="django_pgqueue/worker/completion/completer.py",
+    ),
+    Mutant("crashes do not count", "frozenset({Ending.FAILED, Ending.CRASHED})", "{Ending.FAILED}", path=COUNTER),
+    Mutant(
+        "the task's own choices are failures",
+        "Directive not in found.__mro__ and",
+        "True and",
+        path="django_pgqueue/breakers.py",
+    ),
+)
