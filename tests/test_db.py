@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue.db import engine_connection, server
+from django_pgqueue.db import engine_connection, server, statements
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution import atomic
@@ -100,6 +100,15 @@ def test_is_read_only_detects_read_only_transaction():
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION READ ONLY")
         assert server.is_read_only("default")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_engine_connection_reads_no_settings(monkeypatch):
+    """The fault suite and other tools use engine connections in processes without Django's settings."""
+    with closing(engine_connection.connect("default", "test")) as engine:
+        monkeypatch.setattr(statements, "settings", None)
+        monkeypatch.setattr(type(engine), "record_statement", None)
+        assert statements.execute(engine, "SELECT 1", {}) == [(1,)]
 
 
 @pytest.fixture

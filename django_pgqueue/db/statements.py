@@ -61,9 +61,10 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
     try:
         with connection.cursor() as cursor:
-            record = getattr(connection, "record_statement", None)  # only an engine connection has one
+            is_engine = hasattr(connection, "record_statement")
+            record = getattr(connection, "record_statement", None)
             began = 0.0 if record is None else time.monotonic()
-            if record is None and not settings.USE_TZ:
+            if not is_engine and not settings.USE_TZ:
                 cursor.adapters.register_loader("timestamptz", _AwareLoader)
             cursor.execute(statement, {**params, "time_shift": time_shift})
             rows = cursor.fetchall() if cursor.description is not None else []
