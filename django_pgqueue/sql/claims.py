@@ -239,8 +239,8 @@ WITH RECURSIVE lane AS (
 paused AS MATERIALIZED (
     SELECT kind, name, paused_until
     FROM pgqueue_pause
-    WHERE paused_until IS NULL
-       OR paused_until > statement_timestamp() + %(time_shift)s::interval
+    WHERE kind IN ('queue', 'task')
+      AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
 )
 SELECT lane.queue_name, lane.priority,
        date_part('epoch', lane.run_after - statement_timestamp() - %(time_shift)s::interval),

@@ -225,7 +225,7 @@ GROUP BY queue_name, task_name
 OPEN_PAUSES: Final = """/* pgqueue:open_pauses */
 SELECT kind, name, paused_at, CASE WHEN isfinite(paused_until) THEN paused_until END, paused_by, reason
 FROM pgqueue_pause
-WHERE kind <> 'limit'
+WHERE kind IN ('queue', 'task')
   AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
 ORDER BY kind, name
 """

@@ -6,15 +6,17 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle, registry, sql
 from django_pgqueue.db.statements import clock
 from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.states import Pausable
+from django_pgqueue.stats import queries
 from django_pgqueue.worker.claiming.limited_lanes import LimitedLanes
 from tests import helpers
 from tests.concurrency.limits import LANE, add, found
 from tests.concurrency.limits import claim as claim_declared
+from tests.test_sql import nodes, rows_read
 
 LIMITS = {
     limit.name: limit
@@ -329,3 +331,19 @@ def test_policy_of_ignores_fields_that_are_not_set():
     limit = LIMITS["rate"]
     expected = KeyPolicy(None, "1/h", 3600.0, 5, 1, is_ordered=False)
     assert policy_of(limit, None, None) == policy_of(limit, Override()) == expected
+
+
+@pytest.mark.parametrize("statement", [sql.claims.LANES, sql.limit_overrides.KEY_CONTROLS, queries.OPEN_PAUSES])
+def test_thousands_of_paused_keys_are_not_read_for_others(engine, statement):
+    engine.execute(
+        "INSERT INTO pgqueue_pause (kind, name) SELECT 'limit', 'fair:' || n FROM generate_series(1, 5000) AS n"
+    )
+    engine.execute("ANALYZE pgqueue_pause")
+    lifecycle.pause(engine, Pausable.QUEUE, "mail")
+    lifecycle.pause(engine, Pausable.TASK, "app.t")
+    cursor = engine.execute(
+        f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", {"time_shift": "0 s", "names": "{fair:7,fair}"}, prepare=False
+    )
+    [[[plan]]] = cursor.fetchall()
+    of_pauses = [node for node in nodes(plan["Plan"]) if node.get("Relation Name") == "pgqueue_pause"]
+    assert of_pauses and sum(rows_read(node) for node in of_pauses) <= 3

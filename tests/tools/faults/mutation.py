@@ -300,7 +300,7 @@ MUTANTS: Final = (
             " AND finished_at IS NULL AND lease_expires_at > statement_timestamp() AND id > given",
             "CLAIM_KEYS",
         ),
-        "F116,F117",
+        "F117",
     ),
     Broken(
         Mutant(
@@ -309,7 +309,7 @@ MUTANTS: Final = (
             "true",
             "FIND_KEYS",
         ),
-        "F121,F122",
+        "F121",
     ),
     Broken(Mutant("a frozen process keeps keys locked", "'5s', true)", "'0', true)", "FIND_KEYS"), "F119"),
     Broken(Mutant("a dead job blocks no key", " OR state = 'dead' AND limit_order = 2", "", "CLAIM_KEYS"), "F124"),
