@@ -21,6 +21,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue import registry
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
@@ -146,12 +147,19 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Unique key"), _unique_key(job)),
         (_("Search keys"), search_links(request, job)),
         (_("Unique until"), when(vars(job)["window_until"])),
-        (_("Limited by"), job.limit_key and key_link(request, job.limit_key)),
+        *_limited(request, job),
         (_("Weight in the limit"), job.limit_weight),
         (_("Order in the limit"), _order_of(job)),
         (_("Enqueued by schedule"), _enqueued_by(request, job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _limited(request: HttpRequest, job: Job) -> list[tuple[str, Any]]:
+    """Return the field of the limit key, or of the chunks in which the job runs."""
+    if job.limit_key and is_chunk_key(job.limit_key):
+        return [(_("Chunks"), _("It runs together with other jobs of its task."))]
+    return [(_("Limited by"), job.limit_key and key_link(request, job.limit_key))]
 
 
 def _order_of(job: Job) -> str | None:

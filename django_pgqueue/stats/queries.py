@@ -221,7 +221,7 @@ GROUP BY queue_name, task_name
 
 # Return the pauses of queues and tasks that have not ended.
 #
-# Cost: reads the whole table, which has one row for each paused queue, task, limit or limit key
+# Index: pgqueue_pause_name. The table can have thousands of rows of paused limit keys
 OPEN_PAUSES: Final = """/* pgqueue:open_pauses */
 SELECT kind, name, paused_at, CASE WHEN isfinite(paused_until) THEN paused_until END, paused_by, reason
 FROM pgqueue_pause

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.chunks import chunk_key
 from django_pgqueue.db import engine_connection
 from django_pgqueue.lifecycle import Failed, Lane
 from django_pgqueue.models import Job, Worker
@@ -90,6 +91,13 @@ def test_page_job_under_alias_names_the_task_that_runs_it(
     monkeypatch.setitem(registry._tasks, "shop.tasks.former", tasks.noop)
     page = page_of(operator, job)
     assert "Runs as" in page and tasks.noop.name in page and "shop.tasks.former" in page
+
+
+def test_page_names_the_limit_key_or_the_chunks_of_a_job(operator: Client, make_job: JobMaker) -> None:
+    limited = page_of(operator, make_job(limit_key="stripe:7"))
+    assert "Limited by" in limited and "stripe:7" in limited and "other jobs of its task" not in limited
+    in_chunks = page_of(operator, make_job(limit_key=chunk_key("shop.tasks.store")))
+    assert "other jobs of its task" in in_chunks and "Limited by" not in in_chunks
 
 
 @pytest.mark.quick

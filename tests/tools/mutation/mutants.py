@@ -279,8 +279,8 @@ PAUSES = of_tests(
     Mutant("the next in line may be paused", f"      AND{PAUSED_NAMES}", "", "NEXT_IN_LINE"),
     Mutant(
         "a pause does not end by itself",
-        "paused_until > statement_timestamp() + %(time_shift)s::interval\n)",
-        "paused_until IS NOT NULL\n)",
+        "paused_until > statement_timestamp() + %(time_shift)s::interval)\n)",
+        "paused_until IS NOT NULL)\n)",
         "LANES",
     ),
     Mutant("a task's name pauses a queue", "WHERE kind = 'queue' AND name", "WHERE name", "LANES"),

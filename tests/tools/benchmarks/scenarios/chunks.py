@@ -1,4 +1,4 @@
-"""Scenario 16: rows that Django's ORM inserts, one in each job, and a hundred in each call of a task with `chunk`."""
+"""Scenario 17: rows that Django's ORM inserts, one in each job, and a hundred in each call of a task with `chunk`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _drained(bench: Bench, system: System, task: str, numbers: range) -> Drained
 
 
 CHUNKS = Scenario(
-    name="16",
+    name="17",
     title="insert 10,000 rows by the ORM, one in each job, and in chunks of 100",
     measure=measure,
     takes_part=lambda system: "insert_chunk" in system.tasks,
