@@ -170,5 +170,5 @@ def many_jobs(db: None) -> Iterator[int]:
             " FROM generate_series(1, 20000) AS n",
             [],
         )
-        cursor.execute("ANALYZE pgqueue_job")
+        cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
     yield 20_000
