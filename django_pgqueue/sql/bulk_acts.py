@@ -139,7 +139,7 @@ FROM (
               AND finished_at <= %(until_at)s::timestamptz
               AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
               AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-              AND (%(limit_key)s::varchar IS NULL OR limit_key IS NOT NULL AND (
+              AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
                   limit_key = %(limit_key)s::varchar
                   OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
               ))
