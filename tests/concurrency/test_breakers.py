@@ -477,6 +477,20 @@ def test_completer_writes_counts_when_they_are_due(process, monkeypatch):
     link.close()
 
 
+def test_completer_writes_counts_that_are_not_due_when_it_stops(engine, process, monkeypatch):
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 60.0)
+    process.run("api", "f")
+    add(engine, "api", 3)
+    finish(engine, [report(job, fails=True, delay_seconds=None) for job in process.start()], process.reactions)
+    process.counter.write(engine)
+    assert not opened(engine)
+    completer = Completer(Link("default", "completer"), process.reactions, breakers=process.counter)
+    completer.stop()
+    completer.run()
+    completer.link.close()
+    assert pause_of(engine)[1] == "4 of 4 attempts failed in 60 s"
+
+
 def test_counts_survive_a_lost_connection_and_are_added_once(engine, second, process, monkeypatch):
     process.counter._add("api", Ended(failed=9))
     second.close()

@@ -126,6 +126,13 @@ class BreakerCounter:
                 extra=event("breaker_counts_refused", count=len(ended)),
             )
 
+    def write_last(self, connection: EngineConnection) -> None:
+        """Write the counts before the process ends, due or not. If a key is locked, nothing is decided about it."""
+        with self._lock:
+            if self:
+                self._due_at = 0.0
+        self.write(connection)
+
     def _write(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> None:
         if ended:
             try:

@@ -73,6 +73,12 @@ BREAKERS = of_tests(
         "        self._on_written(ready)\n",
         path="django_pgqueue/worker/completion/completer.py",
     ),
+    Mutant(
+        "a stop loses the counts of breakers",
+        "self._breakers.write_last(connection)",
+        "self._breakers.write(connection)",
+        path="django_pgqueue/worker/completion/completer.py",
+    ),
     Mutant("crashes do not count", "frozenset({Ending.FAILED, Ending.CRASHED})", "{Ending.FAILED}", path=COUNTER),
     Mutant(
         "the task's own choices are failures",
