@@ -153,6 +153,7 @@ IN_TRANSACTION = [
     "docs/production/logging.md",
     "docs/production/console.md",
     "docs/production/doctor.md",
+    "docs/production/limits.md",
     "docs/production/monitoring.md",
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",
