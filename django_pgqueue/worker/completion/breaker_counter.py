@@ -1,9 +1,9 @@
 """Count the ended attempts of limit keys that have a circuit breaker, and open and close these breakers.
 
 The counter is an observer of the transitions (see `reactions`), and successes are passed to it in batches, as to
-`AttemptCounter`. The completer writes the counts on its connection, about once a second. The end of a probe is written
-before the completer reports that the key has a free slot; otherwise another job of the key would start before the probe
-has decided. If no limit has a breaker, each call returns at once.
+`AttemptCounter`. The completer writes the counts on its connection, about once a second and when the process stops. It
+writes the end of a probe before it reports that the key has a free slot. Otherwise another job of the key would start
+before the probe has decided. If no limit has a breaker, each call returns at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class BreakerCounter:
     """The counts of one process since it last wrote them.
 
     Args:
-        wake: Called if an attempt of another process has ended, which the completer does not know.
+        wake: Called when an attempt of another process was counted, to wake the completer. It does not write that
+            attempt's end, so otherwise it would sleep on.
     """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
@@ -77,7 +78,7 @@ class BreakerCounter:
         breaker = breaker_of(limit_key)
         if breaker is None or not breaker.counts(transition.exception, transition.exception_class):
             return
-        # The claims of crashed executions are unknown here. The database ignores those that were not a probe.
+        # Whether a crashed execution was a probe is unknown here. The database ignores the ids of others.
         is_probe = attempt is None or attempt.claimed.is_probe
         execution_id = transition.details["execution_id"]
         self._add(limit_key, Ended(failed=1, failed_probe_id=execution_id if is_probe else 0))
