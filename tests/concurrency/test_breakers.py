@@ -165,8 +165,9 @@ def test_two_processes_add_up_their_counts(engine, second, process):
     assert opened(engine)
 
 
-def test_two_processes_open_a_breaker_once(engine, second, gates):
+def test_two_processes_open_a_breaker_once(engine, second, gates, monkeypatch):
     """Both have found the threshold. The second one waits for nothing, tries again, and finds it open."""
+    monkeypatch.setattr(lifecycle.breakers, "LOCK_TIMEOUT", "30s")  # the gate is a lock, too
     lifecycle.breakers.add_counts(engine, {"api": Ended(0, 9)})
     processes = [Process(engine), Process(second)]
     for each in processes:
