@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from types import MappingProxyType
 
@@ -268,6 +269,19 @@ def test_success_of_the_probe_closes_the_breaker(engine, half_open, caplog):
     assert (open_keys(engine), pause_of(engine, "keyed:a")) == ([], None)
     assert len(half_open.start()) == 8
     assert helpers.rows_of(engine, "pgqueue_breaker_count") == {}
+
+
+def test_end_of_the_probe_waits_for_a_claim_of_its_key(engine, second, half_open, monkeypatch):
+    """The fetcher of the same process often has the lock, and would start the next job at once."""
+    monkeypatch.setattr(module, "PROBE_SECONDS", 10.0)
+    probes = half_open.start()
+    second.execute("BEGIN")
+    lifecycle.limits.lock_keys(second, ["keyed:a"])
+    claim = threading.Timer(0.05, second.execute, ["COMMIT"])
+    claim.start()
+    half_open.end(probes, fails=False)
+    claim.join()
+    assert open_keys(engine) == []
 
 
 def test_failure_of_the_probe_pauses_the_key_again(engine, half_open, monkeypatch):

@@ -19,10 +19,11 @@ def test_worker_pauses_a_failing_key_and_probes_it(start_with, engine):
     engine.execute("UPDATE pgqueue_job SET max_attempts = 1")
     worker = start_with("breaker", "--concurrency", "2")
     worker.wait_until(OpenBreaker.objects.filter(limit_key="service").exists)
-    limits.add(engine, "service", 3, task_name=helpers.NOOP)
+    limits.add(engine, "service", 1, task_name=helpers.NOOP)
     assert Pause.objects.get().paused_by == "circuit breaker"
+    worker.wait_until(lambda: not OpenBreaker.objects.exists())
+    limits.add(engine, "service", 2, task_name=helpers.NOOP)
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 3)
-    assert not OpenBreaker.objects.exists()
     assert not Pause.objects.exists()
     lines = worker.log.read_text()
     assert lines.count("circuit breaker of limit key service is open for 1 s: 3 of 3 attempts failed") == 1

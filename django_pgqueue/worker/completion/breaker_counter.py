@@ -33,6 +33,10 @@ INTERVAL_SECONDS: Final = 1.0
 """How often a process writes its counts. If it is killed, the counts since then are lost."""
 RETRY_SECONDS: Final = 0.02
 """When to try again if another session is just claiming jobs of the key."""
+PROBE_SECONDS: Final = 0.02
+"""How long `write()` waits for the lock of a key whose probe has ended. Usually the claim of this process's own fetcher
+has it, for a few ms. Without the wait, the fetcher would start the next job before the probe has decided."""
+PROBE_PAUSE_SECONDS: Final = 0.002
 LOCKED_SECONDS: Final = 1.0
 """When to try again if an operator's transaction has locked the pause of the key."""
 FAILURES: Final = frozenset({Ending.FAILED, Ending.CRASHED})
@@ -96,7 +100,7 @@ class BreakerCounter:
                 self._add(claimed.limit_key, Ended(succeeded=1, succeeded_probe_id=probe_id))
 
     def _add(self, limit_key: str, more: Ended) -> None:
-        is_probe = more.failed_probe_id or more.succeeded_probe_id
+        is_probe = _has_probe(more)
         with self._lock:
             known = self._ended.get(limit_key)
             self._ended[limit_key] = _sum(known, more)
@@ -144,13 +148,21 @@ class BreakerCounter:
                 raise
         self._undecided = {key: _sum(self._undecided.get(key), ended.get(key)) for key in {*self._undecided, *ended}}
         try:
-            left, retry_seconds = self._decide(connection, self._undecided), RETRY_SECONDS
+            left, retry_seconds = self._decide_probes(connection, self._undecided), RETRY_SECONDS
         except psycopg.errors.LockNotAvailable:
             left, retry_seconds = set(self._undecided), LOCKED_SECONDS
         self._undecided = {key: self._undecided[key] for key in left}
         if left:
             with self._lock:
                 self._due_at = min(self._due_at, time.monotonic() + retry_seconds)
+
+    def _decide_probes(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
+        """Call `_decide()`, and repeat it for a moment while the keys of probes are locked."""
+        left, deadline = self._decide(connection, ended), time.monotonic() + PROBE_SECONDS
+        while any(_has_probe(ended[key]) for key in left) and time.monotonic() < deadline:
+            time.sleep(PROBE_PAUSE_SECONDS)
+            left = self._decide(connection, _only(ended, left))
+        return left
 
     def _decide(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
         """Open and close the breakers of these keys. Return the keys that another session had locked.
@@ -191,6 +203,10 @@ Value = TypeVar("Value")
 
 def _only(given: Mapping[str, Value], keys: Container[str]) -> dict[str, Value]:
     return {key: value for key, value in given.items() if key in keys}
+
+
+def _has_probe(ended: Ended) -> bool:
+    return bool(ended.failed_probe_id or ended.succeeded_probe_id)
 
 
 def _sum(one: Ended | None, other: Ended | None) -> Ended:

@@ -66,6 +66,12 @@ BREAKERS = of_tests(
         path=COUNTER,
     ),
     Mutant("completions wait for operators", "lifecycle.breakers.limit_waits(connection)", "pass", path=COUNTER),
+    Mutant(
+        "a probe does not wait for the lock of its key",
+        "while any(_has_probe",
+        "while False and any(_has_probe",
+        path=COUNTER,
+    ),
     Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", path=COUNTER),
     Mutant(
         "a slot is free before its probe has decided",
