@@ -91,10 +91,13 @@ def _undecided(before: Breaking, breaking: Breaking, earlier: list[Event]) -> It
 
 
 def _unfounded(breaking: Breaking, earlier: list[Event], rules: Rules) -> Iterator[Violation]:
-    """Yield a violation if too few attempts failed. Processes write what they count a moment after the attempts."""
+    """Yield a violation if too few attempts failed.
+
+    Processes write what they count after the attempts have ended: later if they were frozen, or the server was away.
+    """
     breaker = LIMITS[name_of(breaking.key)].breaker
     assert breaker is not None, breaking.key
-    first = breaking.at - breaker.seconds - rules.obey_seconds
+    first = breaking.at - breaker.seconds - 2 * rules.obey_seconds
     failed = sum(event.at > first and event.new is not None and event.new["outcome"] in FAILURES for event in earlier)
     if failed < breaker.failures * breaker.attempts:
         yield Violation("I22", 0, f"the breaker of {breaking.key} opened, and only {failed} attempts had failed")

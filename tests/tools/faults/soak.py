@@ -30,8 +30,14 @@ PAUSES_SECONDS: Final = (1.0, 10.0)
 SLOPE_AFTER_SECONDS: Final = 60.0
 """A process that lived for less says nothing about growth."""
 DRAIN_SECONDS: Final = 120.0
-CHANGED_BESIDES: Final = 0.6
-"""How often operators pause or change something just before another fault, or a service fails."""
+BESIDES: Final = {
+    "queue paused": 0.2,
+    "key paused": 0.3,
+    "limit overridden": 0.4,
+    "service down": 0.4,
+    "full chunks": 0.4,
+}
+"""How often these come just before another fault: a pause is one only with something in it."""
 PASSED_OVER_SECONDS: Final = 20.0
 """Of a key: a fault stops the process for five seconds that has just locked it, and may do so three times in a row."""
 OBEY_SECONDS: Final = 12.0
@@ -115,8 +121,9 @@ def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, A
         say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
         run.note("fault", name=name)
         try:
-            if crew.chance.random() < CHANGED_BESIDES:
-                FAULTS[crew.chance.choice(["queue paused", "key paused", "limit overridden", "service down"])](crew)
+            for beside, odds in BESIDES.items():
+                if crew.chance.random() < odds:
+                    FAULTS[beside](crew)
             FAULTS[name](crew)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             run.note("fault-error", name=name, error=str(error))  # its own session went with the server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import lifecycle
@@ -11,7 +10,7 @@ from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
 from django_pgqueue.limits import name_of
 from django_pgqueue.states import Pausable
 from tests.tools.faults import limits
-from tests.tools.faults.soak_faults import FAULTS, injectable
+from tests.tools.faults.soak_faults import injectable
 
 if TYPE_CHECKING:
     import random
@@ -87,12 +86,10 @@ def service_down(crew: Crew) -> None:
 
 
 @injectable
-def chunks_hit(crew: Crew) -> None:
-    """Enqueue jobs for full chunks, and let another fault hit while they run."""
+def full_chunks(crew: Crew) -> None:
+    """Enqueue so many jobs at once that their chunks are full, some of which take longer than a lease."""
     for task in limits.CHUNKED:
         crew.run.enqueue(task, 3 * limits.CHUNK, seconds=crew.chance.choice([0.3, 1.0, 3.0]))
-    time.sleep(crew.chance.uniform(0.2, 1))
-    FAULTS[crew.chance.choice(["process killed", "host lost", "process frozen", "sessions ended", "deploy"])](crew)
 
 
 def end_changes(run: Run) -> None:

@@ -63,7 +63,7 @@ def killed_in_a_chunk(run: Run) -> str:
 def break_service(run: Run, key: str) -> None:
     """Let the service of a key be down, and enqueue enough jobs for its breaker to open."""
     (run.where / f"down {key}").touch()
-    run.enqueue("limited.sheltered", BREAKER.attempts + 4, key=key)
+    run.enqueue("limited.sheltered", BREAKER.attempts + 4, key=key, seconds=0.2)
 
 
 def repair_service(run: Run, key: str) -> None:
