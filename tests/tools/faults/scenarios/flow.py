@@ -119,7 +119,7 @@ def override(run: Run, key: str, **given: object) -> None:
     "F129",
     f"an operator raises a concurrency from 3 to {RUNNING}, and lowers it to 1 while {RUNNING} jobs run. Then their "
     "host is lost, and later the server crashes",
-    invariant="what runs goes on; no job of the key starts until none runs, also after the rescue and the crash",
+    invariant="running jobs continue; no job of the key starts until none runs, also after the rescue and the crash",
     expected=f"{RUNNING} open before; 1 open at a time after the rescue; all jobs end",
     exclusive=True,
 )
@@ -152,9 +152,9 @@ def lowered_below_the_running(run: Run) -> str:
 
 @fault(
     "F130",
-    "a key and a whole limit are paused, without a word to the workers; the server crashes, and a worker is replaced; "
-    "then the pauses are resumed",
-    invariant="a paused key starts nothing after the second that a worker has; other keys go on; no job is lost",
+    "a key and a whole limit are paused, and the workers are not notified; the server crashes, and a worker is "
+    "replaced; then the pauses are resumed",
+    invariant="a paused key starts nothing after the second that a worker has; other keys continue; no job is lost",
     expected="0 starts of paused keys after that second, across the crash; the rest ends within 5 s of the resume",
     exclusive=True,
 )
