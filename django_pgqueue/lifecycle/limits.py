@@ -1,7 +1,8 @@
 """Claim jobs with a limit: find and lock keys, then claim from them what their limits admit.
 
-The worker's fetcher calls these functions, each pair in one transaction. The second statement counts the open
-executions of the keys that the first one has locked, so it must begin after the lock is taken.
+The worker's fetcher calls them in pairs: `find_keys()` or `lock_keys()`, and then `claim_keys()` in the same
+transaction. The second statement counts the open executions of the keys that the first one has locked, so it must begin
+after the lock is taken.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class FoundKey(NamedTuple):
 
     limit_key: str
     due_seconds: float | None
-    """Seconds until its first job is due, 0 or less if it is due now. None: no ready job is left behind its cursor."""
+    """Seconds until its first job is due, 0 or less if it is due now. None: no ready job comes after its cursor."""
     is_locked: bool | None
     """Whether this session has locked the key. None: no job is due."""
 
 
 class KeyToClaim(NamedTuple):
-    """A locked key, what to admit of it, and where to begin."""
+    """A locked key, the policy that its claim obeys, and where the search and the count begin."""
 
     limit_key: str
     policy: KeyPolicy
     cursor: Cursor
     open_after_id: int = 0
-    """An execution. Those of the key up to it have ended."""
+    """All executions of the key up to this one have ended, so the count of open executions begins after it."""
 
 
 class KeyResult(NamedTuple):

@@ -32,17 +32,6 @@ logger = logging.getLogger("django_pgqueue.worker")
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 
 
-def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
-    groups: list[dict[Lane, Cursor]] = []
-    for lane, cursor in cursors.items():
-        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
-            groups[-1][lane] = cursor
-        else:
-            groups.append({lane: cursor})
-    return groups
-
-
 class Claimer:
     """The claims of one worker process."""
 
