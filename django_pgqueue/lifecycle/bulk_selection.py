@@ -144,7 +144,8 @@ def _ready_page(
         return plain
     after = dict(zip(AFTER_LIMITED, cursor, strict=True))
     left = limit - _count(plain)
-    limited = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **after, "limit": left})
+    bounds = {"last_priority": LOWEST_PRIORITY, "end_key": LAST_NAME, "limit": left}
+    limited = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **after, **bounds})
     return _together(plain, _page(limited, left), params["shown"])
 
 
@@ -233,8 +234,6 @@ def _finished(selection: Selection, cursor: Sequence[Any] | None, at: datetime) 
 def _ready(selection: Selection, at: datetime) -> dict[str, Any]:
     return {
         "last_queue": selection.queue_name or LAST_NAME,
-        "last_priority": LOWEST_PRIORITY,
-        "end_key": LAST_NAME,
         "due_from": at if selection.word == "scheduled" else FIRST_INSTANT,
         "due_until": at if selection.word == "due" else LAST_INSTANT,
         "task_name": selection.task_name,
