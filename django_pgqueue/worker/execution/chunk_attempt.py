@@ -104,7 +104,8 @@ class ChunkAttempt(Attempt):
                 except ValueError as error:
                     self.left_out[job.execution_id] = DoesNotFit(str(error))
                 else:
-                    if not return_value.binds(self.task, args, kwargs):
+                    is_plain = len(args) == 1 and not kwargs  # the usual call, without the 3 µs of a signature
+                    if not is_plain and not return_value.binds(self.task, args, kwargs):
                         reason = f"the job's arguments do not fit {self.task.name}(), which takes one argument"
                         self.left_out[job.execution_id] = DoesNotFit(reason)
         if middleware.chain().run:
@@ -187,7 +188,7 @@ class ChunkAttempt(Attempt):
 
     def _succeeded(self, value: Any) -> Report:
         """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job."""
-        finished_at = time.monotonic()
+        finished_at, ending = time.monotonic(), self._success_ending
         results = dict(zip(self.jobs, results_of(self.chunk, value), strict=True))
 
         def success_of(job: Claimed) -> Report:
@@ -195,7 +196,7 @@ class ChunkAttempt(Attempt):
                 result = return_value.encoded(self.task, results[job.execution_id])
             except ResultNotStored as error:
                 return self._failure_of(job, error)
-            return Report(job, self._success_ending, self.started_at, finished_at, self.task, result)
+            return Report(job, ending, self.started_at, finished_at, self.task, result)
 
         return self._reports(success_of)
 

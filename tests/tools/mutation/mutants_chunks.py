@@ -29,6 +29,18 @@ CHUNKS = [
             path="django_pgqueue/worker/claiming/claimer.py",
         ),
         Mutant(
+            "each chunk is claimed in a transaction of its own",
+            "with connection.transaction() if slots > 1 else nullcontext():",
+            "with nullcontext():",
+            path="django_pgqueue/worker/claiming/claimer.py",
+        ),
+        Mutant(
+            "a row of a later chunk divides the first",
+            "        if slots > 1:  # the row can be in a later chunk than the first\n",
+            "        if False:\n",
+            path="django_pgqueue/worker/claiming/claimer.py",
+        ),
+        Mutant(
             "a worker ends before its chunks are due",
             "self.limited.have_waiting or self.chunks.have_waiting",
             "self.limited.have_waiting",
