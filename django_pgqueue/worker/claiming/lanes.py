@@ -165,7 +165,7 @@ class Lanes:
             self._served.pop(lane, None)
             self._served[lane] = self._turn
             if not lane.is_limited:
-                self._set_cursor(lane, _cursor_behind(job))
+                self._set_cursor(lane, cursor_behind(job))
             if lane.is_plain:
                 self._recent.pop(lane, None)
                 self._recent[lane] = None
@@ -250,7 +250,8 @@ class Lanes:
         return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))
 
 
-def _cursor_behind(job: Claimed) -> Cursor:
+def cursor_behind(job: Claimed) -> Cursor:
+    """Return the cursor at which the claim after this one starts: behind a job, or behind the last job of a chunk."""
     last = job if not job.others else job.others[-1]
     return Cursor(last.run_after, last.job_id)
 
