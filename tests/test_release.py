@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import venv
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -78,7 +79,11 @@ def test_readme_commands_install_the_wheel_and_run_the_worker(release: ModuleTyp
 
 
 @pytest.mark.slow
-def test_environment_that_cannot_be_installed_is_not_run(release: ModuleType, tmp_path: Path) -> None:
+def test_environment_that_cannot_be_installed_is_not_run(
+    release: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shared = venv.EnvBuilder(system_site_packages=True)  # to install pip takes 4 s; the release itself does that
+    monkeypatch.setattr(release.venv, "create", lambda home, with_pip: shared.create(home))
     with pytest.raises(release.NotRun, match="pip could not install"):
         release.environment(tmp_path / "environment", tmp_path / "missing.whl")
 
