@@ -180,6 +180,12 @@ class Completer(Service):
             self._has_awaited.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
 
+    def at_end(self) -> None:
+        """Write the counts of circuit breakers that are not due yet. The process waits for this before it exits."""
+        if self._breakers:
+            with self.link.use() as connection:
+                self._breakers.write_last(connection)
+
     def _write_due(self) -> None:
         """Write progress and the counts of circuit breakers, if they are due."""
         if self.notes and not self.notes.due_in_seconds:
