@@ -197,7 +197,8 @@ def test_fetcher_serves_chunks_and_plain_jobs_in_turns(engine, make_fetcher):
 def test_idle_fetcher_sleeps_until_the_chunk_is_due(engine, make_fetcher):
     add(engine, 1, key="+tests.chunks.tasks.patient")
     fetcher = make_fetcher()
-    fetcher._idle_steps, fetcher.polling_seconds = 99, 1000.0
+    fetcher._idle_steps = 99
+    fetcher.may_sleep(1000.0)
     assert 55 < fetcher.tick() <= 60
     assert fetcher.empty_scans == 0
     add(engine, 99, key="+tests.chunks.tasks.patient")

@@ -10,8 +10,8 @@ CONTRIB = of_tests(
     ("tests/contrib/test_sentry.py",),
     Mutant(
         "jobs share one scope of Sentry",
-        "with sentry_sdk.isolation_scope() as scope:\n            scope.clear_breadcrumbs()\n            describe_call(",
-        "for scope in [sentry_sdk.get_isolation_scope()]:\n            describe_call(",
+        "with sentry_sdk.isolation_scope() as scope:\n            scope.clear_breadcrumbs()\n            describe_call",
+        "for scope in [sentry_sdk.get_isolation_scope()]:\n            describe_call",
         path=SENTRY + "integration.py",
     ),
     Mutant(
