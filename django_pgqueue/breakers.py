@@ -15,7 +15,7 @@ from .exceptions import Directive, InvalidTask
 
 MAX_ATTEMPTS: Final = 1_000_000
 MAX_WINDOW_SECONDS: Final = 600
-"""Maximum of `seconds`: each process adds a row a second for a busy key, and each check reads those of the window."""
+"""Maximum of `seconds`. A process adds a row a second for a busy key, and each check reads the rows of the window."""
 MAX_PAUSE_SECONDS: Final = 86400
 PAUSED_BY: Final = "circuit breaker"
 """The value of `Pause.paused_by` in the pauses of breakers."""
@@ -37,8 +37,8 @@ class Breaker:
         attempts: Minimum number of attempts that ended: 1 to 1,000,000.
         seconds: Length of the window in which attempts count, in seconds: 1 to 600.
         pause: Length of each pause in seconds: 1 to 86,400.
-        exceptions: Classes of the exceptions that count as failures. Attempts that fail with another exception, or
-            that end with their process, then count for nothing. Without classes, all failures count.
+        exceptions: Classes of the exceptions that count as failures. By default all failures count. With classes,
+            attempts that fail with another exception, or because their process is lost, do not count at all.
 
     Raises:
         InvalidTask: A value is invalid. The message says what to change.

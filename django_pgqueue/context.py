@@ -8,7 +8,7 @@ never wait, so coroutines can call them too.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -37,6 +37,10 @@ PROGRESS_FIELDS: Final = ("progress_done", "progress_total", "progress_message",
 
 def _never_requested() -> bool:
     return False
+
+
+def _no_error() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,20 @@ class TaskContext:
 
     asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False, compare=False)
     """Set by the worker. Call `cancel_requested()` instead."""
+    chunk: Sequence[TaskContext] = field(default=(), repr=False, compare=False)
+    """For middleware, around a call of a task with `chunk`: the contexts of its jobs, in order. Otherwise empty."""
+    error_in_chunk: Callable[[], BaseException | None] = field(default=_no_error, repr=False, compare=False)
+    """Set by the worker. Call `chunk_error()` instead."""
+
+    def chunk_error(self) -> BaseException | None:
+        """Return the exception that ends this job of a chunk alone: that of `chunk.fail()`, or of a row that is gone.
+
+        Middleware can call it for each context in `chunk` when the function has ended.
+
+        Returns:
+            The exception. None if the job ends as the call does, and for tasks without `chunk`.
+        """
+        return self.error_in_chunk()
 
     def cancel_requested(self) -> bool:
         """Return whether this job was asked to cancel.

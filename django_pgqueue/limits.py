@@ -1,8 +1,7 @@
 """Limits: how many jobs of a key run at a time, how many start in a period, and in which order.
 
 Tasks declare a `Limit`. `enqueue()` writes the key of each call into the job's row, and the worker's claims obey the
-policy of the limit. A `Limit` is immutable and always valid, so that no job gets a limit under which it could never
-start.
+policy of the limit. A `Limit` is immutable and always valid: invalid values raise `InvalidTask` when it is created.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BEFORE_NAMES: Final = ","
-"""Less than the names of all limits, and more than all chunk keys (see `chunks`), in the order of the database."""
+"""The search for limit keys begins behind this text. The database sorts it after all chunk keys (see `chunks`), and
+before the names of all limits."""
 MAX_NUMBER: Final = 1_000_000_000
 """Maximum of all numbers of a limit: weights and their sums must fit the columns."""
 MAX_PER_SECOND: Final = 1_000_000
@@ -154,7 +154,7 @@ class Limit:
 
     @property
     def max_weight(self) -> int:
-        """The highest weight with which a job can start."""
+        """The highest weight that the limit admits."""
         slots = MAX_NUMBER if self.concurrency is None else self.concurrency
         return slots if self.rate is None else min(slots, self.burst)
 
@@ -177,13 +177,13 @@ def key_problems(limit_key: str) -> Iterator[str]:
 
 
 def weight_problems(limit: Limit, weight: int) -> Iterator[str]:
-    """Yield the problem of the weight of a job that could never start."""
+    """Yield the problem of a weight that is invalid, or more than the limit admits."""
     if not _is_number(weight):
         yield f"weight {weight!r} must be a whole number from 1 to {MAX_NUMBER}"
     elif limit.concurrency is not None and weight > limit.concurrency:
-        yield f"weight {weight} is more than concurrency {limit.concurrency}, so the job could never start: raise it"
+        yield f"weight {weight} is more than concurrency {limit.concurrency}: raise concurrency, or lower the weight"
     elif limit.rate is not None and weight > limit.burst:
-        yield f"weight {weight} is more than burst {limit.burst}, so the job could never start: raise burst"
+        yield f"weight {weight} is more than burst {limit.burst}: raise burst, or lower the weight"
 
 
 def _is_number(value: object) -> bool:

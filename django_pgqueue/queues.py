@@ -21,9 +21,12 @@ from django.db import DatabaseError, connections, transaction
 
 from . import lifecycle, registry, stats
 from .conf import known_queues
+from .stats.limited_lanes import has_due_limited
 from .validation import unknown_queue
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from .models import JobQuerySet
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -75,10 +78,16 @@ def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
     if not close:
         return ""
     users = "task, waiting or recent job" if of_schedules is None else "task, schedule, waiting job or recent job"
-    due_in = lifecycle.scan_lanes(connection).due_in
-    has_due = any(lane.queue_name == close[0] and seconds <= 0 for lane, seconds in due_in.items())
-    where = ", where due jobs wait" if has_due else ""
+    where = ", where due jobs wait" if _has_due(connection, close[0]) else ""
     return f"no {users} uses the queue {name!r}: did you mean {close[0]!r}{where}?"
+
+
+def _has_due(connection: BaseDatabaseWrapper, name: str) -> bool:
+    """Return whether due jobs wait in a queue that is not paused, with or without a limit."""
+    scan = lifecycle.scan_lanes(connection)
+    if any(lane.queue_name == name and seconds <= 0 for lane, seconds in scan.due_in.items()):
+        return True
+    return name not in scan.paused_queues and has_due_limited(connection, name)
 
 
 def waiting(name: str, database: str) -> JobQuerySet:

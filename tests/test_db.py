@@ -8,10 +8,12 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
+from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection, server, statements
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution import atomic
+from tests import helpers
 from tests.app import tasks
 from tests.helpers import scalar
 
@@ -109,6 +111,41 @@ def test_engine_connection_reads_no_settings(monkeypatch):
         monkeypatch.setattr(statements, "settings", None)
         monkeypatch.setattr(type(engine), "record_statement", None)
         assert statements.execute(engine, "SELECT 1", {}) == [(1,)]
+
+
+def plan_of_completions(engine):
+    """Return the plan that the server has for the prepared statement of this connection."""
+    [[name, count]] = engine.execute(
+        "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE '%:succeed */%'",
+        prepare=False,
+    ).fetchall()
+    nulls = ", ".join(["NULL"] * count)
+    return str(engine.execute(f"EXPLAIN EXECUTE {name} ({nulls})", prepare=False).fetchall())
+
+
+@pytest.mark.parametrize(("slow_seconds", "is_made_anew"), [(60.0, False), (0.0, True)])
+def test_slow_statement_lets_the_server_plan_anew(engine, committing, monkeypatch, slow_seconds, is_made_anew):
+    """A plan from a time of few rows reads a whole table for each completion."""
+    monkeypatch.setattr(engine_connection, "SLOW_SECONDS", 60.0)
+    for _ in range(3):
+        helpers.make_job(engine)
+        engine.execute("VACUUM ANALYZE pgqueue_job, pgqueue_execution", prepare=False)
+        lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
+    helpers.make_jobs(engine, 5000)
+    claimed, *_ = [helpers.claim_all(engine) for _ in range(10)]
+    assert "Join Filter: (mine_1.id = execution_1.id)" in plan_of_completions(engine)
+    monkeypatch.setattr(engine_connection, "SLOW_SECONDS", slow_seconds)
+    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
+    assert ("Index Cond: (id = mine_1.id)" in plan_of_completions(engine)) == is_made_anew
+
+
+def test_slow_statements_make_plans_anew_only_now_and_then(engine, monkeypatch):
+    monkeypatch.setattr(engine_connection, "SLOW_SECONDS", 0.0)
+    executed = []
+    monkeypatch.setattr(engine, "execute", lambda statement, **options: executed.append(statement))
+    for _ in range(3):
+        engine.after_statement("SELECT 1", 1.0)
+    assert executed == ["DISCARD PLANS"]
 
 
 @pytest.fixture

@@ -153,6 +153,7 @@ IN_TRANSACTION = [
     "docs/production/logging.md",
     "docs/production/console.md",
     "docs/production/doctor.md",
+    "docs/production/limits.md",
     "docs/production/monitoring.md",
     "docs/production/pausing_queues.md",
     "docs/production/troubleshooting.md",
@@ -306,7 +307,8 @@ def test_examples_on_tenants_run_for_their_tenant(names):
         run_page("docs/guides/multi_tenancy.md", names)
         names["bill_tenant"].enqueue()
         run_jobs(raising=True)
-    results = Job.objects.order_by("pk").values_list("queue_name", "result")
+    assert Job.objects.get(task_name="shop.tasks.print_invoices").limit_key == "invoices:acme"
+    results = Job.objects.filter(task_name="shop.tasks.bill_tenant").order_by("pk").values_list("queue_name", "result")
     assert list(results) == [("default", "billed acme"), ("tenant.acme", "billed acme"), ("default", "billed public")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -12,6 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, queues
+from django_pgqueue.chunks import chunk_key
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.models import Job, Pause, Schedule
@@ -83,6 +85,24 @@ def test_mistyped_message_says_whether_due_jobs_wait():
     assert mistyped("defualt", "default") == LIKE_DEFAULT
     tasks.noop.enqueue()
     assert mistyped("defualt", "default") == LIKE_DEFAULT.replace("?", ", where due jobs wait?")
+
+
+def insert_ready(**columns):
+    Job.objects.create(task_name=helpers.NOOP, arguments={}, **columns)
+
+
+@pytest.mark.django_db
+def test_mistyped_message_knows_due_jobs_with_limit():
+    where = LIKE_DEFAULT.replace("?", ", where due jobs wait?")
+    for limit_key in ("import:7", chunk_key(helpers.NOOP)):
+        Job.objects.all().delete()
+        insert_ready(limit_key=limit_key, run_after=timezone.now() + timedelta(hours=1))
+        insert_ready(limit_key=limit_key, queue_name="mail")
+        assert mistyped("defualt", "default") == LIKE_DEFAULT, limit_key
+        insert_ready(limit_key=limit_key)
+        assert mistyped("defualt", "default") == where, limit_key
+    control.pause("default")
+    assert mistyped("defualt", "default") == LIKE_DEFAULT
 
 
 @pytest.mark.django_db

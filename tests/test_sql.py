@@ -801,6 +801,9 @@ def call_statements_of_bulk_acts(engine):
         "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "
         "SELECT 'noop', '{}', 'dead', '2001-01-01' FROM generate_series(1, 2) RETURNING id"
     )
+    [of_limit] = helpers.make_jobs(engine, 1)
+    engine.execute("UPDATE pgqueue_job SET limit_key = 'bulk:1' WHERE id = %s", [of_limit])
+    assert bulk_acts.preview(engine, "cancel", bulk_acts.Selection("ready", limit_key="bulk")).chosen == 1
     listed = bulk_acts.Selection(job_ids=tuple(row[0] for row in engine.execute(ended)))
     act_id = bulk_acts.request_act(engine, "retry", listed, previewed_at=at, rate=1.0, stops_on_repeat=True)
     assert [act.audit_id for act in bulk_acts.waiting_acts(engine)] == [act_id]

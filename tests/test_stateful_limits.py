@@ -3,7 +3,8 @@
 A Hypothesis state machine enqueues jobs with keys and weights, claims them, and ends their executions in every way. A
 claim is two steps, so the other session and all other rules can act between the lock of the keys and the claim. The
 model computes which jobs a claim has to return: none that a limit forbids, and every one that a limit admits and for
-which there is room. Nothing here waits: one tick of time is 1000 seconds, in which a token of each rate comes back.
+which there is room. Operators override concurrencies and pause keys between the steps. Nothing here waits: one tick of
+time is 1000 seconds, in which a token of each rate comes back.
 
 CI runs 50 examples. For a long run, use `pytest tests/test_stateful_limits.py --stateful-examples 10000`.
 """
@@ -27,8 +28,8 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import Cursor, ExecutionKey, Released, TransitionStatus
 from django_pgqueue.lifecycle.limits import KeyToClaim
-from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit, name_of
+from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.concurrency.limits import LANE, add, found
 from tests.tools.faults.limits import slots_of
@@ -51,7 +52,11 @@ LIMITS = {
 }
 KEYS = st.lists(st.sampled_from([f"{name}:{value}" for name in LIMITS for value in "ab"]), min_size=1, max_size=3)
 """The keys of one history. With more of them, jobs of one key would rarely meet."""
+CHANGED = ("slots", "both", "fair")
+"""Limits whose concurrency operators override. `fair` has none of its own."""
 WHO = st.sampled_from([0, 1])
+TICKS = st.sampled_from([None, 1, 2, 3])
+"""After how many ticks an override or a pause ends by itself."""
 STATES = "SELECT id, state, attempt FROM pgqueue_job ORDER BY id"
 OPEN = "SELECT limit_key, limit_weight FROM pgqueue_execution WHERE finished_at IS NULL ORDER BY id"
 PRUNED_TICKS = 4
@@ -91,7 +96,8 @@ class Limits(RuleBasedStateMachine):
     def begin(self, keys: list[str]) -> None:
         clock.shift_seconds = 0.0
         helpers.clear_tables(self.engine)
-        self.engine.execute("DELETE FROM pgqueue_limit_state")
+        for table in ("limit_state", "limit_override", "pause"):
+            self.engine.execute(f"DELETE FROM pgqueue_{table}")
         self.now = self.steps = 0
         self.keys = keys
         self.jobs: dict[int, Job] = {}
@@ -102,6 +108,10 @@ class Limits(RuleBasedStateMachine):
         self.holds: dict[str, list[int]] = {}
         self.starts: list[tuple[str, int, int]] = []
         """Key, tick and weight of each start, since the clock last went back."""
+        self.overrides: dict[str, tuple[int, float]] = {}
+        """The concurrency that an operator has set for a limit or a key, and when that ends."""
+        self.changed: set[str] = set()
+        self.pauses: dict[str, float] = {}
         self.locked: list[list[str] | None] = [None, None]
         for place, _ in enumerate(keys):
             self.enqueue(place, 3, 1, 0, 10)
@@ -118,10 +128,21 @@ class Limits(RuleBasedStateMachine):
         limit = LIMITS[name_of(key)]
         if max(self.holds.get(key, ()), default=NEVER) > self.now:
             return 0, 0
-        slots = slots_of(limit)
+        slots = self.slots(key)
         used = sum(min(each.job.weight, slots) for each in self.open.values() if each.job.key == key) if slots else 0
         tokens = limit.burst - self.used(key) if limit.rate else math.inf
         return (slots or math.inf) - used, tokens
+
+    def slots(self, key: str) -> int | None:
+        """Return how much of a key may run at a time now: by the override of the key, of the limit, or by the code."""
+        for name in (key, name_of(key)):
+            concurrency, end = self.overrides.get(name, (0, NEVER))
+            if self.now < end:
+                return concurrency
+        return slots_of(LIMITS[name_of(key)])
+
+    def is_paused(self, key: str) -> bool:
+        return any(self.now < self.pauses.get(name, NEVER) for name in (key, name_of(key)))
 
     def used(self, key: str) -> int:
         """Return how many tokens have not come back. A clock that went back never empties a bucket further."""
@@ -138,7 +159,7 @@ class Limits(RuleBasedStateMachine):
         due.sort(key=lambda job: (job.due, job.order, job.id))
         due = due[: int(min(slots, tokens, max(LIMITS[name_of(key)].share, most)))]
         limit = LIMITS[name_of(key)]
-        used_slots = accumulate(min(job.weight, slots_of(limit) or math.inf) for job in due)
+        used_slots = accumulate(min(job.weight, self.slots(key) or math.inf) for job in due)
         used_tokens = accumulate(min(job.weight, limit.burst) for job in due) if limit.rate else [0] * len(due)
         sums = zip(due, used_slots, used_tokens, strict=True)
         return [job for job, taken, spent in sums if taken <= slots and spent <= tokens]
@@ -205,6 +226,40 @@ class Limits(RuleBasedStateMachine):
         if delay is not None:
             job.due, job.order = self.now + delay, self.steps
 
+    # ------------------------------------------------------------------ operators
+
+    def some_name(self, data: st.DataObject, names: list[str]) -> str | None:
+        """Return one of these keys, or the name of its limit."""
+        choices = sorted({name for key in names for name in (key, name_of(key))})
+        return data.draw(st.sampled_from(choices), label="name") if choices else None
+
+    @rule(data=st.data(), concurrency=st.sampled_from([None, 1, 3]), ticks=TICKS)
+    def override(self, data: st.DataObject, concurrency: int | None, ticks: int | None) -> None:
+        name = self.some_name(data, [key for key in self.keys if name_of(key) in CHANGED])
+        if name is None:
+            return
+        seconds = None if ticks is None else ticks * TICK
+        with self.engine.transaction():
+            lifecycle.limit_overrides.override(self.engine, name, {"concurrency": concurrency}, for_seconds=seconds)
+        self.changed.add(name)
+        self.overrides.pop(name, None)
+        if concurrency is not None:
+            self.overrides[name] = concurrency, math.inf if ticks is None else self.now + ticks
+
+    @rule(data=st.data(), ticks=TICKS)
+    def pause(self, data: st.DataObject, ticks: int | None) -> None:
+        if name := self.some_name(data, self.keys):
+            seconds = None if ticks is None else ticks * TICK
+            lifecycle.pause(self.engine, Pausable.LIMIT, name, for_seconds=seconds)
+            self.pauses[name] = math.inf if ticks is None else self.now + ticks
+
+    @precondition(lambda self: self.pauses)
+    @rule()
+    def resume(self) -> None:
+        for name in self.pauses:
+            lifecycle.resume(self.engine, Pausable.LIMIT, name)
+        self.pauses.clear()
+
     # ------------------------------------------------------------------ claims
 
     @rule(who=WHO)
@@ -231,13 +286,16 @@ class Limits(RuleBasedStateMachine):
             self.lock(who)
             keys = self.locked[who]
         session, self.locked[who] = self.sessions[who], None
+        controls = lifecycle.limit_overrides.controls_of(session, keys or [])
+        assert [controls.pause_of(key) is not None for key in keys or []] == [self.is_paused(key) for key in keys or []]
+        keys = [key for key in keys or [] if not self.is_paused(key)]
         if keys:
             free_slots = max(0, limit - prefetched)
             expected = self.expected(keys, limit, free_slots)
             claim = lifecycle.limits.claim_keys(
                 session,
                 LANE,
-                [KeyToClaim(key, policy_of(LIMITS[name_of(key)]), Cursor()) for key in keys],
+                [KeyToClaim(key, controls.policy_of(key, LIMITS[name_of(key)]), Cursor()) for key in keys],
                 limit=limit,
                 free_slots=free_slots,
                 worker_id=who,
@@ -364,9 +422,12 @@ class Limits(RuleBasedStateMachine):
 
     @invariant()
     def no_key_has_more_open_than_its_limit(self) -> None:
+        """Except those that an operator can lower: what runs then goes on."""
         if hasattr(self, "locked"):
             open_weight: Counter[str] = Counter()
             for key, weight in self.engine.execute(OPEN).fetchall():
+                if not {key, name_of(key)}.isdisjoint(self.changed):
+                    continue
                 open_weight[key] += min(weight, slots_of(LIMITS[name_of(key)]) or weight)
             for key, weight in open_weight.items():
                 assert weight <= (slots_of(LIMITS[name_of(key)]) or math.inf), key

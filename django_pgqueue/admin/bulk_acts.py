@@ -29,7 +29,9 @@ from . import databases
 from .filters import moment_of
 from .formatting import full_date, visible
 
-NAMES: Final = {"state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class"}
+NAMES: Final = {
+    "state": "word", "queue": "queue_name", "task": "task_name", "error": "exception_class", "limit": "limit_key"
+}  # fmt: skip
 """The field of `Selection` for each parameter of a URL that is a text."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until"})
 """The values of a filter that are times."""
@@ -65,8 +67,9 @@ def preview_url(site: AdminSite, action: str, **filters: Any) -> str:
     Args:
         site: The admin site.
         action: "retry", "cancel", "run_now", "move" or "delete".
-        filters: `state`, with any of `queue`, `task`, `error` (the exact path of an exception class; "" for none),
-            `since` and `until` (aware datetimes); or `ids` alone. A filter of None is left out.
+        filters: `state`, with any of `queue`, `task`, `limit` (a limit key or the name of a limit), `error` (the exact
+            path of an exception class; "" for none), `since` and `until` (aware datetimes); or `ids` alone. A filter of
+            None is left out.
     """
     url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
     given = {name: _text(value) for name, value in filters.items() if value is not None}
@@ -117,11 +120,12 @@ def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool
     error = chosen.get("error")
     if error and error != NO_CLASS and "." not in error:
         return None  # the list also finds classes whose path ends with this name
-    if set(chosen) - {"state", "queue", "task", "error", "since", "until", "q", "p", databases.PARAMETER}:
+    if set(chosen) - {*NAMES, "since", "until", "q", "p", databases.PARAMETER}:
         return None
     since, until = (_instant(chosen.get(name), now) for name in ("since", "until"))
     exception_class = None if not error else "" if error == NO_CLASS else error
-    return Selection(word, chosen.get("queue") or None, chosen.get("task") or None, exception_class, since, until)
+    queue_name, task_name, limit_key = (chosen.get(name) or None for name in ("queue", "task", "limit"))
+    return Selection(word, queue_name, task_name, exception_class, since, until, limit_key=limit_key)
 
 
 def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) -> list[tuple[Promise | str, str]]:

@@ -1,4 +1,4 @@
-"""Read the pauses and the overrides of limits and limit keys, and describe them for the pages and their forms.
+"""Read the pauses, overrides and open breakers of limits and limit keys, and describe them for the pages and forms.
 
 `limit_actions` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
 applies to all its keys.
@@ -17,9 +17,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import registry
-from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import name_of
-from django_pgqueue.models import LimitOverride, Pause
+from django_pgqueue.models import LimitOverride, OpenBreaker, Pause
 from django_pgqueue.states import Pausable
 
 from . import databases, shown
@@ -38,7 +38,12 @@ FIELDS: Final[dict[str, Promise | str]] = {
 }
 """The fields of a limit that an override can change."""
 LISTED: Final = 50
-"""Keys of a limit that are listed because they have a pause or an override."""
+"""Keys of a limit that are listed because they have a pause, an override or an open breaker."""
+BREAKER_OPEN: Final = gettext_lazy("The circuit breaker is open. After the pause, one job at a time probes the limit.")
+BREAKER_PROBES: Final = gettext_lazy(
+    "The circuit breaker probes the limit: one job at a time runs. If the job succeeds, the breaker closes and the "
+    "usual limit applies again. If it fails, the breaker pauses the limit again."
+)
 
 
 class Controls(NamedTuple):
@@ -56,6 +61,10 @@ class Controls(NamedTuple):
     """The form of the override; "" if the user may not change limits."""
     policy: KeyPolicy | None
     """The values in force; None if no task of this process declares the limit."""
+    breaker_label: Promise | str
+    """The state of the circuit breaker if it is open; otherwise ""."""
+    breaker: Promise | str
+    """A sentence about it."""
 
 
 def overrides_in_force(alias: str) -> QuerySet[LimitOverride]:
@@ -69,20 +78,34 @@ def pauses_in_force(alias: str) -> QuerySet[Pause]:
 
 
 def controls_of(request: HttpRequest, alias: str, limit_keys: Iterable[str]) -> dict[str, Controls]:
-    """Return the controls of limits and keys. Runs two statements, which read only their rows."""
+    """Return the controls of limits and keys. Runs at most three statements, which read only their rows."""
     keys = list(dict.fromkeys(limit_keys))
     names = {*keys, *map(name_of, keys)}
-    pauses = {row.name: row for row in pauses_in_force(alias).filter(name__in=keys)}
+    pauses = {row.name: row for row in pauses_in_force(alias).filter(name__in=names)}
     overrides = {row.limit_key: row for row in overrides_in_force(alias).filter(limit_key__in=names)}
-    return {key: _controls(request, key, pauses, overrides) for key in keys}
+    opened = open_breakers(alias, keys)
+    return {key: _controls(request, key, pauses, overrides, is_open=key in opened) for key in keys}
+
+
+def open_breakers(alias: str, limit_keys: Iterable[str]) -> set[str]:
+    """Return those of some keys whose circuit breakers are open. Without a breaker in the code, read nothing."""
+    limits = registry.limits()
+    keys = [key for key in limit_keys if (limit := limits.get(name_of(key))) is not None and limit.breaker is not None]
+    found = OpenBreaker.objects.using(alias).filter(limit_key__in=keys)
+    return set(found.values_list("limit_key", flat=True)) if keys else set()
 
 
 def _controls(
-    request: HttpRequest, limit_key: str, pauses: Mapping[str, Pause], overrides: Mapping[str, LimitOverride]
+    request: HttpRequest,
+    limit_key: str,
+    pauses: Mapping[str, Pause],
+    overrides: Mapping[str, LimitOverride],
+    *,
+    is_open: bool,
 ) -> Controls:
     found = address_for(request, "limit_change") if request.user.has_perm(PERMISSION) else ""
     pause = pauses.get(limit_key)
-    override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides)
+    override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
     return Controls(
         limit_key,
         shortened(limit_key),
@@ -92,15 +115,27 @@ def _controls(
         "" if override is None else str(shown.number(override.changed_at)),
         databases.link(request, found, key=limit_key) if found and policy is not None else "",
         policy,
+        *_breaker_words(is_open=is_open, is_paused=pause is not None or name_of(limit_key) in pauses),
     )
 
 
+def _breaker_words(*, is_open: bool, is_paused: bool) -> tuple[Promise | str, Promise | str]:
+    """Return the state of a circuit breaker, and a sentence about it."""
+    if not is_open:
+        return "", ""
+    return (_("breaker open"), BREAKER_OPEN) if is_paused else (_("breaker probing"), BREAKER_PROBES)
+
+
 def changed_keys(alias: str, name: str) -> list[str]:
-    """Return the first keys of a limit that are paused or have an override, in their order."""
+    """Return the first keys of a limit that are paused, or have an override or an open breaker, in their order."""
     first, end = f"{name}:", f"{name};"
     overrides = overrides_in_force(alias).filter(limit_key__gte=first, limit_key__lt=end).order_by("limit_key")
     pauses = pauses_in_force(alias).filter(name__gte=first, name__lt=end).order_by("name")
     found = {*overrides.values_list("limit_key", flat=True)[:LISTED], *pauses.values_list("name", flat=True)[:LISTED]}
+    limit = registry.limits().get(name)
+    if limit is not None and limit.breaker is not None:
+        opened = OpenBreaker.objects.using(alias).filter(limit_key__gte=first, limit_key__lt=end).order_by("limit_key")
+        found.update(opened.values_list("limit_key", flat=True)[:LISTED])
     return sorted(found)[:LISTED]
 
 
@@ -109,10 +144,18 @@ def values_of(override: LimitOverride | None) -> Override:
     return Override() if override is None else Override(*(getattr(override, name) for name in Override._fields))
 
 
-def policy_in_force(limit_key: str, overrides: Mapping[str, LimitOverride]) -> KeyPolicy | None:
-    """Return what holds for a limit or key; None if no task of this process declares the limit."""
+def policy_in_force(
+    limit_key: str, overrides: Mapping[str, LimitOverride], *, is_probing: bool = False
+) -> KeyPolicy | None:
+    """Return what holds for a limit or key; None if no task of this process declares the limit.
+
+    `is_probing`: whether the circuit breaker of the key is open.
+    """
     limit = registry.limits().get(name := name_of(limit_key))
-    return None if limit is None else policy_of(limit, *(values_of(overrides.get(each)) for each in (limit_key, name)))
+    if limit is None:
+        return None
+    given = (values_of(overrides.get(each)) for each in (limit_key, name))
+    return policy_of(limit, PROBING if is_probing else None, *given)
 
 
 def inherited_policy(limit_key: str, overrides: Mapping[str, LimitOverride]) -> KeyPolicy | None:

@@ -9,6 +9,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from django_pgqueue.breakers import Breaker
 from django_pgqueue.limit_policies import KeyPolicy
 from django_pgqueue.limits import Limit
 from django_pgqueue.stats import LimitKeyFigures, LimitWaitReason
@@ -43,12 +44,28 @@ def limit_lines(limit: Limit, policy: KeyPolicy) -> Iterator[str]:
         yield (
             _("at most %(rate)s, and %(burst)s at once") % words if policy.burst > 1 else _("at most %(rate)s") % words
         )
-    if callable(limit.weight):
-        yield _("weighted by %(name)s()") % {"name": visible(getattr(limit.weight, "__name__", "?"))}
-    elif limit.weight != 1:
-        yield _("each job counts %(weight)s times") % {"weight": f"{limit.weight:,}"}
+    if limit.weight != 1:
+        yield _weight_line(limit)
+    if limit.breaker is not None:
+        yield _breaker_line(limit.breaker)
     if policy.share != 1:
         yield ngettext("%(count)s job in a turn", "%(count)s jobs in a turn", policy.share) % {"count": policy.share}
+
+
+def _weight_line(limit: Limit) -> str:
+    if callable(limit.weight):
+        return _("weighted by %(name)s()") % {"name": visible(getattr(limit.weight, "__name__", "?"))}
+    return _("each job counts %(weight)s times") % {"weight": f"{limit.weight:,}"}
+
+
+def _breaker_line(breaker: Breaker) -> str:
+    words = {
+        "pause": seconds_text(breaker.pause),
+        "share": f"{100 * breaker.failures:g}%",
+        "count": f"{breaker.attempts:,}",
+        "span": seconds_text(breaker.seconds),
+    }
+    return _("paused for %(pause)s when %(share)s of at least %(count)s attempts in %(span)s fail") % words
 
 
 def wait_text(key: LimitKeyFigures, policy: KeyPolicy | None) -> str:

@@ -207,20 +207,18 @@ def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
 
 
 def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
-    """Return a link to the preview for the queue, or one for each name of the task.
-
-    Bulk acts have no filter for limits, so a limit has a link to the list of its waiting jobs, where they are selected.
-    """
+    """Return a link to the preview for the queue or the limit, or one for each name of the task."""
     kind, name = _target_of(pause)
-    if kind is Pausable.LIMIT:
-        url = jobs_url(request, name, State.READY)
-        return format_html('<a href="{}">{}</a>', url, _("List waiting jobs"))
-    parameter, names = ("queue", (name,)) if kind is Pausable.QUEUE else ("task", registry.names_of(name))
+    parameter, names = ("task", registry.names_of(name)) if kind is Pausable.TASK else (str(kind), (name,))
     act = {"action": TransitionName.CANCEL, "state": State.READY}
     links = (databases.link(request, preview, **act, **{parameter: each}) for each in names)
     text = _("Cancel waiting…")
     rows = ((link, text, visible(each), text) for link, each in zip(links, names, strict=True))
-    return format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
+    found = format_html_join(", ", '<a href="{}" aria-label="{} {}">{}</a>', rows)
+    if kind is not Pausable.LIMIT:
+        return found
+    url = jobs_url(request, name, State.READY)  # no column counts the jobs of a limit
+    return format_html('<a href="{}">{}</a>, {}', url, _("List waiting jobs"), found)
 
 
 def in_force() -> QuerySet[Pause]:

@@ -61,15 +61,14 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
     try:
         with connection.cursor() as cursor:
-            is_engine = hasattr(connection, "record_statement")
-            record = getattr(connection, "record_statement", None)
-            began = 0.0 if record is None else time.monotonic()
-            if not is_engine and not settings.USE_TZ:
+            after_statement = getattr(connection, "after_statement", None)  # of an engine connection
+            began = time.monotonic()
+            if after_statement is None and not settings.USE_TZ:
                 cursor.adapters.register_loader("timestamptz", _AwareLoader)
             cursor.execute(statement, {**params, "time_shift": time_shift})
             rows = cursor.fetchall() if cursor.description is not None else []
-            if record is not None:
-                record(statement, time.monotonic() - began)
+            if after_statement is not None:
+                after_statement(statement, time.monotonic() - began)
             return rows
     except ProgrammingError as error:
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):

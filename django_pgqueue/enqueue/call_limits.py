@@ -1,7 +1,7 @@
 """The limit of a call: the limit key, the weight and the order of its job.
 
-`Task`, `enqueue_many()`, copies of jobs and schedules call this module. A call is checked before
-anything is written: a job that could never start is refused.
+`Task`, `enqueue_many()`, copies of jobs and schedules call this module. It checks a call before anything is written,
+and refuses an invalid key and a weight that the limit does not admit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Open and close the circuit breakers of limit keys, and count the attempts on which they depend.
 
-The completer of each worker process calls these functions through `worker.completion.breaker_counter`. They protect two
-invariants. A breaker is opened and closed under the lock of its key, so a claim sees either none of it or all of it,
-and only an execution that was claimed after it opened can decide about it. And the pause of an operator stays.
+The completer of each worker process calls these functions through `worker.completion.breaker_counter`. They protect
+three invariants:
+
+- A claim runs either before a breaker opens or closes, or after it: both hold the lock of the key.
+- Only an execution that was claimed after the breaker opened can close it or open it again.
+- The pause of an operator stays as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
 LOCK_TIMEOUT: Final = "50ms"
-"""How long a statement waits for a pause that an operator's transaction has locked. Completions wait meanwhile."""
+"""How long a statement waits for a pause that an operator's transaction has locked. The completer waits meanwhile, and
+writes no completions."""
 COUNTS_PRUNED: Final = 10_000
 """Rows of counts that one call removes at most."""
 
@@ -32,10 +36,11 @@ class Ended(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """The breaker of a key that may have to open, and the highest execution that failed as a probe, or 0."""
+    """The breaker of a key that may have to open."""
 
     breaker: Breaker
     probe_id: int = 0
+    """The highest execution that failed as a probe, or 0."""
 
 
 class Opened(NamedTuple):
@@ -83,9 +88,9 @@ def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> li
 
 
 def close_breakers(connection: Connection, probe_ids: Mapping[str, int]) -> list[str]:
-    """Close the breakers of keys, each of which this execution has probed with success. Return those that were open.
+    """Close the breakers of keys that an execution has probed with success. Return the keys whose breakers were open.
 
-    The caller's transaction must have locked the keys.
+    `probe_ids` has the execution of each key. The caller's transaction must have locked the keys.
     """
     params = {"limit_keys": texts(probe_ids), "probe_ids": numbers(probe_ids.values()), "paused_by": PAUSED_BY}
     return [key for (key,) in execute(connection, sql.breakers.CLOSE_BREAKERS, params)]
@@ -98,7 +103,7 @@ def prune_counts(connection: Connection, limit: int = COUNTS_PRUNED) -> int:
 
 
 def prune_breakers(connection: Connection, older_than_seconds: float) -> None:
-    """Remove open breakers about which nothing was decided for so long: the code has no such breaker any more."""
+    """Remove breakers that opened, or opened again, longer ago than this: the code has no such breaker any more."""
     execute(connection, sql.breakers.PRUNE_OPEN_BREAKERS, {"older_than_seconds": older_than_seconds})
 
 

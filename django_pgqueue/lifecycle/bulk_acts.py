@@ -25,9 +25,9 @@ from django_pgqueue.states import ActOutcome, Seen, State, TransitionName
 
 from . import operator
 from .audit import NAME_LENGTH, end_audit, record_audit
-from .bulk_selection import MOST_IDS as MOST_IDS
+from .bulk_filters import MOST_IDS as MOST_IDS
+from .bulk_filters import Selection as Selection
 from .bulk_selection import Page, read_page
-from .bulk_selection import Selection as Selection
 from .bulk_selection import waiting_jobs as waiting_jobs
 from .execute import execute_with_retry
 

@@ -1,25 +1,26 @@
-"""The filter of a bulk act, and the pages of jobs that it chooses.
+"""The pages of jobs that the filter of a bulk act chooses.
 
-`bulk_acts` and the admin use it. Each page is a range of an index, behind the position where the last one ended.
+`bulk_acts` reads them. Each page is a range of an index, behind the position where the last one ended.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.limits import name_of
 from django_pgqueue.states import FINISHED, State
 
-MOST_IDS: Final = 10_000
-"""Ids in one filter."""
-HIGHEST_ID: Final = 2**63 - 1
+from .bulk_filters import Selection
+from .limits import key_ranges, scan_limited_lanes
+
 HIGHEST_PRIORITY: Final = 32_767
+LOWEST_PRIORITY: Final = -HIGHEST_PRIORITY
 AFTER: Final = ("after_queue", "after_priority", "after_at", "after_id")
 """Parameters of a position among the ready jobs without a limit."""
 AFTER_LIMITED: Final = ("after_queue", "after_priority", "after_key", "after_at", "after_id")
@@ -27,84 +28,7 @@ AFTER_LIMITED: Final = ("after_queue", "after_priority", "after_key", "after_at"
 FIRST_IN_QUEUE: Final = (HIGHEST_PRIORITY, FIRST_INSTANT, 0)
 FIRST_IN_LIMITED_QUEUE: Final = (HIGHEST_PRIORITY, "", FIRST_INSTANT, 0)
 LAST_NAME: Final = "\U0010ffff"
-"""A name behind all names of queues."""
-NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue")
-WORDS: Final = ("ready", "due", "scheduled", "running", *sorted(FINISHED))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The jobs of a bulk act. None does not filter.
-
-    Attributes:
-        word: A state, or "due" or "scheduled" for the ready jobs that are due, or due later.
-        queue_name: The queue.
-        task_name: The task.
-        exception_class: The path of the class that the latest attempt raised; "" if it raised none, as after a crash.
-            Only for jobs in a finished state.
-        since: Jobs from this time on: finished jobs by their end, others by their enqueueing.
-        until: Jobs up to this time.
-        job_ids: Ids of jobs, instead of all the values above.
-        to_queue: Where the jobs are moved.
-    """
-
-    word: str = ""
-    queue_name: str | None = None
-    task_name: str | None = None
-    exception_class: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    job_ids: tuple[int, ...] = ()
-    to_queue: str | None = None
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for values that do not fit together."""
-        others = (self.word or None, self.queue_name, self.task_name, self.exception_class, self.since, self.until)
-        if self.job_ids and any(value is not None for value in others):
-            raise ValueError("Pass either ids of jobs, or a state and filters.")
-        if not self.job_ids and self.word not in WORDS:
-            raise ValueError(f"Invalid state {self.word!r}: use one of {', '.join(WORDS)}.")
-        if len(self.job_ids) > MOST_IDS:
-            raise ValueError(f"Too many ids: {len(self.job_ids):,}. Pass at most {MOST_IDS:,}, or a filter.")
-        if self.exception_class is not None and self.word not in FINISHED:
-            raise ValueError(f"Only finished jobs can be filtered by an exception class, not {self.word} ones.")
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Raise `ValueError` for values that the database cannot compare or that nobody could read later."""
-        if any("\0" in (getattr(self, name) or "") for name in NAMES):
-            raise ValueError("A name contains the character NUL, which no stored name can contain.")
-        for job_id in self.job_ids:
-            if not 0 < job_id <= HIGHEST_ID:
-                raise ValueError(f"Invalid id {job_id}: use the ids of jobs, from 1 to {HIGHEST_ID}.")
-        for at in filter(None, (self.since, self.until)):
-            if at.tzinfo is None:
-                raise ValueError("Pass times with a time zone.")
-            if not FIRST_INSTANT <= at < LAST_INSTANT:
-                raise ValueError(f"Invalid time {at.isoformat()}: use one from 0001-01-03 to 9999-12-28.")
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the values that are not None, as the audit stores them."""
-        given = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
-        if self.exception_class is not None:
-            given["exception_class"] = self.exception_class
-        for name in ("since", "until"):
-            if name in given:
-                given[name] = given[name].isoformat()
-        return given
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Selection:
-        """Return the filter that `as_json()` has described. Raise `ValueError` for anything else."""
-        try:
-            times = {name: datetime.fromisoformat(stored[name]) for name in ("since", "until") if name in stored}
-            return cls(**{**stored, **times, "job_ids": tuple(stored.get("job_ids", ()))})
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"Invalid filter of a bulk act: {error}.") from error
-
-    def only(self, job_ids: Sequence[int]) -> Selection:
-        """Return a filter with these ids and the same target."""
-        return replace(Selection(job_ids=tuple(job_ids)), to_queue=self.to_queue)
+"""A name behind all names of queues, and behind all limit keys."""
 
 
 class Row(NamedTuple):
@@ -183,6 +107,8 @@ def read_page(
         statement, params = sql.bulk_acts.BULK_PAGE_RUNNING, _running(selection, cursor, at)
     else:
         params = {**_ready(selection, at), "audit_id": audit_id, "shown": shown}
+        if selection.limit_key is not None:
+            return _page_of_limit(connection, selection, cursor, params, limit)
         return _ready_page(connection, selection.queue_name or "", cursor, params, limit)
     return _page(_rows(connection, statement, {**params, "limit": limit, "shown": shown}), limit)
 
@@ -218,8 +144,45 @@ def _ready_page(
         return plain
     after = dict(zip(AFTER_LIMITED, cursor, strict=True))
     left = limit - _count(plain)
-    limited = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **after, "limit": left})
+    bounds = {"last_priority": LOWEST_PRIORITY, "end_key": LAST_NAME, "limit": left}
+    limited = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **after, **bounds})
     return _together(plain, _page(limited, left), params["shown"])
+
+
+def _page_of_limit(
+    connection: Connection, selection: Selection, cursor: Sequence[Any] | None, params: dict[str, Any], limit: int
+) -> Page:
+    """Return the next ready jobs of a limit or a key: one range of limit keys in one lane after the other."""
+    page = Page([], is_last=True)
+    for queue_name, priority, first_key, end_key in _ranges_of_limit(connection, selection):
+        start: Sequence[Any] = (queue_name, priority, first_key, FIRST_INSTANT, 0)
+        if cursor is not None:
+            after_queue, after_priority, after_key = cursor[:3]
+            if (queue_name, -priority, end_key) <= (after_queue, -after_priority, after_key):
+                continue
+            if (queue_name, -priority, first_key) <= (after_queue, -after_priority, after_key):
+                start = cursor
+        left = limit - _count(page)
+        bounds = {"last_queue": queue_name, "last_priority": priority, "end_key": end_key, "limit": left}
+        after = dict(zip(AFTER_LIMITED, start, strict=True))
+        rows = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **bounds, **after})
+        page = _together(page, _page(rows, left), params["shown"])
+        if not page.is_last:
+            return page
+    return page
+
+
+def _ranges_of_limit(connection: Connection, selection: Selection) -> list[tuple[str, int, str, str]]:
+    """Return the ranges of limit keys with ready jobs of a limit or a key, in the order of the index."""
+    ranges = [
+        (lane.queue_name, lane.priority, *keys)
+        for lane in scan_limited_lanes(connection).lanes
+        for keys in key_ranges(selection.limit_key or "")
+        if selection.queue_name in (None, lane.queue_name)
+    ]
+    names = ("queue_names", "priorities", "first_keys", "end_keys")
+    params = dict(zip(names, ([*column] for column in zip(*ranges, strict=True)), strict=False))
+    return [tuple(row) for row in execute(connection, sql.bulk_acts.BULK_LIMIT_RANGES, params)] if ranges else []
 
 
 def _together(first: Page, second: Page, shown: int) -> Page:
@@ -261,6 +224,7 @@ def _finished(selection: Selection, cursor: Sequence[Any] | None, at: datetime) 
         "queue_name": selection.queue_name,
         "task_name": selection.task_name,
         "exception_class": selection.exception_class,
+        **_of_limit(selection),
         "after_at": after_at,
         "after_id": after_id,
         "until_at": min(at, selection.until or at),
@@ -284,9 +248,17 @@ def _running(selection: Selection, cursor: Sequence[Any] | None, at: datetime) -
     return {
         "after_worker_id": after_worker_id,
         "after_id": after_id,
+        **_of_limit(selection),
         "queue_name": selection.queue_name,
         "task_name": selection.task_name,
         "since_at": selection.since or FIRST_INSTANT,
         "until_at": min(at, selection.until or at),
         "previewed_at": at,
     }
+
+
+def _of_limit(selection: Selection) -> dict[str, str | None]:
+    """Return the parameters of the limit key, and of the keys of the limit with this name."""
+    name = selection.limit_key
+    is_name = name is not None and name_of(name) == name
+    return {"limit_key": name, "first_key": f"{name}:" if is_name else "", "end_key": f"{name};" if is_name else ""}

@@ -1,8 +1,9 @@
 """Override limits and end holds for operators, and read what a claim must obey.
 
-`django_pgqueue.limit_control` writes in the operator's transaction. It protects one invariant: each change is in the
-audit, because both are written together. Claims call `controls_of()` in their own transactions, after they have locked
-the keys. An override changes no job: claims that begin after it is committed obey it.
+`django_pgqueue.limit_control` calls the functions that write, in the operator's transaction. They protect one
+invariant: each change is in the audit, because both are written together. Claims call `controls_of()` in their own
+transactions, after they have locked the keys. An override changes no job: claims that begin after it is committed obey
+it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class KeyControls(NamedTuple):
     """The keys whose circuit breakers are open: after the pause, one job at a time probes the key."""
 
     def policy_of(self, limit_key: str, limit: Limit) -> KeyPolicy:
-        """Return the policy of a key. Ignore an open breaker that the code has no more."""
+        """Return the policy of a key. Ignore an open breaker if its limit has none in the code any more."""
         is_probing = limit.breaker is not None and limit_key in self.open_breakers
         return policy_of(
             limit, PROBING if is_probing else None, self.overrides.get(limit_key), self.overrides.get(limit.name)

@@ -1,7 +1,8 @@
 """Claim jobs with a limit: find and lock keys, then claim from them what their limits admit.
 
-The worker's fetcher calls these functions, each pair in one transaction. The second statement counts the open
-executions of the keys that the first one has locked, so it must begin after the lock is taken.
+The worker's fetcher calls them in pairs: `find_keys()` or `lock_keys()`, and then `claim_keys()` in the same
+transaction. The second statement counts the open executions of the keys that the first one has locked, so it must begin
+after the lock is taken.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ class FoundKey(NamedTuple):
 
     limit_key: str
     due_seconds: float | None
-    """Seconds until its first job is due, 0 or less if it is due now. None: no ready job is left behind its cursor."""
+    """Seconds until its first job is due, 0 or less if it is due now. None: no ready job comes after its cursor."""
     is_locked: bool | None
     """Whether this session has locked the key. None: no job is due."""
 
 
 class KeyToClaim(NamedTuple):
-    """A locked key, what to admit of it, and where to begin."""
+    """A locked key, the policy that its claim obeys, and where the search and the count begin."""
 
     limit_key: str
     policy: KeyPolicy
     cursor: Cursor
     open_after_id: int = 0
-    """An execution. Those of the key up to it have ended."""
+    """All executions of the key up to this one have ended, so the count of open executions begins after it."""
 
 
 class KeyResult(NamedTuple):
@@ -131,22 +132,25 @@ def lock_keys(connection: Connection, limit_keys: Sequence[str]) -> list[str]:
 
 
 def waiting_jobs(connection: Connection, limit_key: str, *, limit: int) -> Iterator[dict[int, str]]:
-    """Yield the tasks of the ready jobs of a limit key, or of a limit, by job id, `limit` jobs at a time.
-
-    The keys of a limit are its name, and those between "name:" and "name;" in the order of bytes. No key can be between
-    a key and the same with the character after NUL.
-    """
-    ranges = [(limit_key, f"{limit_key}\x01")]
-    if name_of(limit_key) == limit_key:
-        ranges.append((f"{limit_key}:", f"{limit_key};"))
+    """Yield the tasks of the ready jobs of a limit key, or of a limit, by job id, `limit` jobs at a time."""
     for lane in scan_limited_lanes(connection).lanes:
-        for after_key, end_key in ranges:
+        for after_key, end_key in key_ranges(limit_key):
             params = {"queue_name": lane.queue_name, "priority": lane.priority, "end_key": end_key, "limit": limit}
             after: tuple[Any, ...] = (after_key, FIRST_INSTANT, 0)
             while rows := execute(connection, sql.limits.WAITING_OF_KEYS, {**params, **_position(after)}):
                 yield {job_id: task_name for job_id, task_name, *_ in rows}
                 job_id, _, *position = rows[-1]
                 after = (*position, job_id)
+
+
+def key_ranges(limit_key: str) -> list[tuple[str, str]]:
+    """Return the ranges of a limit key, or of all keys of a limit, each with its end, which is not in it.
+
+    The keys of a limit are its name, and those between "name:" and "name;" in the order of bytes. No key can be between
+    a key and the same with the character after NUL.
+    """
+    own = (limit_key, f"{limit_key}\x01")
+    return [own, (f"{limit_key}:", f"{limit_key};")] if name_of(limit_key) == limit_key else [own]
 
 
 def _position(after: tuple[Any, ...]) -> dict[str, Any]:

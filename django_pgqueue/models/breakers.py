@@ -1,4 +1,4 @@
-"""The Django models of circuit breakers: which are open, and the counts of attempts that decide."""
+"""The Django models of circuit breakers: the open breakers, and the counts of attempts from which they open."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from django_pgqueue.db.fields import InstantField, are_instants
 
 
 class OpenBreaker(models.Model):
-    """The circuit breaker of a limit key is open: the key is paused, or one job at a time probes it.
+    """An open circuit breaker of a limit key. Its jobs are paused, or one at a time probes the key.
 
-    The pause itself is a `Pause`. This row stays until a probe succeeds.
+    The pause is a row of `Pause`, which ends first. This row stays until a probe succeeds.
     """
 
     limit_key = models.CharField(_("limit key"), max_length=200, db_collation="C")

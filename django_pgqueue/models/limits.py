@@ -19,7 +19,7 @@ class LimitState(models.Model):
     would walk over all of them.
 
     Each row with `held_until` is a hold, and the longest one counts. Holds are rows of their own, because completions
-    insert them without the lock of the key. Claims, which hold this lock, never replace them.
+    insert them without the lock of the key. Claims, which hold this lock, never replace holds.
     """
 
     id = models.BigAutoField(primary_key=True)

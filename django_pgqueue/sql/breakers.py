@@ -53,7 +53,8 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, true)
 # Index:  pgqueue_breaker_count_key, pgqueue_open_breaker_key, pgqueue_pause_name
 #
 # `probe_ids` are executions that failed, or 0. They open a breaker again only if they were claimed after it opened. The
-# pause of an operator stays as it is. A sequence that is behind `after_execution_id` was restarted.
+# pause of an operator stays as it is. If the sequence is behind `after_execution_id`, it was restarted: then each
+# execution decides, because otherwise the breaker would stay open until the ids have caught up.
 OPEN_BREAKERS: Final = """/* pgqueue:open_breakers */
 WITH given AS (
     SELECT each.limit_key, each.share, each.attempts, each.window_seconds, each.pause_seconds, each.probe_id,
@@ -120,8 +121,9 @@ SELECT limit_key, after_execution_id IS NOT NULL, ended, failed FROM opening
 # Locks:  the rows of the breakers and pauses
 # Index:  pgqueue_open_breaker_key, pgqueue_pause_name, pgqueue_breaker_count_key
 #
-# `probe_ids` are executions. Those that were claimed before the breaker opened decide nothing. The pause of an operator
-# stays. Counts that were added while the breaker opened are removed, because they would count again.
+# `probe_ids` are executions that succeeded. Those that were claimed before the breaker opened decide nothing. The pause
+# of an operator stays. Counts that another process added while the breaker opened are removed, because their attempts
+# must not open it again.
 CLOSE_BREAKERS: Final = """/* pgqueue:close_breakers */
 WITH closing AS MATERIALIZED (
     SELECT given.limit_key

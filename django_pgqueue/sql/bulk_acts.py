@@ -139,6 +139,10 @@ FROM (
               AND finished_at <= %(until_at)s::timestamptz
               AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
               AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+              AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+                  limit_key = %(limit_key)s::varchar
+                  OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+              ))
             ORDER BY finished_at
             FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
         ) AS oldest
@@ -231,6 +235,10 @@ ORDER BY queue_name, -priority, run_after, id
 #
 # Caller: as BULK_PAGE_FINISHED, behind the last job of BULK_PAGE_READY
 # Index:  pgqueue_job_limited, three ranges of it as in BULK_PAGE_READY
+#
+# For a filter by limit key, `end_key`, `last_priority` and `last_queue` end the page with a range of BULK_LIMIT_RANGES.
+# The inner limits are subqueries, whose values the planner does not know. Otherwise it may read and sort all jobs of a
+# range, because it expects few.
 BULK_PAGE_READY_LIMITED: Final = """/* pgqueue:bulk_page_ready_limited */
 SELECT
     id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike,
@@ -262,11 +270,12 @@ FROM (
                   AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
                   AND (limit_key, run_after, id)
                       > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+                  AND limit_key < %(end_key)s
                   AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
                   AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
                   AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
                 ORDER BY limit_key, run_after, id
-                LIMIT %(limit)s::bigint
+                LIMIT (SELECT %(limit)s::bigint)
             )
             UNION ALL
             (
@@ -274,11 +283,12 @@ FROM (
                 FROM pgqueue_job
                 WHERE state = 'ready' AND limit_key IS NOT NULL
                   AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
+                  AND priority >= %(last_priority)s::smallint
                   AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
                   AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
                   AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
                 ORDER BY priority DESC, limit_key, run_after, id
-                LIMIT %(limit)s::bigint
+                LIMIT (SELECT %(limit)s::bigint)
             )
             UNION ALL
             (
@@ -290,7 +300,7 @@ FROM (
                   AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
                   AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
                 ORDER BY queue_name, priority DESC, limit_key, run_after, id
-                LIMIT %(limit)s::bigint
+                LIMIT (SELECT %(limit)s::bigint)
             )
         ) AS lanes
         ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -300,6 +310,27 @@ FROM (
 ) AS numbered
 WHERE place <= %(shown)s::bigint
 ORDER BY queue_name, -priority, limit_key, run_after, id
+"""
+
+# Return those of some ranges of limit keys, each in one lane, that contain ready jobs.
+#
+# Caller: as BULK_PAGE_FINISHED, for a filter by limit key
+# Index:  pgqueue_job_limited, one index search for each range
+BULK_LIMIT_RANGES: Final = """/* pgqueue:bulk_limit_ranges */
+SELECT range.queue_name, range.priority, range.first_key, range.end_key
+FROM unnest(
+    %(queue_names)s::varchar[], %(priorities)s::smallint[], %(first_keys)s::varchar[], %(end_keys)s::varchar[]
+) WITH ORDINALITY AS range (queue_name, priority, first_key, end_key, place)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE state = 'ready' AND limit_key IS NOT NULL
+      AND queue_name = range.queue_name AND priority = range.priority
+      AND limit_key >= range.first_key AND limit_key < range.end_key
+    ORDER BY limit_key, run_after, id
+    LIMIT 1
+) AS first
+ORDER BY range.place
 """
 
 # Return the next running jobs, worker by worker. A job whose attempt began after the preview was not seen running.
@@ -318,6 +349,8 @@ FROM (
             coalesce(
                 (%(queue_name)s::text IS NULL OR job.queue_name = %(queue_name)s::text)
                     AND (%(task_name)s::text IS NULL OR job.task_name = %(task_name)s::text)
+                    AND (%(limit_key)s::varchar IS NULL OR opened.limit_key = %(limit_key)s::varchar
+                         OR opened.limit_key >= %(first_key)s::varchar AND opened.limit_key < %(end_key)s::varchar)
                     AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
                     AND job.cancel_requested_at IS NULL,
                 false
@@ -325,7 +358,7 @@ FROM (
             opened.claimed_at <= %(previewed_at)s::timestamptz AS is_unchanged,
             opened.worker_id, opened.id AS execution_id
         FROM (
-            SELECT id, job_id, worker_id, claimed_at
+            SELECT id, job_id, worker_id, claimed_at, limit_key
             FROM pgqueue_execution
             WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
             ORDER BY worker_id, id

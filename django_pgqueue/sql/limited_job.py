@@ -37,7 +37,8 @@ WITH given AS (
            nullif(%(interval_us)s::bigint, 0) AS interval_us, nullif(%(burst)s::bigint, 0) AS burst
 ),
 used AS MATERIALIZED (
-    SELECT given.*, open.weight AS used_slots, state.id AS state_id, head.id AS head_id, head.state AS head_state,
+    SELECT given.*, CASE WHEN given.concurrency IS NOT NULL THEN open.weight END AS used_slots,
+           state.id AS state_id, head.id AS head_id, head.state AS head_state,
            coalesce(
                ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
            )::bigint AS held_us,
@@ -51,8 +52,8 @@ used AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT coalesce(sum(least(limit_weight, given.concurrency)), 0) AS weight
         FROM pgqueue_execution
-        WHERE limit_key = given.limit_key AND finished_at IS NULL
-    ) AS open ON given.concurrency IS NOT NULL
+        WHERE given.concurrency IS NOT NULL AND limit_key = given.limit_key AND finished_at IS NULL
+    ) AS open ON true
     LEFT JOIN LATERAL (
         SELECT id, full_at
         FROM pgqueue_limit_state
@@ -70,12 +71,13 @@ used AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT id, state
         FROM pgqueue_job
-        WHERE limit_key = given.limit_key
+        WHERE %(is_ordered)s::boolean
+          AND limit_key = given.limit_key
           AND limit_order IS NOT NULL
           AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
         ORDER BY id
         LIMIT 1
-    ) AS head ON %(is_ordered)s::boolean
+    ) AS head ON true
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,

@@ -151,8 +151,9 @@ used AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT coalesce(sum(least(limit_weight, given.concurrency)), 0) AS weight, min(id) AS first_id
         FROM pgqueue_execution
-        WHERE limit_key = given.limit_key AND finished_at IS NULL AND id > given.open_after
-    ) AS open ON given.concurrency IS NOT NULL
+        WHERE given.concurrency IS NOT NULL
+          AND limit_key = given.limit_key AND finished_at IS NULL AND id > given.open_after
+    ) AS open ON true
     LEFT JOIN LATERAL (
         SELECT id, full_at
         FROM pgqueue_limit_state
@@ -170,12 +171,13 @@ used AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT id, state, run_after
         FROM pgqueue_job
-        WHERE limit_key = given.limit_key
+        WHERE given.is_ordered
+          AND limit_key = given.limit_key
           AND limit_order IS NOT NULL
           AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2)
         ORDER BY id
         LIMIT 1
-    ) AS head ON given.is_ordered
+    ) AS head ON true
 ),
 key AS MATERIALIZED (
     SELECT used.*,
@@ -210,7 +212,8 @@ picked AS MATERIALIZED (
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             ORDER BY run_after, id
             LIMIT CASE WHEN key.head_id IS NULL
-                       THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s))
+                       THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s),
+                                  CASE WHEN key.interval_us IS NOT NULL THEN %(free_slots)s END)
                        ELSE 0 END
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS first

@@ -188,6 +188,7 @@ def _figures_of_key(
         values=controls.values_of(state.limit_key),
         override=controls.overrides.get(state.limit_key),
         pause=pause,
+        has_open_breaker=controls.has_open_breaker(state.limit_key),
         running=Count(min(state.running, JOBS_LIMIT), state.running <= JOBS_LIMIT),
         running_weight=state.running_weight,
         running_job_ids=tuple(state.running_job_ids or ()),

@@ -39,7 +39,8 @@ class LimitValues:
     """The values that claims of a limit or of one of its keys obey: those of the code, changed by overrides.
 
     Attributes:
-        concurrency: Maximum jobs of a key that run at a time. None: no maximum. Of an ordered limit it is 1.
+        concurrency: Maximum jobs of a key that run at a time. None: no maximum. Of an ordered limit, and while the
+            circuit breaker is open, it is 1.
         rate: Maximum starts of a key in a period, such as "100/m". None: no maximum.
         burst: How many jobs of a key may start at once.
         share: How many jobs of a key may start in one turn.
@@ -88,8 +89,11 @@ class LimitFigures:
         values: The values that keys without an override obey. None if no task of this process declares the limit.
         override: The override of all its keys. None if there is none.
         pause: The pause of all its keys. None if there is none.
+        has_open_breaker: Whether the limit has no key and its circuit breaker is open. One job at a time runs, after
+            the pause if there is one.
         overridden_keys: Limit keys with an override of their own.
         paused_keys: Limit keys with a pause of their own.
+        open_breakers: Limit keys whose circuit breakers are open.
         running: Open executions of its jobs, including prefetched ones.
         running_weight: The sum of their weights.
         due: Ready jobs that are due, whether the limit admits them or not.
@@ -104,8 +108,10 @@ class LimitFigures:
     values: LimitValues | None = None
     override: OverrideStats | None = None
     pause: PauseStats | None = None
+    has_open_breaker: bool = False
     overridden_keys: Count = NONE
     paused_keys: Count = NONE
+    open_breakers: Count = NONE
     running: Count = NONE
     running_weight: int = 0
     due: Count = NONE
@@ -129,6 +135,7 @@ class LimitKeyFigures:
         values: The values that its claims obey. None if no task of this process declares the limit.
         override: The override of this key alone. None if there is none.
         pause: The pause of the key or of its limit. None if there is none.
+        has_open_breaker: Whether its circuit breaker is open. One job at a time runs, after the pause if there is one.
         running: Open executions of its jobs, including prefetched ones.
         running_weight: The sum of their weights.
         running_job_ids: The first of these jobs, at most 5.
@@ -147,6 +154,7 @@ class LimitKeyFigures:
     values: LimitValues | None = None
     override: OverrideStats | None = None
     pause: PauseStats | None = None
+    has_open_breaker: bool = False
     running: Count = NONE
     running_weight: int = 0
     running_job_ids: tuple[int, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""Read the overrides and the pauses of limits and limit keys, and compute the values that claims obey."""
+"""Read the overrides, pauses and open breakers of limits and limit keys, and compute the values that claims obey."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .answers import PauseStats
 from .limit_answers import LimitValues, OverrideStats
 
 CONTROLS_LIMIT: Final = 1000
-"""Maximum number of overrides, and of pauses, that `limits()` reads."""
+"""Maximum number of overrides, of pauses, and of open breakers that `limits()` reads."""
 
 
 @dataclass(slots=True)
@@ -37,8 +37,12 @@ class Controls:
             return None
         found = (self.overrides.get(each) for each in (limit_key, name))
         overrides = (None if each is None else _as_override(each) for each in found)
-        is_probing = declared.breaker is not None and limit_key in self.open_breakers
-        return policy_of(declared, PROBING if is_probing else None, *overrides)
+        return policy_of(declared, PROBING if self.has_open_breaker(limit_key) else None, *overrides)
+
+    def has_open_breaker(self, limit_key: str) -> bool:
+        """Return whether the circuit breaker of a key is open. Ignore a breaker that the code has no more."""
+        declared = registry.limits().get(name_of(limit_key))
+        return declared is not None and declared.breaker is not None and limit_key in self.open_breakers
 
     def values_of(self, limit_key: str) -> LimitValues | None:
         """Return the values of the policy of a key."""
@@ -61,9 +65,9 @@ class Controls:
 
 
 def read_controls(connection: Connection) -> tuple[Controls, bool]:
-    """Return the overrides and pauses of all limits and keys, and whether these are all."""
+    """Return the overrides, pauses and open breakers of all limits and keys, and whether these are all."""
     found = _read(connection, limit_queries.LIMIT_CONTROLS, {"limit": CONTROLS_LIMIT})
-    return found, max(len(found.overrides), len(found.pauses)) < CONTROLS_LIMIT
+    return found, max(len(found.overrides), len(found.pauses), len(found.open_breakers)) < CONTROLS_LIMIT
 
 
 def controls_of(connection: Connection, limit_keys: Iterable[str]) -> Controls:

@@ -38,6 +38,7 @@ REASONS: Final = {
     LimitWaitReason.TOKEN: Reason.LIMIT_RATE,
 }
 """The reasons of a job that is due. If the limit admits it, the reason lies outside of the limit."""
+PROBING: Final = " Its circuit breaker is open, so one job at a time probes the key."
 
 
 class ReasonOfLimit(NamedTuple):
@@ -69,7 +70,8 @@ def reason_of_limit(connection: Connection, row: Any, controls: Controls) -> Rea
         return ReasonOfLimit(reason, ahead, sentence, {"blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
-        return ReasonOfLimit(reason, ahead, _slots(row, policy, state, ahead), {"running_job_ids": job_ids})
+        probe = PROBING if controls.has_open_breaker(row.limit_key) else ""
+        return ReasonOfLimit(reason, ahead, _slots(row, policy, state, ahead) + probe, {"running_job_ids": job_ids})
     admitted_at = row.seen_at + timedelta(seconds=wait.seconds)
     sentence = _time_of(row, policy, reason, admitted_at, ahead)
     return ReasonOfLimit(reason, ahead, sentence, {"admitted_at": admitted_at})

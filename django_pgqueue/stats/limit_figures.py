@@ -69,6 +69,7 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
     sums, all_named = _read_ready(connection)
     controls, all_controls = read_controls(connection)
     overridden, paused = Counter(map(name_of, controls.overrides)), Counter(map(name_of, controls.pauses))
+    opened = Counter(name_of(key) for key in controls.open_breakers if controls.has_open_breaker(key))
     found = []
     for name in sorted({*declared, *running, *held, *sums, *overridden, *paused}):
         if is_chunk_key(name):
@@ -81,8 +82,10 @@ def limits(database: str | None = None) -> tuple[LimitFigures, ...]:
             values=controls.values_of(name),
             override=controls.overrides.get(name),
             pause=controls.pauses.get(name),
+            has_open_breaker=controls.has_open_breaker(name),
             overridden_keys=Count(overridden[name] - (name in controls.overrides), all_controls),
             paused_keys=Count(paused[name] - (name in controls.pauses), all_controls),
+            open_breakers=Count(opened[name] - controls.has_open_breaker(name), all_controls),
             running=Count(count, all_run),
             running_weight=weight,
             due=Count(ready.due, all_named and not ready.jobs_are_cut),

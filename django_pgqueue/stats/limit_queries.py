@@ -175,11 +175,12 @@ WITH RECURSIVE visited AS (
 SELECT limit_key, held_until > statement_timestamp() + %(time_shift)s::interval FROM visited
 """
 
-# Return the overrides and the pauses in force of all limits and limit keys, those of names before those of keys.
+# Return the overrides, the pauses in force and the open circuit breakers of all limits and limit keys, those of names
+# before those of keys.
 #
-# Cost: reads both tables, which have one row for each limit or key that an operator has changed, up to the limit
+# Cost: reads the three tables, which have one row for each limit or key that is changed, up to the limit
 #
-# A row is an override, or a pause: then its first column is true.
+# A row is an override, or a pause: then its first column is true. The first column of an open breaker is NULL.
 LIMIT_CONTROLS: Final = """/* pgqueue:limit_controls */
 (
     SELECT false, limit_key, concurrency, rate, burst, share, changed_at,
@@ -197,6 +198,13 @@ UNION ALL
     WHERE kind = 'limit'
       AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
     ORDER BY strpos(name, ':') > 0, name
+    LIMIT %(limit)s
+)
+UNION ALL
+(
+    SELECT NULL, limit_key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM pgqueue_open_breaker
+    ORDER BY strpos(limit_key, ':') > 0, limit_key
     LIMIT %(limit)s
 )
 """

@@ -26,12 +26,22 @@ def limited_lanes(connection: Connection) -> list[tuple[str, int]]:
     ]
 
 
+def has_due_limited(connection: Connection, queue_name: str) -> bool:
+    """Return whether a due job with a limit is among the first ready ones of a queue."""
+    lanes = [lane for lane in limited_lanes(connection) if lane[0] == queue_name]
+    return any(due for _, _, _, due, *_ in _count_ready(connection, lanes))
+
+
 def read_ready_limited(connection: Connection) -> list[tuple[Any, ...]]:
     """Return the ready jobs with a limit of each task in each lane, with the columns of `depths.Ready`.
 
     Without such jobs, this runs one statement, which reads an empty index.
     """
-    lanes = limited_lanes(connection)
+    return _count_ready(connection, limited_lanes(connection))
+
+
+def _count_ready(connection: Connection, lanes: list[tuple[str, int]]) -> list[tuple[Any, ...]]:
+    """Return the ready jobs of each task in these lanes. Each lane is counted up to a limit."""
     if not lanes:
         return []
     params = {

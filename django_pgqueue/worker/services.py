@@ -64,14 +64,8 @@ class Services:
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
         reactions = _reactions(Events(self.callbacks.submit), waiters, polls, breakers, counter)
-        self.completer = completer = Completer(
-            link("completer"),
-            reactions,
-            on_unwritten=process_state.set_unwritten,
-            on_recovery=polls.poll_soon,
-            on_written=EndedLimits(lanes.limited, polls).note,
-            breakers=breakers,
-        )
+        ended_limits = EndedLimits(lanes.limited, polls, in_flight)
+        self.completer = completer = self._completer(link("completer"), reactions, ended_limits, breakers)
         self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id, counter)
         self.fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
@@ -100,6 +94,19 @@ class Services:
         """The services in the order in which they start and stop."""
         self.in_order += self._optional(options, polls.waker)
         self.liveness = Liveness(self.in_order, completer, self.callbacks, pool, process_state)
+
+    def _completer(
+        self, link: Link, reactions: Reactions, ended_limits: EndedLimits, breakers: BreakerCounter
+    ) -> Completer:
+        return Completer(
+            link,
+            reactions,
+            on_unwritten=self.process_state.set_unwritten,
+            on_recovery=ended_limits.polls.poll_soon,
+            on_written=ended_limits.note,
+            is_awaited=ended_limits.is_awaited,
+            breakers=breakers,
+        )
 
     def _optional(self, options: Options, waker: NotificationWaker) -> list[Service]:
         """Return the services that the options or the settings can switch off."""

@@ -53,6 +53,8 @@ LAST_LINES_SECONDS: Final = 0.2
 """How long the exit waits for the last log lines, and for the last signal receivers."""
 STOP_SECONDS: Final = 11.0
 """How long the stop may take in total after the grace period. One second later the supervisor kills the process."""
+COMPLETER_SECONDS: Final = 0.5
+"""How long the exit waits for the completer, which writes the last counts of circuit breakers when it ends."""
 EMPTY_SCANS: Final = 2
 """How many claims from the start must find nothing before `--until-empty` concludes that no due job is left."""
 
@@ -250,6 +252,7 @@ class WorkerProcess:
         limit_seconds = HURRIED_EXIT_SECONDS if hurried else EXIT_SECONDS
         receivers = process_events.stop_receivers(process_events.WORKER, self.options.database)
         run_exit_functions(receivers, max(0.1, min(limit_seconds, end_by - time.monotonic())))
+        self.completer.join(max(0.0, min(COMPLETER_SECONDS, end_by - time.monotonic())))
         self.services.last_writes.write_counts()
         self.services.last_writes.unregister()
         self.services.last_writes.release_running()  # last, because other workers may start these jobs afterwards

@@ -312,6 +312,8 @@ def test_select_all_of_a_list_that_is_empty_by_now_changes_nothing(
         ("retry", "state=dead&queue=mail", Selection("dead", "mail")),
         ("cancel", "state=due&task=a", Selection("due", None, "a")),
         ("run_now", "state=ready", Selection("scheduled")),
+        ("cancel", "state=ready&limit=import:7&queue=a", Selection("ready", "a", limit_key="import:7")),
+        ("retry", "state=dead&limit=import", Selection("dead", limit_key="import")),
         ("retry", "state=ready", None),
         ("retry", "state=dead&error=shop.Declined", Selection("dead", None, None, "shop.Declined")),
         ("retry", "state=dead&error=Declined", None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -62,6 +64,14 @@ def test_filter_by_key_combines_with_other_filters(operator: Client, jobs: dict[
 def test_filter_is_shown_with_names_of_limits(operator: Client, make_job: JobMaker) -> None:
     text = operator.get(JOBS, {"limit": "import"}).content.decode()
     assert 'data-filter-title="limit"' in text and '<input type="text" name="limit" value="import"' in text
+
+
+def test_list_by_limit_links_the_bulk_acts_on_its_jobs(operator: Client, jobs: dict[str, Job]) -> None:
+    for state, label, count in (("dead", "Retry", 1), ("ready", "Cancel", 3), ("running", "Cancel", 1)):
+        text = operator.get(JOBS, {"limit": "import", "state": state}).content.decode()
+        [url] = re.findall(rf'href="([^"]*/bulk_preview/[^"]*)"[^>]*>\s*{label}', text)
+        preview = operator.get(unescape(url)).content.decode()
+        assert f"<strong>{count}</strong> job" in preview and "import" in preview, state
 
 
 @pytest.fixture

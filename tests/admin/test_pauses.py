@@ -141,9 +141,12 @@ def test_pause_list_links_the_preview_that_cancels_waiting_jobs(
     make_job(task_name="app.other")
     control.pause("mail")
     control.pause(task=renamed)
+    for limit_key in ("import:7", "import:70", "importer"):
+        make_job(task_name="app.import", limit_key=limit_key)
+    control.pause(limit_key="import:7")
     text = operator.get(LIST).content.decode()
     links = re.findall(r'<a href="([^"]+)" aria-label="Cancel waiting… ([^"]+)">Cancel waiting…<', text)
-    assert sorted(name for _url, name in links) == sorted(["app.former", "mail", renamed.name])
+    assert sorted(name for _url, name in links) == sorted(["app.former", "mail", renamed.name, "import:7"])
     for url, _name in links:
         assert (
             "<strong>1</strong> job meets the filter now." in operator.get(url.replace("&amp;", "&")).content.decode()

@@ -19,6 +19,7 @@ PAGES: Final[dict[str, str]] = {
     "queue": "pgqueue/job/queue/?queue=mail",
     "limits": "pgqueue/job/limits/",
     "limit": "pgqueue/job/limit/?limit=catalogue",
+    "limit, breakers": "pgqueue/job/limit/?limit=carriers",
     "limit, change": "pgqueue/job/limits/change/?key=payments",
     "jobs": "pgqueue/job/",
     "running jobs": "pgqueue/job/?state=running",

@@ -63,6 +63,15 @@ LIMITS: Final = (
         "INSERT INTO pgqueue_limit_override (limit_key, rate, changed_at, changed_by, reason) "
         f"VALUES ('payments', '60/m', {NOW} - interval '1 h', 'ben', 'The provider has reduced our quota.')"
     ),
+    (
+        "INSERT INTO pgqueue_open_breaker (limit_key, opened_at, after_execution_id) "
+        f"SELECT name, {NOW} - interval '4 min', 0 FROM unnest(ARRAY['tax', 'carriers:dhl', 'carriers:ups']) AS name"
+    ),
+    (
+        "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason) "
+        f"VALUES ('limit', 'carriers:ups', {NOW} - interval '1 min', {NOW} + interval '1 day', 'circuit breaker', "
+        "'18 of 30 attempts failed in 60 s')"
+    ),
 )
 SCHEDULES: Final = (
     "INSERT INTO pgqueue_schedule (name, origin, task_name, arguments, expression, next_run_at) "
@@ -203,7 +212,8 @@ def _add_waiting(cursor: Any) -> None:
 
 
 def _add_limited(cursor: Any) -> None:
-    # A dead job blocks the imports of supplier 7. The key of supplier 9 is held.
+    # A dead job blocks the imports of supplier 7. The key of supplier 9 is held. The breakers of the taxes and of two
+    # carriers are open: one carrier is paused, and jobs probe the others.
     def add(limit_key: str, count: int, task: str, order: int | None = None, **columns: Any) -> list[int]:
         ids = add_jobs(cursor, task, "default", count, **columns)
         cursor.execute(LIMITED, {"ids": ids, "limit_key": limit_key, "order": order})
@@ -227,6 +237,11 @@ def _add_limited(cursor: Any) -> None:
     run("tenants:acme", 2, tasks.rebuild_report.name, "3 min")
     for tenant, count in (("acme", 31), ("globex", 12), ("initech", 1)):
         add(f"tenants:{tenant}", count, tasks.rebuild_report.name, run_after=f"{NOW} - n * interval '40 s'")
+    run("carriers:dhl", 1, tasks.book_parcel.name, "20 s")
+    for carrier, count in (("dhl", 25), ("ups", 40), ("dpd", 2)):
+        add(f"carriers:{carrier}", count, tasks.book_parcel.name, run_after=f"{NOW} - n * interval '20 s'")
+    run("tax", 1, tasks.report_tax.name, "5 s")
+    add("tax", 60, tasks.report_tax.name, run_after=f"{NOW} - n * interval '5 s'")
     for statement in LIMITS:
         cursor.execute(statement)
 

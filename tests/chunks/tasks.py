@@ -91,6 +91,21 @@ def talk(chunk: Chunk[int]) -> None:
     logging.getLogger("shop").warning("%d jobs", len(chunk))
 
 
+NO: ValueError = ValueError("no")
+
+
+@task(chunk=10, max_attempts=1)
+def fail_some(chunk: Chunk[str]) -> None:
+    """End single jobs with exceptions, some with the same one. Raise one for the call if the item is "raise"."""
+    for job in chunk:
+        if job.item in ("same", "other"):
+            chunk.fail(job, NO if job.item == "same" else LookupError(job.item))
+        elif job.item in ("retry", "cancel"):
+            chunk.fail(job, ENDINGS[job.item])
+    if "raise" in chunk.items:
+        raise OSError("the call")
+
+
 @task(chunk=10)
 async def on_loop(chunk: Chunk[int]) -> list[int]:
     """A coroutine."""

@@ -146,17 +146,41 @@ def sizes(fetcher):
 
 def test_chunk_takes_one_slot_and_is_not_prefetched(engine, make_fetcher):
     add(engine, 9)
+    helpers.make_jobs(engine, 5, priority=-1)
     fetcher = make_fetcher(capacity=2)
     fetcher._rate.per_second = lambda: 1000.0
     fetcher.tick()
     fetcher.tick()
-    helpers.make_jobs(engine, 5)
-    fetcher.tick()
-    assert sizes(fetcher) == [3, 3]
+    assert sizes(fetcher) == [3, 3]  # and no job that would take the slot of the third chunk
     assert len(fetcher.in_flight.known_before(float("inf"))) == 6
     take(fetcher, 1)
     fetcher.tick()
-    assert sum(sizes(fetcher)) >= 6
+    assert sizes(fetcher) == [3, 3]
+
+
+def test_free_slots_get_their_chunks_in_one_transaction(engine, make_fetcher, monkeypatch):
+    claims, claim_chunk = [], lifecycle.chunks.claim_chunk
+    monkeypatch.setattr(
+        lifecycle.chunks,
+        "claim_chunk",
+        lambda *args, **options: claims.append(claim_chunk(*args, **options)) or claims[-1],
+    )
+    jobs = add(engine, 8)
+    fetcher = make_fetcher(capacity=4)
+    fetcher.tick()
+    assert [ids(each) for each in claims] == [jobs[:3], jobs[3:6], jobs[6:]]  # the last one is not full
+    assert [job.job_id for job in fetcher.pool.submitted] == [jobs[0], jobs[3], jobs[6]]
+    assert helpers.scalar(engine, "SELECT count(DISTINCT xmin::text) FROM pgqueue_execution") == 1
+    assert helpers.scalar(engine, "SELECT count(DISTINCT claimed_at) FROM pgqueue_execution") == 3
+
+
+def test_row_of_a_later_chunk_does_not_divide_the_first(engine, make_fetcher):
+    jobs = add(engine, 6)
+    fetcher = make_fetcher(capacity=2)
+    with helpers.users_trigger(engine, f"OLD.id = {jobs[4]} AND NEW.state = 'running'"):
+        fetcher.tick()
+    assert sizes(fetcher) == [3]
+    assert helpers.state_of(engine, jobs[4]) == "ready"
 
 
 def test_fetcher_serves_chunks_and_plain_jobs_in_turns(engine, make_fetcher):

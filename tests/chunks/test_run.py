@@ -205,6 +205,8 @@ def test_middleware_runs_once_with_the_headers_that_all_jobs_share():
         @contextmanager
         def run(self, context):
             contexts.append((context.job_id, dict(context.headers)))
+            contexts.extend((job.job_id, dict(job.headers)) for job in context.chunk)
+            assert not context.chunk[0].chunk
             yield
 
     middleware.add("chunks", Recorder())
@@ -214,7 +216,8 @@ def test_middleware_runs_once_with_the_headers_that_all_jobs_share():
         run_jobs()
     finally:
         middleware.remove("chunks")
-    assert contexts == [(jobs[0].pk, {"tenant": "a"})]
+    of_jobs = [(job.pk, each) for job, each in zip(jobs, headers, strict=True)]
+    assert contexts == [(jobs[0].pk, {"tenant": "a"}), *of_jobs]
     assert states(jobs) == ["succeeded"] * 3
 
 

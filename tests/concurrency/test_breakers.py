@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from types import MappingProxyType
 
@@ -165,8 +166,9 @@ def test_two_processes_add_up_their_counts(engine, second, process):
     assert opened(engine)
 
 
-def test_two_processes_open_a_breaker_once(engine, second, gates):
+def test_two_processes_open_a_breaker_once(engine, second, gates, monkeypatch):
     """Both have found the threshold. The second one waits for nothing, tries again, and finds it open."""
+    monkeypatch.setattr(lifecycle.breakers, "LOCK_TIMEOUT", "30s")  # the gate is a lock, too
     lifecycle.breakers.add_counts(engine, {"api": Ended(0, 9)})
     processes = [Process(engine), Process(second)]
     for each in processes:
@@ -267,6 +269,19 @@ def test_success_of_the_probe_closes_the_breaker(engine, half_open, caplog):
     assert (open_keys(engine), pause_of(engine, "keyed:a")) == ([], None)
     assert len(half_open.start()) == 8
     assert helpers.rows_of(engine, "pgqueue_breaker_count") == {}
+
+
+def test_end_of_the_probe_waits_for_a_claim_of_its_key(engine, second, half_open, monkeypatch):
+    """The fetcher of the same process often has the lock, and would start the next job at once."""
+    monkeypatch.setattr(module, "PROBE_SECONDS", 10.0)
+    probes = half_open.start()
+    second.execute("BEGIN")
+    lifecycle.limits.lock_keys(second, ["keyed:a"])
+    claim = threading.Timer(0.05, second.execute, ["COMMIT"])
+    claim.start()
+    half_open.end(probes, fails=False)
+    claim.join()
+    assert open_keys(engine) == []
 
 
 def test_failure_of_the_probe_pauses_the_key_again(engine, half_open, monkeypatch):
@@ -475,6 +490,20 @@ def test_completer_writes_counts_when_they_are_due(process, monkeypatch):
     helpers.wait_until(lambda: (completer.tick() <= 0.05, opened(process.connection))[1])
     assert completer.tick() > 1.0
     link.close()
+
+
+def test_completer_writes_counts_that_are_not_due_when_it_stops(engine, process, monkeypatch):
+    monkeypatch.setattr(module, "INTERVAL_SECONDS", 60.0)
+    process.run("api", "f")
+    add(engine, "api", 3)
+    finish(engine, [report(job, fails=True, delay_seconds=None) for job in process.start()], process.reactions)
+    process.counter.write(engine)
+    assert not opened(engine)
+    completer = Completer(Link("default", "completer"), process.reactions, breakers=process.counter)
+    completer.stop()
+    completer.run()
+    completer.link.close()
+    assert pause_of(engine)[1] == "4 of 4 attempts failed in 60 s"
 
 
 def test_counts_survive_a_lost_connection_and_are_added_once(engine, second, process, monkeypatch):

@@ -100,7 +100,8 @@ def test_why_while_a_breaker_is_open_counts_one_slot(monkeypatch):
     probe, waiting = add("api:a", 2)
     claim("api:a", 1)
     OpenBreaker.objects.create(limit_key="api:a", after_execution_id=0)
-    assert_why(waiting, Reason.LIMIT_SLOTS, f"1 of 1 are in use (job {probe})")
+    words = (f"1 of 1 are in use (job {probe})", "Its circuit breaker is open, so one job at a time probes the key.")
+    assert_why(waiting, Reason.LIMIT_SLOTS, *words)
 
 
 def test_why_of_key_that_a_breaker_has_paused_names_no_operator():

@@ -13,7 +13,8 @@ from django.utils import timezone
 from django_pgqueue import Limit, control, queues, stats
 from django_pgqueue.deploys import stored
 from django_pgqueue.job_search import Filters, find
-from django_pgqueue.lifecycle.bulk_selection import Selection, read_page
+from django_pgqueue.lifecycle.bulk_acts import Selection
+from django_pgqueue.lifecycle.bulk_selection import read_page
 from django_pgqueue.models import Job
 from django_pgqueue.stats import limited_lanes
 from django_pgqueue.task import Task
@@ -153,6 +154,23 @@ def test_bulk_act_pages_through_jobs_with_and_without_limit(jobs, size):
         cursor = json.loads(json.dumps(page.rows[-1].position))
     assert found[0] == jobs[5], "jobs without a limit come first"
     assert sorted(found) == sorted([*jobs, other])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+def test_bulk_act_by_limit_pages_through_all_its_lanes(jobs, size):
+    """No job leaves its range here, as it does while a worker executes the act."""
+    others = [LIMITED.using(queue_name=name).enqueue(2).pk for name in ("lists", "other")]
+    lowest = LIMITED.using(queue_name="other", priority=-100).enqueue(2).pk
+    at, cursor, found = timezone.now() + timedelta(seconds=1), None, []
+    while True:
+        selection = Selection("ready", limit_key="customers")
+        page = read_page(connection, selection, cursor, at, states=["ready"], audit_id=1, limit=size, shown=size)
+        found += [row.job_id for row in page.rows if row.is_chosen]
+        assert len(page.rows) <= size
+        if page.is_last:
+            break
+        cursor = json.loads(json.dumps(page.rows[-1].position))
+    assert found == [others[0], jobs[0], jobs[2], jobs[3], jobs[1], jobs[4], others[1], lowest]
 
 
 def test_bulk_act_on_a_queue_leaves_jobs_of_other_queues(jobs):

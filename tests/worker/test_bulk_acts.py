@@ -325,7 +325,7 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     service = Maintenance(link)
     [duty] = [each for each in service.duties if each.name == "bulk acts"]
     looks: list[str] = []
-    monkeypatch.setattr(EngineConnection, "record_statement", lambda self, statement, seconds: looks.append(statement))
+    monkeypatch.setattr(EngineConnection, "record_statement", lambda statement, seconds: looks.append(statement))
     assert duty.function() is False
     assert [look.split()[1] for look in looks] == ["pgqueue:waiting_acts"]
     die(engine, 2)

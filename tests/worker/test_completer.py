@@ -141,6 +141,25 @@ def test_completer_writes_begin_apart_unless_batch_is_full(engine, completer, mo
     helpers.make_job(engine)
     completer.hand_over(report(helpers.claim_one(engine)))
     waits = []
-    monkeypatch.setattr(completer._stopping, "wait", waits.append)
+    monkeypatch.setattr(completer._has_awaited, "wait", waits.append)
     completer.tick()
     assert [seconds <= module.WRITE_INTERVAL_SECONDS for seconds in waits] == [True] * rests
+
+
+def test_completer_awaited_report_is_written_without_the_rest_between_writes(engine, committing, monkeypatch):
+    monkeypatch.setattr(module, "WRITE_INTERVAL_SECONDS", 60.0)
+    link = Link("default", "completer")
+    completer = Completer(link, is_awaited=lambda report: report.claimed.limit_key == "one:a")
+    helpers.make_jobs(engine, 2)
+    first, second = helpers.claim_all(engine)
+    completer.start()
+    try:
+        completer.hand_over(report(first))
+        helpers.wait_until(lambda: helpers.state_of(engine, first.job_id) == "succeeded")
+        completer.hand_over(report(second._replace(limit_key="one:a")))
+        helpers.wait_until(lambda: helpers.state_of(engine, second.job_id) == "succeeded")
+    finally:
+        completer.stop()
+        completer._has_awaited.set()
+        completer.join()
+        link.close()

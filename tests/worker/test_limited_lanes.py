@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.limits import Limit
 from django_pgqueue.worker.claiming.ended_limits import EndedLimits
 from django_pgqueue.worker.completion.completer import Completer
@@ -117,15 +117,52 @@ def test_completer_tells_the_fetcher_which_keys_have_a_free_slot(engine, make_fe
     add(engine, "two:a", 3)
     fetcher = make_fetcher(capacity=4)
     link = Link("default", "completer")
-    completer = Completer(link, on_written=EndedLimits(fetcher.lanes.limited, fetcher.polls).note)
+    ended_limits = EndedLimits(fetcher.lanes.limited, fetcher.polls, fetcher.in_flight)
+    completer = Completer(link, on_written=ended_limits.note)
     fetcher.tick()
     [job, _] = take(fetcher)
+    assert ended_limits.is_awaited(report(job))
+    fetcher.in_flight.waiting[0] = None
+    assert not ended_limits.is_awaited(report(job)), "a prefetched job takes the slot"
+    fetcher.in_flight.waiting.clear()
     fetcher.tick()
     completer.hand_over(report(job))
     completer.tick()
     link.close()
     fetcher.tick()
     assert len(take(fetcher)) == 1
+
+
+def test_freed_keys_are_claimed_from_without_a_scan_one_by_one(engine, make_fetcher, monkeypatch):
+    add(engine, "two:a", 3)
+    add(engine, "two:b", 3)
+    fetcher = make_fetcher()
+    fetcher.tick()
+    jobs = take(fetcher)
+    fetcher.tick()
+    assert len(jobs) == 4
+    monkeypatch.setattr(fetcher.lanes, "_scan", None)
+    finish(engine, jobs[:2])  # of both keys
+    fetcher.lanes.limited.note_ended(["two:a", "two:b"])
+    fetcher.tick()
+    [first] = take(fetcher)
+    fetcher.tick()
+    [second] = take(fetcher)
+    assert {first.limit_key, second.limit_key} == {"two:a", "two:b"}
+
+
+def test_freed_key_of_a_queue_that_was_just_paused_is_left(engine, make_fetcher):
+    add(engine, "two:a", 3)
+    fetcher = make_fetcher()
+    fetcher.tick()
+    jobs = take(fetcher)
+    fetcher.tick()
+    control.pause("default", reason="", by="")
+    fetcher.lanes.scan_again()
+    finish(engine, jobs)
+    fetcher.lanes.limited.note_ended(["two:a"])
+    fetcher.tick()
+    assert not fetcher.pool.submitted
 
 
 def test_slot_freed_by_another_worker_is_used_within_a_second(engine, make_fetcher):

@@ -10,13 +10,16 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle, registry, sql
+from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor
 from django_pgqueue.limits import Limit
-from django_pgqueue.worker.claiming import key_cursors
+from django_pgqueue.worker.claiming import key_cursors, lanes
 from django_pgqueue.worker.claiming.key_cursors import CURSORS, MARGIN, KeyCursors
+from django_pgqueue.worker.claiming.limited_lane import LimitedLane
 from tests import helpers
-from tests.concurrency.limits import add
+from tests.concurrency.limits import add, claim
+from tests.test_sql import nodes
 from tests.worker.test_fetcher import make_fetcher, take
 
 __all__ = ["make_fetcher"]
@@ -51,6 +54,34 @@ def test_rated_key_with_tokens_is_claimed_whenever_slots_are_free(engine, make_f
         jobs = take(fetcher)
         assert len(jobs) == 4
         end(fetcher, engine, jobs)
+
+
+def test_lane_that_only_needs_a_slot_is_not_scanned_again(engine, make_fetcher, monkeypatch):
+    monkeypatch.setattr(lanes, "AGE_LIMIT_SECONDS", 60.0)
+    add(engine, "rate:a", 12)
+    fetcher = make_fetcher(capacity=4)
+    fetcher._rate.per_second = lambda: 100.0  # so that the fetcher also claims while all slots are in use
+    fetcher.tick()
+    monkeypatch.setattr(fetcher.lanes, "_scan", None)
+    fetcher.lanes._scanned_at -= 30.0  # longer ago than the rest between scans
+    jobs = [fetcher.in_flight.start(job.execution_id, 0, wait=False) for job in fetcher.pool.submitted]
+    fetcher.pool.submitted.clear()
+    fetcher.tick()
+    for job in jobs:
+        fetcher.in_flight.end(job.execution_id)
+    end(fetcher, engine, jobs)
+    fetcher.tick()
+    assert len(fetcher.pool.submitted) == 4
+
+
+def test_freed_keys_and_the_circle_take_turns_unless_the_lane_rests():
+    lane = LimitedLane()
+    turns = []
+    for rest_until in (0.0, 0.0, 0.0, float("inf"), float("inf")):
+        lane.rest_until = rest_until
+        lane.freed = {"one:a": None}
+        turns.append(lane.take_freed())
+    assert turns == [["one:a"], [], ["one:a"], ["one:a"], ["one:a"]]
 
 
 def test_rated_key_is_claimed_beside_a_long_plain_queue(engine, make_fetcher):
@@ -115,6 +146,41 @@ def test_cursor_of_a_key_is_its_last_claimed_job(monkeypatch):
     assert cursors.beginning("rate:b") == Cursor()
     monkeypatch.setattr(key_cursors.time, "monotonic", lambda: float("inf"))
     assert cursors.beginning("rate:a") == Cursor(now - MARGIN, 0)  # for jobs that commit late
+
+
+def test_freed_key_keeps_its_cursor_in_a_circle_from_the_start():
+    now, lane = timezone.now(), LimitedLane()
+    lane.cursors.keep([SimpleNamespace(limit_key="one:a", run_after=now, job_id=2)])
+    assert lane.circle.from_start
+    assert lane.cursor_of("one:a", is_freed=True) == Cursor(now, 2)
+    assert lane.cursor_of("one:a", is_freed=False) == Cursor()
+
+
+def test_claim_locks_no_more_jobs_of_a_rated_key_than_slots_are_free(engine, second, committing):
+    add(engine, "rate:a", 20)
+    with engine.transaction():
+        assert len(claim(engine, LIMITS["rate"], "rate:a", count=50, free_slots=3).claimed) == 3
+        locked = "SELECT count(*) FROM (SELECT FROM pgqueue_job FOR NO KEY UPDATE SKIP LOCKED) AS free"
+        assert helpers.scalar(second, locked) == 17
+
+
+@pytest.mark.parametrize(("name", "loops"), [("rate", 0), ("one", 1)])
+def test_claim_counts_executions_only_of_keys_with_a_concurrency(engine, monkeypatch, name, loops):
+    """Dead entries of the index would be read too: 2,000 pages at 1,000 jobs a second under a held snapshot."""
+    add(engine, f"{name}:a", 2)
+    plans = []
+
+    def explain(connection, statement, params):
+        if statement != sql.limits.CLAIM_KEYS:
+            return statements.execute(connection, statement, params)
+        plans.extend(statements.execute(connection, f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", params))
+        return []
+
+    monkeypatch.setattr(lifecycle.limits, "execute", explain)
+    claim(engine, LIMITS[name], f"{name}:a")
+    [[[plan]]] = plans
+    [count] = [node for node in nodes(plan["Plan"]) if node.get("Index Name") == "pgqueue_execution_limited"]
+    assert count["Actual Loops"] == loops
 
 
 def test_cursors_of_the_keys_that_were_claimed_last_are_kept():

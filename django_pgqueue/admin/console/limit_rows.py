@@ -47,6 +47,8 @@ class LimitRow(NamedTuple):
     """How many of its keys are blocked by dead jobs, here and below; "" if none is."""
     paused: str
     changed: str
+    opened: str
+    """How many of its keys have open circuit breakers; "" if none has."""
     controls: Controls
 
 
@@ -97,12 +99,13 @@ def _limit_row(request: HttpRequest, figures: LimitFigures, controls: Controls, 
         blocked="" if blocked is None else str(blocked),
         paused=str(figures.paused_keys) if figures.paused_keys.value else "",
         changed=str(figures.overridden_keys) if figures.overridden_keys.value else "",
+        opened=str(figures.open_breakers) if figures.open_breakers.value else "",
         controls=controls,
     )
 
 
 def key_rows(request: HttpRequest, alias: str, keys: Iterable[LimitKeyFigures]) -> list[KeyRow]:
-    """Return the rows of limit keys. Runs at most three statements."""
+    """Return the rows of limit keys. Runs at most four statements."""
     found = list(keys)
     controls = controls_of(request, alias, [each.limit_key for each in found])
     in_way = blockers(request, alias, [each.blocking_job_id for each in found if each.blocking_job_id is not None])

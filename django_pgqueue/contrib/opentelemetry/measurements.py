@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -42,11 +44,17 @@ class Measurements:
         self._sent.add(1, {"messaging.system": "pgqueue", **operation, **names})
 
     def processed(self, seconds: float, attributes: dict[str, str], error_type: str) -> None:
-        """Count and time an attempt. `error_type` is empty if it has not failed."""
-        if error_type:
-            attributes = {**attributes, "error.type": error_type}
-        self._consumed.add(1, attributes)
-        self._duration.record(seconds, attributes)
+        """Time a call of a task's function. `error_type` is empty if it has not failed."""
+        self._duration.record(seconds, _with_error(attributes, error_type))
+
+    def consumed(self, attributes: dict[str, str], error_types: Iterable[str]) -> None:
+        """Count the attempts of a call, by their errors. An empty type is an attempt that has not failed."""
+        for error_type, count in Counter(error_types).items():
+            self._consumed.add(count, _with_error(attributes, error_type))
+
+
+def _with_error(attributes: dict[str, str], error_type: str) -> dict[str, str]:
+    return {**attributes, "error.type": error_type} if error_type else attributes
 
 
 def flush(**_: Any) -> None:

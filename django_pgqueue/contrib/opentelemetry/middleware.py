@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as telemetry_context
 from opentelemetry import propagate, trace
-from opentelemetry.trace import Link, Span, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
+from django_pgqueue.contrib.chunk_failures import failures_of
 from django_pgqueue.contrib.trace_headers import add_fitting
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
 
@@ -59,20 +60,15 @@ class OpenTelemetryMiddleware:
     @contextmanager
     def run(self, context: TaskContext) -> Iterator[None]:
         """Make the consumer span of an attempt, and measure the attempt."""
-        received = propagate.extract({name: text for name, text in context.headers.items() if isinstance(text, str)})
         attributes = attributes_of("process", context.queue_name, context.task_name)
-        began_at, error_type = time.perf_counter(), ""
-        around, links = self._origin(received)
+        began_at, error_type, types = time.perf_counter(), "", [""]
+        around, links = self._origin(context)
         token = telemetry_context.attach(around)
         try:
             with self._tracer.start_as_current_span(
                 self.span_name("process", context.queue_name, context.task_name),
                 kind=SpanKind.CONSUMER,
-                attributes={
-                    **attributes,
-                    "messaging.message.id": str(context.job_id),
-                    "pgqueue.attempt": context.attempt,
-                },
+                attributes={**attributes, **_attributes_of_jobs(context)},
                 links=links,
                 record_exception=False,
                 set_status_on_exception=False,
@@ -82,10 +78,14 @@ class OpenTelemetryMiddleware:
                 except BaseException as error:
                     error_type = _record(span, error)
                     raise
-                span.set_attribute("pgqueue.outcome", "succeeded")
+                else:
+                    span.set_attribute("pgqueue.outcome", "succeeded")
+                finally:
+                    types = _record_chunk(span, context, error_type)
         finally:
             telemetry_context.detach(token)
             self._measurements.processed(time.perf_counter() - began_at, attributes, error_type)
+            self._measurements.consumed(attributes, types)
 
     def span_name(self, operation: str, queue_name: str, task_name: str) -> str:
         """Return the name of a span: the operation and the queue, by the conventions.
@@ -102,13 +102,19 @@ class OpenTelemetryMiddleware:
         """
         return f"{operation} {queue_name}"
 
-    def _origin(self, received: Context) -> tuple[Context, list[Link]]:
-        """Return the context around the span of an attempt, with the producer's baggage, and the links of the span."""
-        if self.continues_trace:
+    def _origin(self, context: TaskContext) -> tuple[Context, list[Link]]:
+        """Return the context around the span of an attempt, with the producer's baggage, and the links of the span.
+
+        The span of a chunk is linked to the producer spans of all its jobs. It has a parent only if that is the
+        producer span of all of them, and the baggage that all of them share.
+        """
+        received = _received(context.headers)
+        if self.continues_trace and (not context.chunk or _span_in(received).is_valid):
             return received, []
-        producer = trace.get_current_span(received).get_span_context()
-        links = [Link(producer)] if producer.is_valid else []
-        return trace.set_span_in_context(trace.INVALID_SPAN, received), links
+        jobs = context.chunk or (context,)
+        producers = [_span_in(_received(job.headers)) for job in jobs]
+        links = {(each.trace_id, each.span_id): Link(each) for each in producers if each.is_valid}
+        return trace.set_span_in_context(trace.INVALID_SPAN, received), list(links.values())
 
 
 class OneTraceMiddleware(OpenTelemetryMiddleware):
@@ -128,6 +134,21 @@ def attributes_of(operation: str, queue_name: str, task_name: str) -> dict[str, 
     }
 
 
+def _attributes_of_jobs(context: TaskContext) -> dict[str, str | int]:
+    """Return the attributes of the job of an attempt, or the number of the jobs of its chunk."""
+    if len(context.chunk) > 1:
+        return {"messaging.batch.message_count": len(context.chunk)}
+    return {"messaging.message.id": str(context.job_id), "pgqueue.attempt": context.attempt}
+
+
+def _received(headers: Mapping[str, Any]) -> Context:
+    return propagate.extract({name: text for name, text in headers.items() if isinstance(text, str)})
+
+
+def _span_in(received: Context) -> SpanContext:
+    return trace.get_current_span(received).get_span_context()
+
+
 def in_order(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers of a propagator, those of W3C's trace context first and its baggage last."""
     known = {name: headers[name] for name in ORDER if name in headers}
@@ -142,8 +163,33 @@ def _record(span: Span, error: BaseException) -> str:
     span.set_attribute("pgqueue.outcome", outcome)
     if outcome != "failed":
         return ""
-    error_type = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    error_type = _type_of(error)
     span.record_exception(error)
+    _mark_failed(span, error_type)
+    return error_type
+
+
+def _record_chunk(span: Span, context: TaskContext, error_type: str) -> list[str]:
+    """Record the jobs of a chunk that have failed alone, each with its id. Return the type of the error of each job.
+
+    `error_type` is that of the call, with which the other jobs end.
+    """
+    types = dict.fromkeys([job.job_id for job in context.chunk or (context,)], error_type)
+    types |= {job.job_id: "" for job in context.chunk if job.chunk_error() is not None}
+    failures = failures_of(context)
+    for job, error in failures:
+        types[job.job_id] = _type_of(error)
+        span.record_exception(error, {"messaging.message.id": str(job.job_id)})
+    if failures and not error_type:
+        _mark_failed(span, _type_of(failures[0][1]))
+        span.set_attribute("pgqueue.outcome", "partly_failed" if len(failures) < len(context.chunk) else "failed")
+    return list(types.values())
+
+
+def _mark_failed(span: Span, error_type: str) -> None:
     span.set_attribute("error.type", error_type)
     span.set_status(StatusCode.ERROR, error_type)
-    return error_type
+
+
+def _type_of(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -36,6 +36,8 @@ FLUSH_SECONDS: Final = 1.5
 """How long the end of a process waits until Sentry has received its events. The receivers have two seconds."""
 KEPT_LIMIT: Final = 200
 """How many scopes of failed attempts a process keeps. An event without its scope has no user and no breadcrumbs."""
+CHUNK_IDS: Final = 100
+"""How many ids of its jobs the context of a chunk has."""
 REPORTS: Final = ("dead", "failures")
 
 
@@ -80,6 +82,10 @@ class KeptScope(NamedTuple):
     isolation: Scope
     current: Scope
     check_in: monitors.CheckIn | None
+    sent: list[tuple[BaseException, bool]]
+    """Exceptions that were sent, and whether the job was dead. All jobs of a chunk share this list."""
+    ended_call: bool
+    """Whether the exception has ended the whole call, and not one job of a chunk alone."""
 
 
 class SentryReporter:
@@ -109,38 +115,40 @@ class SentryReporter:
             return
         with sentry_sdk.isolation_scope() as scope:
             scope.clear_breadcrumbs()
-            describe(
-                scope,
-                task_name=context.task_name,
-                job_id=context.job_id,
-                database=context.database,
-                execution_id=context.execution_id,
-                queue_name=context.queue_name,
-                attempt=context.attempt,
-            )
-            check_in = monitors.check_in_of(context.headers) if integration.monitor_schedules else None
+            describe_call(scope, context)
+            check_ins = monitors.check_ins_of(context) if integration.monitor_schedules else {}
             began_at = time.monotonic()
-            if check_in is not None:
+            for check_in in check_ins.values():
                 check_in.send("in_progress")
             try:
                 with traces.transaction_of(context):
                     try:
                         yield
-                    except (Snooze, Cancel):
+                    except BaseException as error:
+                        self._keep(context, scope, check_ins, error)
                         raise
-                    except BaseException:
-                        self._keep(context, scope, check_in)
-                        raise
-            except Cancel:
-                if check_in is not None:
-                    check_in.send("error", time.monotonic() - began_at)
+                    self._keep(context, scope, check_ins, None)
+            except BaseException as error:
+                monitors.send_ends(check_ins, context, error, time.monotonic() - began_at)
                 raise
-            if check_in is not None:
-                check_in.send("ok", time.monotonic() - began_at)
+            monitors.send_ends(check_ins, context, None, time.monotonic() - began_at)
 
-    def _keep(self, context: TaskContext, scope: Scope, check_in: monitors.CheckIn | None) -> None:
-        current = sentry_sdk.get_current_scope().fork()  # with the span of the attempt, which ends now
-        self._kept[context.database, context.execution_id] = KeptScope(scope, current, check_in)
+    def _keep(
+        self,
+        context: TaskContext,
+        scope: Scope,
+        check_ins: Mapping[int | None, monitors.CheckIn],
+        raised: BaseException | None,
+    ) -> None:
+        """Keep the scopes of an attempt for the job that has failed, or for each such job of a chunk."""
+        sent: list[tuple[BaseException, bool]] = []
+        for job in context.chunk or (context,):
+            own_error = job.chunk_error()
+            if isinstance(own_error or raised, Snooze | Cancel | None):
+                continue
+            current = sentry_sdk.get_current_scope().fork()  # with the span of the attempt, which ends now
+            kept = KeptScope(scope, current, check_ins.get(job.execution_id), sent, ended_call=own_error is None)
+            self._kept[job.database, job.execution_id] = kept
         while len(self._kept) > KEPT_LIMIT:
             self._kept.popitem(last=False)
 
@@ -151,7 +159,7 @@ class SentryReporter:
         kept = self._kept.pop((about["database"], about["execution_id"]), None)
         integration = active_integration()
         if integration is not None and integration.report == "failures" and not isinstance(exception, Retry):
-            _capture(sender, kept, exception, about)
+            _capture(sender, kept, exception, about, is_dead=False)
 
     def job_dead(self, sender: str, exception: BaseException | None = None, **about: Any) -> None:
         """Send the event of a dead job, and the last check-in of its schedule."""
@@ -159,7 +167,7 @@ class SentryReporter:
         integration = active_integration()
         if integration is None:
             return
-        _capture(sender, kept, exception, about)
+        _capture(sender, kept, exception, about, is_dead=True)
         if integration.monitor_schedules:
             check_in = _stored_check_in(about["database"], about["job_id"]) if kept is None else kept.check_in
             if check_in is not None:
@@ -196,6 +204,25 @@ def _filter(event: Any, hint: dict[str, Any]) -> Any:
     return privacy.without_engine_values(event)
 
 
+def describe_call(scope: Scope, context: TaskContext) -> None:
+    """Describe an attempt as `describe()`, or a chunk of several jobs by the number and the first ids of its jobs."""
+    if len(context.chunk) <= 1:
+        describe(
+            scope,
+            task_name=context.task_name,
+            job_id=context.job_id,
+            database=context.database,
+            execution_id=context.execution_id,
+            queue_name=context.queue_name,
+            attempt=context.attempt,
+        )
+        return
+    about = {"task": context.task_name, "queue": context.queue_name, "jobs": len(context.chunk)}
+    job_ids = [job.job_id for job in context.chunk[:CHUNK_IDS]]
+    scope.set_context("chunk", {**about, "database": context.database, "job_ids": job_ids})
+    _describe_task(scope, context.task_name, about)
+
+
 def describe(
     scope: Scope,
     *,
@@ -207,27 +234,42 @@ def describe(
     attempt: int,
 ) -> None:
     """Set the transaction's name, the tags and the context of an attempt, and hide the values of sensitive tasks."""
-    scope.set_transaction_name(task_name, source="task")
     about = {"job_id": job_id, "task": task_name, "queue": queue_name, "attempt": attempt}
-    for name, value in about.items():
-        scope.set_tag(name, str(value))
     scope.set_context("job", {**about, "execution_id": execution_id, "database": database})
+    _describe_task(scope, task_name, about)
+
+
+def _describe_task(scope: Scope, task_name: str, tags: Mapping[str, Any]) -> None:
+    scope.set_transaction_name(task_name, source="task")
+    for name, value in tags.items():
+        scope.set_tag(name, str(value))
     task = registry.get(task_name)
     if task is not None and task.sensitive:
         scope.add_event_processor(privacy.without_values)
 
 
-def _capture(task_name: str, kept: KeptScope | None, exception: BaseException | None, about: dict[str, Any]) -> None:
+def _capture(
+    task_name: str, kept: KeptScope | None, exception: BaseException | None, about: dict[str, Any], *, is_dead: bool
+) -> None:
     """Send the event of a failure, with the scope of its attempt if this process has it."""
     event, hint = _event_of(task_name, exception, about)
+    named = {name: about[name] for name in ("job_id", "database", "execution_id", "queue_name", "attempt")}
     if kept is not None:
-        with use_isolation_scope(kept.isolation), use_scope(kept.current):
+        if exception is not None:
+            sent = [was_dead for each, was_dead in kept.sent if each is exception]
+            if kept.ended_call and is_dead in sent:
+                return  # the event of the first job has the ids of the others
+            if sent:
+                hint.pop("exc_info", None)  # otherwise Sentry drops the event as a duplicate
+            kept.sent.append((exception, is_dead))
+        scope = kept.isolation.fork()
+        describe(scope, task_name=task_name, **named)
+        with use_isolation_scope(scope), use_scope(kept.current):
             sentry_sdk.capture_event(event, hint=hint)
         return
     with sentry_sdk.isolation_scope() as scope:
         scope.clear_breadcrumbs()
-        names = ("job_id", "database", "execution_id", "queue_name", "attempt")
-        describe(scope, task_name=task_name, **{name: about[name] for name in names})
+        describe(scope, task_name=task_name, **named)
         sentry_sdk.capture_event(event, hint=hint)
 
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from sentry_sdk.crons import capture_checkin
 
+from django_pgqueue.exceptions import Cancel
 from django_pgqueue.schedules import expressions
 
 if TYPE_CHECKING:
     from sentry_sdk.types import MonitorConfig
 
+    from django_pgqueue.context import TaskContext
     from django_pgqueue.lifecycle import Scheduled
 
 HEADER: Final = "sentry-monitor"
@@ -61,6 +63,24 @@ def check_in_of(headers: Mapping[str, Any]) -> CheckIn | None:
         return CheckIn(monitor["slug"], monitor["id"], monitor["config"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def check_ins_of(context: TaskContext) -> dict[int | None, CheckIn]:
+    """Return the check-in of an attempt, or those of the jobs of a chunk, by their executions."""
+    found = {job.execution_id: check_in_of(job.headers) for job in context.chunk or (context,)}
+    return {execution_id: check_in for execution_id, check_in in found.items() if check_in is not None}
+
+
+def send_ends(
+    check_ins: Mapping[int | None, CheckIn], context: TaskContext, raised: BaseException | None, seconds: float
+) -> None:
+    """Send "ok" for each job that has succeeded, and "error" for each that was cancelled. Others may be retried."""
+    if not check_ins:
+        return
+    for job in context.chunk or (context,):
+        error = job.chunk_error() or raised
+        if job.execution_id in check_ins and isinstance(error, Cancel | None):
+            check_ins[job.execution_id].send("ok" if error is None else "error", seconds)
 
 
 def config_of(expression: str, time_zone: str, jitter_seconds: float = 0.0) -> MonitorConfig | None:

@@ -13,6 +13,7 @@ import sentry_sdk
 from sentry_sdk.tracing import Span
 from sentry_sdk.tracing_utils import has_tracing_enabled
 
+from django_pgqueue.contrib.chunk_failures import failures_of
 from django_pgqueue.contrib.trace_headers import add_fitting
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
 
@@ -55,14 +56,18 @@ def transaction_of(context: TaskContext) -> Iterator[None]:
     raised: BaseException | None = None
     with sentry_sdk.start_transaction(transaction) as span:
         span.set_data("messaging.system", "pgqueue")
-        span.set_data("messaging.message.id", str(context.job_id))
         span.set_data("messaging.destination.name", context.queue_name)
-        span.set_data("messaging.message.retry.count", context.attempt - 1)
+        if len(context.chunk) > 1:
+            span.set_data("messaging.batch.message_count", len(context.chunk))
+        else:
+            span.set_data("messaging.message.id", str(context.job_id))
+            span.set_data("messaging.message.retry.count", context.attempt - 1)
         try:
             yield
         except BaseException as error:  # noqa: BLE001 -- it is raised again below, after the transaction
             raised = error
-        span.set_status(_status_of(raised))
+        failures = failures_of(context)
+        span.set_status(_status_of(failures[0][1] if failures and raised is None else raised))
     try:
         if raised is not None:
             raise raised

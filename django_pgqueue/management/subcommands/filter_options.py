@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django_pgqueue import registry
+from django_pgqueue.control_targets import limit_key_problems
 from django_pgqueue.job_search import STATE_OF, WORDS, Filters, Moment
 from django_pgqueue.search_text import as_search_text
 
 from .subcommand import Options, UsageError, database_alias
 from .times import time_of
 
-FILTERS: Final = ("state", "queue", "task", "search", "since", "until", "error")
+FILTERS: Final = ("state", "queue", "task", "limit_key", "search", "since", "until", "error")
 """The options that `add_filters()` adds."""
 
 
@@ -27,6 +28,7 @@ def add_filters(parser: ArgumentParser, words: Sequence[str] = WORDS) -> None:
         parser.add_argument("--state", choices=words, metavar="STATE", help=f"One of {', '.join(words)}.")
     parser.add_argument("--queue", metavar="NAME", help="Jobs in this queue.")
     parser.add_argument("--task", metavar="NAME", help="Jobs of this task, also under its former names.")
+    parser.add_argument("--limit-key", metavar="KEY", help="Jobs with this limit key, or of a limit with this name.")
     parser.add_argument(
         "--search", metavar="NAME=VALUE", help="Jobs with this value of an argument that their task's search names."
     )
@@ -54,6 +56,7 @@ def filters_of(options: Options, *, ids: Sequence[int] = (), words: Sequence[str
         options["error"],
         _search_key(options["search"], [*filter(None, [state]), *words]),
         tuple(dict.fromkeys(ids)),
+        _limit_key(options["limit_key"]),
     )
 
 
@@ -74,6 +77,7 @@ def described(filters: Filters) -> dict[str, Any]:
         "tasks": list(filters.task_names),
         "error": filters.error,
         "search": filters.search and filters.search[0],
+        "limit_key": filters.limit,
         **{name: (moment.at or now - moment.ago).isoformat() for name, moment in moments.items() if moment},
     }
     return {name: value for name, value in found.items() if value}
@@ -88,6 +92,12 @@ def _search_key(typed: str | None, words: Sequence[str]) -> tuple[str, str] | No
     for word in {"due", "paused", "lost"} & set(words):
         raise UsageError(f"--search cannot be combined with --state {word}: use --state {STATE_OF[word]}.")
     return name, as_search_text(value)
+
+
+def _limit_key(typed: str | None) -> str | None:
+    for problem in () if typed is None else limit_key_problems(typed):
+        raise UsageError(f"Invalid --limit-key {typed!r}: {problem}.")
+    return typed
 
 
 def _moment(option: str, text: str | None) -> Moment | None:

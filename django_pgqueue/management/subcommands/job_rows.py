@@ -13,6 +13,7 @@ from typing import Any, Final
 from django.db.models import Subquery
 from django.db.models.functions import Left
 
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.job_search import Pauses, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
 from django_pgqueue.models.operations import database_now
@@ -20,7 +21,7 @@ from django_pgqueue.models.operations import database_now
 ERROR_LIMIT: Final = 200
 """Characters of an error that a list reads."""
 COLUMNS: Final = (
-    *("pk", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts"),
+    *("pk", "task_name", "queue_name", "priority", "limit_key", "state", "attempt", "max_attempts"),
     *("enqueued_at", "run_after", "finished_at", "cancel_requested_at"),
 )
 
@@ -33,6 +34,7 @@ class JobRow:
     task_name: str
     queue_name: str
     priority: int
+    limit_key: str | None
     state: str
     attempt: int
     max_attempts: int
@@ -52,6 +54,11 @@ class JobRow:
         name = self.execution.exception_class.rpartition(".")[2]
         return ": ".join(filter(None, [name, vars(self.execution)["short_error"].strip()]))
 
+    @property
+    def own_limit_key(self) -> str | None:
+        """The limit key of the job; None without one. The key of a chunk is no limit key."""
+        return None if self.limit_key is None or is_chunk_key(self.limit_key) else self.limit_key
+
     def as_json(self) -> dict[str, Any]:
         """Return the job with the documented keys."""
         execution = self.execution
@@ -60,6 +67,7 @@ class JobRow:
             "task": self.task_name,
             "queue": self.queue_name,
             "priority": self.priority,
+            "limit_key": self.own_limit_key,
             "state": self.state,
             "status": self.word,
             "attempt": self.attempt,

@@ -62,13 +62,25 @@ def _values(values: stats.LimitValues | None) -> str:
 
 
 def _changes(figures: Figures) -> Iterator[str]:
-    """Yield what operators have changed: the override and the pause."""
+    """Yield what operators have changed, and what circuit breakers do."""
     if figures.override is not None:
         given = {name: getattr(figures.override, name) for name in ("concurrency", "rate", "burst", "share")}
         values = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
         yield f"override {values}{_note(figures.override)}"
     if figures.pause is not None:
         yield f"{figures.pause.name} paused{_note(figures.pause)}"
+    if figures.has_open_breaker:
+        is_paused = figures.pause is not None
+        yield "circuit breaker open" if is_paused else "circuit breaker probing: one job at a time"
+    if isinstance(figures, stats.LimitFigures):
+        counts = {
+            "overridden": figures.overridden_keys,
+            "paused": figures.paused_keys,
+            "with an open circuit breaker": figures.open_breakers,
+        }
+        for what, count in counts.items():
+            if count.value:
+                yield f"{count} {'key' if count == stats.Count(1) else 'keys'} {what}"
 
 
 def _note(change: stats.OverrideStats | stats.PauseStats) -> str:

@@ -186,6 +186,7 @@ def _facts(row: JobRow, texts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     facts = [
         ("Queue", row.queue_name),
         ("Priority", row.priority),
+        ("Limit key", row.own_limit_key),
         ("Attempt", f"{row.attempt} of {row.max_attempts}"),
         ("Crashes", texts["crashes"] or None),
         ("Runs", "in an isolated process" if texts["isolated"] else None),

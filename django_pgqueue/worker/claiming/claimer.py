@@ -6,7 +6,8 @@ Called by the fetcher, in its thread. A row that no claim can process must not s
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import psycopg
@@ -25,22 +26,11 @@ from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 
 from .chunk_lanes import rule_of
-from .lanes import Lanes
+from .lanes import Lanes, cursor_behind
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
-
-
-def by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one lane of limited jobs."""
-    groups: list[dict[Lane, Cursor]] = []
-    for lane, cursor in cursors.items():
-        if groups and not lane.is_limited and not next(iter(groups[-1])).is_limited:
-            groups[-1][lane] = cursor
-        else:
-            groups.append({lane: cursor})
-    return groups
 
 
 class Claimer:
@@ -57,26 +47,30 @@ class Claimer:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed: list[Claimed] = []
         for lanes in _by_kind(cursors):
-            left, free_slots = room - len(claimed), max(0, self.in_flight.free_slots - len(claimed))
+            left = room - len(claimed)
             if left <= 0:
                 break
             try:
-                claimed += self._claim_from(connection, lanes, left, free_slots)
+                claimed += self._claim_from(connection, lanes, left, self._free_slots(claimed))
             except lifecycle.FAILURES:
                 if not claimed:
                     raise
                 break  # the claimed jobs must run. If the error lasts, the next claim raises it
-            if self._needs_slot(next(iter(lanes)), free_slots):
+            if self._needs_slot(next(iter(lanes)), self._free_slots(claimed)):
                 break  # jobs that are prefetched now would take the next free slot
         self.lanes.move_cursors(claimed)
         return claimed
+
+    def _free_slots(self, claimed: Sequence[Claimed]) -> int:
+        """Return how many slots are free besides those that these jobs take."""
+        return max(0, self.in_flight.free_slots - len(claimed))
 
     def _claim_from(
         self, connection: EngineConnection, lanes: dict[Lane, Cursor], room: int, free_slots: int
     ) -> list[Claimed]:
         [first, *_] = lanes
         if first.chunk_key is not None:  # chunks are not prefetched
-            return self._claim_chunk(connection, first, lanes[first]) if free_slots else []
+            return self._claim_chunks(connection, first, lanes[first], min(room, free_slots))
         if first.is_limited:
             return self._claim_limited(connection, first, room, free_slots)
         return self._claim_plain(connection, lanes, room, free_slots)
@@ -117,18 +111,34 @@ class Claimer:
                 break
         return claimed
 
-    def _claim_chunk(self, connection: EngineConnection, lane: Lane, cursor: Cursor) -> list[Claimed]:
-        """Claim a chunk, which takes one slot. The only element is its first job."""
-        rule = rule_of(lane.chunk_key or "")
+    def _claim_chunks(self, connection: EngineConnection, lane: Lane, cursor: Cursor, slots: int) -> list[Claimed]:
+        """Claim up to `slots` chunks, each for one slot. Return the first job of each."""
         try:
-            claim = lifecycle.chunks.claim_chunk(connection, lane, rule, cursor=cursor, **self._options())
+            return self._claim_due_chunks(connection, lane, cursor, slots)
         except lifecycle.FAILURES as error:
             self._raise_unless_of_row(connection, error)
-            claim = self._claim_alone(connection, lane)
-        if claim.first is None:
-            self.lanes.postpone_chunk(lane, claim.due_seconds)
-            return []
-        return [claim.first]
+        if slots > 1:  # the row can be in a later chunk than the first
+            return self._claim_chunks(connection, lane, cursor, 1)
+        return self._keep_chunks(lane, [self._claim_alone(connection, lane)])
+
+    def _claim_due_chunks(self, connection: EngineConnection, lane: Lane, cursor: Cursor, slots: int) -> list[Claimed]:
+        """Claim up to `slots` chunks in one transaction, because each commit waits for the disk."""
+        rule = rule_of(lane.chunk_key or "")
+        claims: list[ChunkClaim] = []
+        with connection.transaction() if slots > 1 else nullcontext():
+            while len(claims) < slots:
+                claim = lifecycle.chunks.claim_chunk(connection, lane, rule, cursor=cursor, **self._options())
+                claims.append(claim)
+                if claim.first is None or len(claim.first.members) < rule.size:
+                    break
+                cursor = cursor_behind(claim.first)
+        return self._keep_chunks(lane, claims)
+
+    def _keep_chunks(self, lane: Lane, claims: Sequence[ChunkClaim]) -> list[Claimed]:
+        """Return the first job of each claimed chunk. If the last claim found none, note when the next one is due."""
+        if claims and claims[-1].first is None:
+            self.lanes.postpone_chunk(lane, claims[-1].due_seconds)
+        return [claim.first for claim in claims if claim.first is not None]
 
     def _claim_alone(self, connection: EngineConnection, lane: Lane) -> ChunkClaim:
         """Claim the first job of a chunk alone. If its row makes that fail, set the job aside."""

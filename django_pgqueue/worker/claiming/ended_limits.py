@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from django_pgqueue import registry
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.slots.inflight import InFlight
 
 from .limited_lanes import LimitedLanes
 from .poll_requests import PollRequests
@@ -17,9 +18,17 @@ from .poll_requests import PollRequests
 class EndedLimits:
     """Passes the limit keys of ended jobs to the lanes, and wakes the fetcher."""
 
-    def __init__(self, limited: LimitedLanes, polls: PollRequests) -> None:
+    def __init__(self, limited: LimitedLanes, polls: PollRequests, in_flight: InFlight) -> None:
         self.limited = limited
         self.polls = polls
+        self.in_flight = in_flight
+
+    def is_awaited(self, report: Report) -> bool:
+        """Return whether a job of the same key waits for the end of this job, and no prefetched job takes the slot.
+
+        Safe from any thread. While there are prefetched jobs, larger batches of completions are better.
+        """
+        return not self.in_flight.waiting and self.limited.is_busy(report.claimed.limit_key)
 
     def note(self, reports: Sequence[Report]) -> None:
         """Note the jobs of these reports. Costs nothing if no task of this process has a limit."""

@@ -55,7 +55,8 @@ class Lanes:
         self.queue_names = list(queue_names)
         """Claimed strictly in this order. Empty: all queues, by priority, with turns among lanes of one priority."""
         self.last_was_empty = True
-        """Whether the last claim found nothing, or there was nothing to claim."""
+        """Whether the last claim found nothing, or there was nothing to claim. If jobs only wait for a slot of this
+        process, it is as if the claim had found them."""
         self.limited = LimitedLanes()
         """The lanes of jobs with a limit."""
         self.chunks = ChunkLanes()
@@ -108,10 +109,21 @@ class Lanes:
         now = time.monotonic()
         self._due_at[lane] = float("inf") if due_seconds is None else now + max(due_seconds, LOCKED_SECONDS)
 
-    def announced(self) -> dict[Lane, Cursor]:
-        """Note that jobs were announced. Return the lanes to claim one of them from, before the scan."""
-        self.limited.expect_jobs()
-        return self.recent_lanes() if self.last_was_empty else {}
+    def before_scan(self, *, announced: bool) -> dict[Lane, Cursor]:
+        """Return the lanes to claim one job from before the scan, each with its cursor.
+
+        They are the lanes of limit keys that this process has just freed, and after a notification (`announced`) those
+        in which claims last found jobs.
+        """
+        if announced:
+            self.limited.expect_jobs()
+        if not self.last_was_empty:
+            return {}
+        recent = self.recent_lanes() if announced else {}
+        if self._scanned_at == float("-inf"):  # their queues may be paused now
+            return recent
+        freed = [lane for lane in self._due_at if lane.is_limited and self.limited.has_freed(lane)]
+        return dict.fromkeys(freed, Cursor()) | recent
 
     def recent_lanes(self) -> dict[Lane, Cursor]:
         """Return the lanes in which claims last found jobs, the latest first, each with its cursor."""
@@ -153,13 +165,13 @@ class Lanes:
             self._served.pop(lane, None)
             self._served[lane] = self._turn
             if not lane.is_limited:
-                self._set_cursor(lane, _cursor_behind(job))
+                self._set_cursor(lane, cursor_behind(job))
             if lane.is_plain:
                 self._recent.pop(lane, None)
                 self._recent[lane] = None
         for oldest in list(self._recent)[:-RECENT_LANES]:
             del self._recent[oldest]
-        self.last_was_empty = not last
+        self.last_was_empty = not last and not self.limited.need_slots
 
     def pass_by(self, cursors: Mapping[Lane, Cursor], claimed: Sequence[Claimed], *, all_exhausted: bool) -> None:
         """Move the cursors of exhausted lanes up to the last scan: the jobs left there cannot be claimed now.
@@ -238,7 +250,8 @@ class Lanes:
         return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))
 
 
-def _cursor_behind(job: Claimed) -> Cursor:
+def cursor_behind(job: Claimed) -> Cursor:
+    """Return the cursor at which the claim after this one starts: behind a job, or behind the last job of a chunk."""
     last = job if not job.others else job.others[-1]
     return Cursor(last.run_after, last.job_id)
 

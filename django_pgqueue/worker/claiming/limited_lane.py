@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from django_pgqueue.lifecycle import Cursor
-from django_pgqueue.lifecycle.limits import FoundKey
+from django_pgqueue.lifecycle.limits import FoundKey, KeyResult, KeyToClaim
 from django_pgqueue.limits import BEFORE_NAMES
 
 from .key_cursors import KeyCursors
@@ -69,8 +69,12 @@ class LimitedLane:
         self._served_freed = False
 
     def take_freed(self) -> list[str]:
-        """Return freed keys to visit, or nothing if it is the circle's turn. They take turns, so neither starves."""
-        self._served_freed = bool(self.freed) and not self._served_freed
+        """Return freed keys to visit, or nothing if it is the circle's turn. They take turns, so neither starves.
+
+        While the lane rests, the circle has no turn.
+        """
+        is_turn_of_circle = self._served_freed and time.monotonic() >= self.rest_until
+        self._served_freed = bool(self.freed) and not is_turn_of_circle
         keys = list(self.freed)[:KEYS] if self._served_freed else []
         for key in keys:
             del self.freed[key]
@@ -80,9 +84,12 @@ class LimitedLane:
         """Return the cursors for the next search."""
         return {} if self.circle.from_start else self.cursors.last_claimed
 
-    def cursor_of(self, key: str) -> Cursor:
-        """Return where the next claim from a key begins."""
-        return Cursor() if self.circle.from_start else self.cursors.beginning(key)
+    def cursor_of(self, key: str, *, is_freed: bool) -> Cursor:
+        """Return where the next claim from a key begins.
+
+        A freed key has its cursor in every circle: a busy key is visited hundreds of times in the rest of its lane.
+        """
+        return Cursor() if self.circle.from_start and not is_freed else self.cursors.beginning(key)
 
     def note_locked(self, *, is_locked: bool) -> None:
         """Note whether another worker was claiming from a key, so that this process waits before it tries again."""
@@ -123,3 +130,13 @@ class LimitedLane:
             self.rest_until = circle.wait_until if circle.from_start else min(circle.wait_until, self.full_at)
         self.after_key = BEFORE_NAMES
         self.circle = Circle(from_start=not circle.is_fruitful or now >= self.full_at)
+
+
+def left_without_slot(keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) -> list[str]:
+    """Return the keys of which a claim without further slots may have left a job that their limits admit."""
+    not_prefetched = {key.limit_key for key in keys if key.policy.interval_seconds}
+    return [
+        result.limit_key
+        for result in results
+        if result.is_left or (result.may_have_more and result.limit_key in not_prefetched)
+    ]

@@ -34,7 +34,7 @@ from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import FoundKey, KeyClaim, KeyResult, KeyToClaim
 
 from .key_cursors import CURSORS
-from .limited_lane import KEYS, LOCKED_SECONDS, VISITS, LimitedLane
+from .limited_lane import KEYS, LOCKED_SECONDS, VISITS, LimitedLane, left_without_slot
 from .probes import with_probes
 
 BUSY_SECONDS: Final = 0.9
@@ -68,6 +68,16 @@ class LimitedLanes:
     def note_ended(self, limit_keys: Iterable[str]) -> None:
         """Note keys of which jobs have ended in the database. Safe from any thread."""
         self._ended.extend(limit_keys)
+
+    def is_busy(self, limit_key: str | None) -> bool:
+        """Return whether the last claim from a key left it without a free slot. Safe from any thread."""
+        return limit_key in self._busy
+
+    def has_freed(self, lane: Lane) -> bool:
+        """Return whether it is worth visiting a key of the lane now, because a job of it has ended in this process."""
+        self._free_ended()
+        state = self._lanes.get(lane)
+        return state is not None and bool(state.freed) and time.monotonic() >= state.retry_at
 
     def scan(self, connection: EngineConnection) -> list[Lane]:
         """Return the lanes that have ready jobs. Runs no statement if no task of this process has a limit."""
@@ -107,9 +117,14 @@ class LimitedLanes:
         return state is not None and state.needs_slot
 
     @property
+    def need_slots(self) -> bool:
+        """Whether a lane needs a slot of this process (see `needs_slot()`)."""
+        return any(state.needs_slot for state in self._lanes.values())
+
+    @property
     def have_waiting(self) -> bool:
         """Whether due jobs wait for a slot or a token, as far as this process has seen."""
-        return any(state.has_waiting or state.needs_slot for state in self._lanes.values())
+        return self.need_slots or any(state.has_waiting for state in self._lanes.values())
 
     def expect_jobs(self) -> None:
         """Visit resting lanes after the next scans, because a notification says that jobs were enqueued."""
@@ -161,7 +176,7 @@ class LimitedLanes:
                 )
                 locked = [key.limit_key for key in found if key.is_locked]
             controls = self._controls_of(connection, locked)
-            keys = self._to_claim(state, locked, controls)
+            keys = self._to_claim(state, locked, controls, are_freed=bool(freed))
             claim = (
                 lifecycle.limits.claim_keys(connection, lane, keys, limit=limit, free_slots=free_slots, **options)
                 if keys
@@ -169,13 +184,14 @@ class LimitedLanes:
             )
         is_full = len(claim.claimed) >= limit
         has_slots = is_full or len(claim.claimed) < free_slots
-        left = [] if has_slots else _left_without_slot(keys, claim.results)
+        left = [] if has_slots else left_without_slot(keys, claim.results)
         state.needs_slot = bool(left)
         self._learn(lane, state, keys, claim.results, left)
         state.circle.wait(_resumes_at(controls, locked))
         state.cursors.keep(claim.claimed)
         if freed:
-            state.freed |= dict.fromkeys([*left, *(each.limit_key for each in claim.results if each.may_have_more)])
+            more = [each.limit_key for each in claim.results if each.may_have_more or (is_full and each.is_left)]
+            state.freed |= dict.fromkeys([*left, *more])
             state.freed |= dict.fromkeys(set(freed) - set(locked))  # another worker was claiming from them
             state.note_locked(is_locked=len(locked) < len(freed))
         else:
@@ -216,7 +232,9 @@ class LimitedLanes:
             limit_keys = [key for key in limit_keys if limits.name_of(key) in self._breakers]
         return lifecycle.limit_overrides.controls_of(connection, limit_keys) if limit_keys else NO_CONTROLS
 
-    def _to_claim(self, state: LimitedLane, limit_keys: Iterable[str], controls: KeyControls) -> list[KeyToClaim]:
+    def _to_claim(
+        self, state: LimitedLane, limit_keys: Iterable[str], controls: KeyControls, *, are_freed: bool = False
+    ) -> list[KeyToClaim]:
         known, now = registry.limits(), time.monotonic()
         keys = []
         for key in limit_keys:
@@ -226,7 +244,8 @@ class LimitedLanes:
                 open_after_id, seen_at = self._open_after.get(key, (0, now))
                 is_recent = now - seen_at <= COUNT_SECONDS
                 policy = controls.policy_of(key, limit)
-                keys.append(KeyToClaim(key, policy, state.cursor_of(key), open_after_id if is_recent else 0))
+                cursor = state.cursor_of(key, is_freed=are_freed)
+                keys.append(KeyToClaim(key, policy, cursor, open_after_id if is_recent else 0))
         return keys
 
     def _learn(
@@ -265,16 +284,6 @@ class LimitedLanes:
                 state.circle.wait(now + key.due_seconds)
             elif not key.is_locked:
                 state.circle.wait(max(state.retry_at, now + LOCKED_SECONDS))
-
-
-def _left_without_slot(keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) -> list[str]:
-    """Return the keys of which a claim without further slots may have left a job that their limits admit."""
-    not_prefetched = {key.limit_key for key in keys if key.policy.interval_seconds}
-    return [
-        result.limit_key
-        for result in results
-        if result.is_left or (result.may_have_more and result.limit_key in not_prefetched)
-    ]
 
 
 def _resumes_at(controls: KeyControls, limit_keys: Iterable[str]) -> float:

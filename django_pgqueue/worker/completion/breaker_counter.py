@@ -1,9 +1,9 @@
 """Count the ended attempts of limit keys that have a circuit breaker, and open and close these breakers.
 
 The counter is an observer of the transitions (see `reactions`), and successes are passed to it in batches, as to
-`AttemptCounter`. The completer writes the counts on its connection, about once a second. The end of a probe is written
-before the completer reports that the key has a free slot; otherwise another job of the key would start before the probe
-has decided. If no limit has a breaker, each call returns at once.
+`AttemptCounter`. The completer writes the counts on its connection, about once a second and when the process stops. It
+writes the end of a probe before it reports that the key has a free slot. Otherwise another job of the key would start
+before the probe has decided. If no limit has a breaker, each call returns at once.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ INTERVAL_SECONDS: Final = 1.0
 """How often a process writes its counts. If it is killed, the counts since then are lost."""
 RETRY_SECONDS: Final = 0.02
 """When to try again if another session is just claiming jobs of the key."""
+PROBE_SECONDS: Final = 0.02
+"""How long `write()` waits for the lock of a key whose probe has ended. Usually the claim of this process's own fetcher
+has it, for a few ms. Without the wait, the fetcher would start the next job before the probe has decided."""
+PROBE_PAUSE_SECONDS: Final = 0.002
 LOCKED_SECONDS: Final = 1.0
 """When to try again if an operator's transaction has locked the pause of the key."""
 FAILURES: Final = frozenset({Ending.FAILED, Ending.CRASHED})
@@ -43,7 +47,8 @@ class BreakerCounter:
     """The counts of one process since it last wrote them.
 
     Args:
-        wake: Called if an attempt of another process has ended, which the completer does not know.
+        wake: Called when an attempt of another process was counted, to wake the completer. It does not write that
+            attempt's end, so otherwise it would sleep on.
     """
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
@@ -77,7 +82,7 @@ class BreakerCounter:
         breaker = breaker_of(limit_key)
         if breaker is None or not breaker.counts(transition.exception, transition.exception_class):
             return
-        # The claims of crashed executions are unknown here. The database ignores those that were not a probe.
+        # Whether a crashed execution was a probe is unknown here. The database ignores the ids of others.
         is_probe = attempt is None or attempt.claimed.is_probe
         execution_id = transition.details["execution_id"]
         self._add(limit_key, Ended(failed=1, failed_probe_id=execution_id if is_probe else 0))
@@ -95,7 +100,7 @@ class BreakerCounter:
                 self._add(claimed.limit_key, Ended(succeeded=1, succeeded_probe_id=probe_id))
 
     def _add(self, limit_key: str, more: Ended) -> None:
-        is_probe = more.failed_probe_id or more.succeeded_probe_id
+        is_probe = _has_probe(more)
         with self._lock:
             known = self._ended.get(limit_key)
             self._ended[limit_key] = _sum(known, more)
@@ -126,6 +131,13 @@ class BreakerCounter:
                 extra=event("breaker_counts_refused", count=len(ended)),
             )
 
+    def write_last(self, connection: EngineConnection) -> None:
+        """Write the counts before the process ends, due or not. If a key is locked, nothing is decided about it."""
+        with self._lock:
+            if self:
+                self._due_at = 0.0
+        self.write(connection)
+
     def _write(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> None:
         if ended:
             try:
@@ -136,13 +148,21 @@ class BreakerCounter:
                 raise
         self._undecided = {key: _sum(self._undecided.get(key), ended.get(key)) for key in {*self._undecided, *ended}}
         try:
-            left, retry_seconds = self._decide(connection, self._undecided), RETRY_SECONDS
+            left, retry_seconds = self._decide_probes(connection, self._undecided), RETRY_SECONDS
         except psycopg.errors.LockNotAvailable:
             left, retry_seconds = set(self._undecided), LOCKED_SECONDS
         self._undecided = {key: self._undecided[key] for key in left}
         if left:
             with self._lock:
                 self._due_at = min(self._due_at, time.monotonic() + retry_seconds)
+
+    def _decide_probes(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
+        """Call `_decide()`, and repeat it for a moment while the keys of probes are locked."""
+        left, deadline = self._decide(connection, ended), time.monotonic() + PROBE_SECONDS
+        while any(_has_probe(ended[key]) for key in left) and time.monotonic() < deadline:
+            time.sleep(PROBE_PAUSE_SECONDS)
+            left = self._decide(connection, _only(ended, left))
+        return left
 
     def _decide(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
         """Open and close the breakers of these keys. Return the keys that another session had locked.
@@ -183,6 +203,10 @@ Value = TypeVar("Value")
 
 def _only(given: Mapping[str, Value], keys: Container[str]) -> dict[str, Value]:
     return {key: value for key, value in given.items() if key in keys}
+
+
+def _has_probe(ended: Ended) -> bool:
+    return bool(ended.failed_probe_id or ended.succeeded_probe_id)
 
 
 def _sum(one: Ended | None, other: Ended | None) -> Ended:

@@ -9,6 +9,7 @@ a worker that cannot write would count as lost and run again.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,7 @@ ALWAYS_BUFFERED: Final = 64
 BEHIND_SECONDS: Final = 1.0
 """If a report waits and nothing is written for this long, no more jobs are claimed."""
 WRITE_INTERVAL_SECONDS: Final = 0.005
-"""Minimum time between the starts of two writes, unless a full batch is queued."""
+"""Minimum time between the starts of two writes, unless a full batch or an awaited report is queued."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
 
 
@@ -56,6 +57,7 @@ class Completer(Service):
         on_unwritten: Callable[[Iterable[int]], None] = lambda execution_ids: None,
         on_recovery: Callable[[], None] = lambda: None,
         on_written: Callable[[Sequence[Report]], None] = lambda reports: None,
+        is_awaited: Callable[[Report], bool] = lambda report: False,
         breakers: BreakerCounter | None = None,
     ) -> None:
         """Create the service.
@@ -66,12 +68,16 @@ class Completer(Service):
             on_unwritten: Called with the executions whose reports the database refuses, when these change.
             on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
             on_written: Called with the reports of each batch that was written.
+            is_awaited: Whether a free slot of this process waits for the end of this job. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
         """
         super().__init__("completer")
         self.link = link
         self._on_recovery = on_recovery
         self._on_written = on_written
+        self._is_awaited = is_awaited
+        self._has_awaited = threading.Event()
+        """Set if an awaited report is queued: the next write begins at once."""
         self._breakers = breakers if breakers is not None else BreakerCounter()
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
@@ -90,6 +96,8 @@ class Completer(Service):
     def hand_over(self, report: Report) -> None:
         """Take responsibility for writing a report."""
         self.pending.append(report)
+        if report.claimed.limit_key is not None and self._is_awaited(report):
+            self._has_awaited.set()
         self.wake()
 
     @property
@@ -140,6 +148,7 @@ class Completer(Service):
 
     def tick(self) -> float:
         """Write a batch of queued reports. The first round only connects, before any job is claimed."""
+        self._has_awaited.clear()
         self._writing += self.unwritten.take_due()
         is_whole = self._fill_batch()
         if self._failing_since is not None and not self._writing:
@@ -168,8 +177,14 @@ class Completer(Service):
         health_memory.finished = self.finished
         self.pending.extend(locked)
         if not is_whole:
-            self._stopping.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
+            self._has_awaited.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
+
+    def at_end(self) -> None:
+        """Write the counts of circuit breakers that are not due yet. The process waits for this before it exits."""
+        if self._breakers:
+            with self.link.use() as connection:
+                self._breakers.write_last(connection)
 
     def _write_due(self) -> None:
         """Write progress and the counts of circuit breakers, if they are due."""

@@ -10,10 +10,11 @@ report. The others run without it.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -99,33 +100,43 @@ class ChunkAttempt(Attempt):
         for job in self.claimed.members:
             if job.execution_id not in self.left_out:
                 try:
-                    args, kwargs = decode_arguments(job.arguments)
-                    self.calls[job.execution_id] = (args, kwargs), decode_headers(job.headers)
+                    self.calls[job.execution_id] = self._decoded(job)
                 except ValueError as error:
                     self.left_out[job.execution_id] = DoesNotFit(str(error))
-                else:
-                    if not return_value.binds(self.task, args, kwargs):
-                        reason = f"the job's arguments do not fit {self.task.name}(), which takes one argument"
-                        self.left_out[job.execution_id] = DoesNotFit(reason)
-        if middleware.chain().run:
+        if self.calls and middleware.chain().run:
             self.context = self._context()
+
+    def _decoded(self, job: Claimed) -> tuple[CallArguments, dict[str, Any]]:
+        """Return the arguments and the headers of a job. Raise `ValueError` if it does not fit."""
+        args, kwargs = decode_arguments(job.arguments)
+        is_plain = len(args) == 1 and not kwargs  # the usual call, without the 3 µs of a signature
+        if not is_plain and not return_value.binds(self.task, args, kwargs):
+            raise ValueError(f"the job's arguments do not fit {self.task.name}(), which takes one argument")
+        return (args, kwargs), decode_headers(job.headers)
 
     def _context(self) -> TaskContext:
         """Return the context that middleware gets: that of the first job, with the headers that all jobs share."""
-        first, *others = [headers for _, headers in self.calls.values()] or [{}]
-        shared = {name: value for name, value in first.items() if all(_has(each, name, value) for each in others)}
-        return TaskContext(
-            job_id=self.claimed.job_id,
-            execution_id=self.claimed.execution_id,
-            attempt=self.claimed.attempt,
-            max_attempts=self.claimed.max_attempts,
-            queue_name=self.claimed.queue_name,
-            database=self.alias,
-            asked_to_cancel=self._was_asked,
-            task_name=self.task.name,
-            headers=shared,
-            _notes=self,
-        )
+        lost = threading.Event()
+        contexts = [
+            TaskContext(
+                job_id=job.job_id,
+                execution_id=job.execution_id,
+                attempt=job.attempt,
+                max_attempts=job.max_attempts,
+                queue_name=job.queue_name,
+                database=self.alias,
+                lost=lost,
+                asked_to_cancel=partial(self._is_asked, job.execution_id),
+                task_name=self.task.name,
+                headers=self.calls[job.execution_id][1],
+                error_in_chunk=partial(self._own_error, job.execution_id),
+            )
+            for job in self.claimed.members
+            if job.execution_id in self.calls
+        ]
+        first, *others = contexts
+        in_all = [item for item in first.headers.items() if all(_has(each.headers, *item) for each in others)]
+        return replace(first, headers=dict(in_all), asked_to_cancel=self._was_asked, chunk=tuple(contexts))
 
     def _publish_start(self) -> None:
         if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
@@ -187,7 +198,7 @@ class ChunkAttempt(Attempt):
 
     def _succeeded(self, value: Any) -> Report:
         """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job."""
-        finished_at = time.monotonic()
+        finished_at, ending = time.monotonic(), self._success_ending
         results = dict(zip(self.jobs, results_of(self.chunk, value), strict=True))
 
         def success_of(job: Claimed) -> Report:
@@ -195,7 +206,7 @@ class ChunkAttempt(Attempt):
                 result = return_value.encoded(self.task, results[job.execution_id])
             except ResultNotStored as error:
                 return self._failure_of(job, error)
-            return Report(job, self._success_ending, self.started_at, finished_at, self.task, result)
+            return Report(job, ending, self.started_at, finished_at, self.task, result)
 
         return self._reports(success_of)
 
@@ -207,12 +218,16 @@ class ChunkAttempt(Attempt):
         """Return the reports of all jobs: by the errors of single jobs, and by `of_others` for the others."""
 
         def report_of_job(job: Claimed) -> Report:
-            own_error = self.left_out.get(job.execution_id)
-            if own_error is None and job.execution_id in self.jobs:
-                own_error = self.chunk.error_of(self.jobs[job.execution_id])
+            own_error = self._own_error(job.execution_id)
             return of_others(job) if own_error is None else self._failure_of(job, own_error)
 
         return for_each_job(self.claimed, report_of_job)
+
+    def _own_error(self, execution_id: int) -> BaseException | None:
+        """Return the exception that ends a job alone: why it was left out, or that of `chunk.fail()`."""
+        if execution_id in self.jobs:
+            return self.chunk.error_of(self.jobs[execution_id])
+        return self.left_out.get(execution_id)
 
     def _failure_of(self, job: Claimed, error: BaseException, *, ended_call: bool = False) -> Report:
         """Return the report of a job that ended with an exception of its own, or with that of the call."""

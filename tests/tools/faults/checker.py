@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from django_pgqueue.breakers import PAUSED_BY
 from tests.tools.faults import invariants_asked as asked
+from tests.tools.faults import invariants_breakers as breakers
+from tests.tools.faults import invariants_chunks as chunks
 from tests.tools.faults import invariants_limits as limits
 from tests.tools.faults import invariants_rows as rows
 from tests.tools.faults import invariants_seen as seen
@@ -45,6 +48,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     limits.in_order,
     limits.nothing_held,
     no_key_starves,
+    breakers.nothing_while_open,
+    breakers.one_probe,
+    breakers.with_reason,
+    chunks.jobs_of_a_call,
+    chunks.all_or_nothing,
+    chunks.claimed_together,
 )
 
 
@@ -66,10 +75,16 @@ def summary(history: History) -> dict[str, Any]:
         "executions": dict(ends),
         "overlaps": len(seen.overlaps(history)),
         "ticks": len(history.ticks),
-        "pauses": sum(pause.paused for pause in history.pauses),
+        "pauses": sum(pause.paused and pause.kind != "limit" for pause in history.pauses),
+        "pauses_of_keys": sum(
+            pause.paused and pause.kind == "limit" and pause.by != PAUSED_BY for pause in history.pauses
+        ),
         "expired": sum(asked.is_expiry(event) for event in history.events if event.place == "job"),
         "limited": {key: len(starts) for key, starts in sorted(limits.starts_by_name(history).items())},
         "holds": sum(stop.begins for stop in history.stops),
+        "overrides": len(history.overrides),
+        "breakers": dict(Counter("opened" if breaking.is_open else "closed" for breaking in history.breakings)),
+        "chunks": dict(sorted(Counter(len(records) for records in chunks.calls(history).values()).items())),
         "duplicates": sum(record["answer"] == "duplicate" for record in history.said("enqueue-returned")),
         "states": dict(Counter(row["state"] for row in history.jobs.values())),
     }

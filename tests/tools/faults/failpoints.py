@@ -54,12 +54,18 @@ ACTS_ON_KEYS: Final = {"find_keys": "lock", "lock_keys": "lock", "claim_keys": "
 """The same for the two statements that claim jobs with a limit, which share a transaction: `lock.sent` and `lock.done`,
 `admit.sent` and `admit.done`, where the second comes before the commit. None is met if no key was locked, or no job
 claimed."""
+OF_CHUNKS: Final = ("chunk.sent", "chunk.committed")
+"""Around the claim of a chunk. The second one is met only if a chunk was claimed."""
+ACTS_ON_BREAKERS: Final = {"open_breakers": "open", "close_breakers": "close"}
+"""The same for circuit breakers: `open.sent` if one may have to open, `open.done` if one has, before the commit."""
 BATCHES: Final = ("batch.sent", "batch.committed")
 """Around a batch of a bulk act."""
 
 POINTS: Final = frozenset(
     {
         *BATCHES,
+        *OF_CHUNKS,
+        *(f"{word}.{place}" for word in ACTS_ON_BREAKERS.values() for place in ("sent", "done")),
         *(f"{word}.{place}" for word in ACTS_ON_KEYS.values() for place in ("sent", "done")),
         *(f"{word}.{place}" for word in ACTS.values() for place in ("sent", "committed")),
         *(
@@ -181,6 +187,9 @@ def install() -> None:
         setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
     for act in ACTS_ON_KEYS:
         setattr(lifecycle.limits, act, _wrapped_on_keys(act, getattr(lifecycle.limits, act)))
+    for act in ACTS_ON_BREAKERS:
+        setattr(lifecycle.breakers, act, _wrapped_on_breakers(act, getattr(lifecycle.breakers, act)))
+    lifecycle.chunks.claim_chunk = _wrapped_on_chunks(lifecycle.chunks.claim_chunk)
     lifecycle.bulk_acts.execute_batch = _wrapped_batch(lifecycle.bulk_acts.execute_batch)
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
     setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))  # noqa: B010 -- mypy refuses a method
@@ -229,6 +238,32 @@ def _wrapped_on_keys(act: str, function: Callable[..., Any]) -> Callable[..., An
         _tell("claim", False, claimed, kwargs)
         if claimed or (act == "lock_keys" and answer) or (act == "find_keys" and any(key.is_locked for key in answer)):
             hit(f"{ACTS_ON_KEYS[act]}.done", connection)
+        return answer
+
+    return wrapped
+
+
+def _wrapped_on_chunks(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(connection: Any, lane: Any, rule: Any, **kwargs: Any) -> Any:
+        hit(OF_CHUNKS[0], connection)
+        answer = function(connection, lane, rule, **kwargs)
+        if answer.first is not None:
+            _tell("claim", False, answer.first.members, {**kwargs, "limit": rule.size})
+            hit(OF_CHUNKS[1], connection)
+        return answer
+
+    return wrapped
+
+
+def _wrapped_on_breakers(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(connection: Any, keys: Any) -> Any:
+        if keys:
+            hit(f"{ACTS_ON_BREAKERS[act]}.sent", connection)
+        answer = function(connection, keys)
+        if answer:
+            hit(f"{ACTS_ON_BREAKERS[act]}.done", connection)
         return answer
 
     return wrapped

@@ -51,13 +51,15 @@ class Hold(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """A queue or a task was paused, until an instant if one was given, or resumed."""
+    """A queue, a task or a limit key was paused, until an instant if one was given, or resumed."""
 
     at: float
     kind: str
     name: str
     paused: bool
     until: float | None
+    by: str = ""
+    xid: str = ""
 
 
 class Stop(NamedTuple):
@@ -67,6 +69,25 @@ class Stop(NamedTuple):
     key: str
     begins: bool
     until: float
+
+
+class Override(NamedTuple):
+    """A limit, or one of its keys, got other values until an instant, or its own again (`given` is None)."""
+
+    at: float
+    key: str
+    until: float | None
+    given: dict[str, Any] | None
+
+
+class Breaking(NamedTuple):
+    """The circuit breaker of a key opened, opened again, or closed. Later executions than `after` may decide."""
+
+    at: float
+    xid: str
+    key: str
+    is_open: bool
+    after: int
 
 
 class Effect(NamedTuple):
@@ -104,6 +125,8 @@ class History:
     holds: list[Hold] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    overrides: list[Override] = field(default_factory=list)
+    breakings: list[Breaking] = field(default_factory=list)
 
     def said(self, *events: str) -> list[Record]:
         """The journals' lines of these kinds, in order of time."""
@@ -127,12 +150,20 @@ SELECT extract(epoch FROM at)::float8, xid::text, task, key, job_id, extract(epo
 FROM fault_hold ORDER BY id
 """
 PAUSES: Final = """
-SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8
+SELECT extract(epoch FROM at)::float8, kind, name, paused, extract(epoch FROM paused_until)::float8, paused_by,
+       xid::text
 FROM fault_pause ORDER BY id
 """
 STOPS: Final = """
 SELECT extract(epoch FROM at)::float8, limit_key, begins, extract(epoch FROM held_until)::float8
 FROM fault_stop ORDER BY id
+"""
+OVERRIDES: Final = """
+SELECT extract(epoch FROM at)::float8, limit_key, extract(epoch FROM valid_until)::float8, given
+FROM fault_override ORDER BY id
+"""
+BREAKINGS: Final = """
+SELECT extract(epoch FROM at)::float8, xid::text, limit_key, is_open, after_execution_id FROM fault_breaker ORDER BY id
 """
 
 
@@ -154,6 +185,8 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
         holds=[Hold(*row) for row in connection.execute(HOLDS).fetchall()],
         pauses=[Pause(*row) for row in connection.execute(PAUSES).fetchall()],
         stops=[Stop(*row) for row in connection.execute(STOPS).fetchall()],
+        overrides=[Override(*row) for row in connection.execute(OVERRIDES).fetchall()],
+        breakings=[Breaking(*row) for row in connection.execute(BREAKINGS).fetchall()],
         complaints=complaints(records),
     )
 

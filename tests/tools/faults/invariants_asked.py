@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
+from django_pgqueue.limits import name_of
 from django_pgqueue.schedules.expressions import EVERY, UNITS
 from tests.tools.faults.history import Event, History, Hold, Pause
 from tests.tools.faults.lives import Life, Rules, Violation, operated
@@ -125,19 +126,31 @@ def _left_out(history: History) -> Iterator[Violation]:
 
 
 def nothing_paused(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I9: nothing of a paused queue or task is claimed, as soon as every worker has to know of the pause."""
-    spans = [
-        (pause, pause.at + rules.obey_seconds, min(end, pause.until or end))
-        for pause, end in _until_the_next(history.pauses)
-        if pause.paused
-    ]
+    """I9: nothing of a paused queue, task, limit or key is claimed, once every worker has to know of the pause."""
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for pause, end in paused_spans(history.pauses):
+        spans[pause.kind, pause.name].append((pause.at, end))
     for life in lives.values():
         for event in _claims(life):
-            names = {"queue": event.new["queue"], "task": event.new["task"]} if event.new else {}
-            for pause, begin, end in spans:
-                if names.get(pause.kind) == pause.name and begin < event.at < end:
-                    what = f"claimed {event.at - pause.at:.2f} s after a pause of {pause.kind} {pause.name}"
-                    yield Violation("I9", life.job, what)
+            for kind, name in _pausable(event.new or {}):
+                for begin, end in spans.get((kind, name), ()):
+                    if begin + rules.obey_seconds < event.at < end:
+                        what = f"claimed {event.at - begin:.2f} s after a pause of {kind} {name}"
+                        yield Violation("I9", life.job, what)
+
+
+def _pausable(row: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return all that can be paused to hold a job back."""
+    key = row["limit_key"]
+    of_limit = {("limit", key), ("limit", name_of(key))} if key else set()
+    return {("queue", row["queue"]), ("task", row["task"]), *of_limit}
+
+
+def paused_spans(pauses: list[Pause]) -> Iterator[tuple[Pause, float]]:
+    """Yield each pause, and when it ended: by itself, or because it was changed or removed."""
+    for pause, end in _until_the_next(pauses):
+        if pause.paused:
+            yield pause, end if pause.until is None else min(end, pause.until)
 
 
 def _until_the_next(pauses: list[Pause]) -> Iterator[tuple[Pause, float]]:

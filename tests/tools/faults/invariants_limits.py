@@ -8,18 +8,24 @@ Two claims of a key are in the order of their events, because the second one loc
 committed. An event that closes an execution comes before the claim that saw it closed. So if something was open by the
 order of events, the claim had to count it. Only where a period is measured, times are compared: those that the database
 has written into the executions themselves.
+
+Operators can change limits while jobs run (see `policies`). What ran before such a change goes on, so only claims are
+judged, each by what was in force then or a moment earlier.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
+from math import ceil
 from typing import Final
 
 from django_pgqueue.limits import Limit, name_of
 from tests.tools.faults.history import Event, History, Stop
-from tests.tools.faults.limits import LIMITS, period_of, slots_of
+from tests.tools.faults.limits import LIMITS
 from tests.tools.faults.lives import Life, Rules, Violation, operated
+from tests.tools.faults.policies import Policies, Policy
 
 MICROSECOND: Final = 1e-6
 """Instants are rounded to it."""
@@ -54,49 +60,73 @@ def starts_by_name(history: History) -> dict[str, list[Event]]:
     return starts
 
 
-def never_more_open(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I11: at no instant is more weight open for a key than its limit. One that is heavier than that takes it all.
+def starts_beside(history: History) -> Iterator[tuple[Event, dict[int | None, int]]]:
+    """Yield each claim of a job with a limit, and what is open of its key then: the weights by execution, its own too.
 
     By the order of events, and by the executions' own times too: what has finished later than the claim was inserted
     was open then. `claimed_at` itself says when the claim began, which may have waited for a table before it counted.
     """
     weights: dict[str, dict[int | None, tuple[int, float]]] = defaultdict(dict)
     for event in history.events:
-        limit = limit_of(event) if event.place == "execution" else None
-        slots = slots_of(limit) if limit else None
         row = event.new or event.old
-        if slots is None or row is None:
+        if event.place != "execution" or row is None or limit_of(event) is None:
             continue
         of_key = weights[row["limit_key"]]
         if is_start(event):
             still = {number: (weight, end) for number, (weight, end) in of_key.items() if end > event.at}
             weights[row["limit_key"]] = still
-            still[event.execution] = (min(row["weight"], slots), float("inf"))
-            if sum(weight for weight, _ in still.values()) > slots:
-                what = f"executions {[*still]} of {row['limit_key']} are open at a time, a weight of {slots} may"
-                yield Violation("I11", event.job, what)
+            still[event.execution] = (row["weight"], float("inf"))
+            yield event, {number: weight for number, (weight, _) in still.items()}
         elif event.new is None:
             of_key.pop(event.execution, None)
         elif event.new["outcome"] is not None and event.execution in of_key:
             of_key[event.execution] = (of_key[event.execution][0], event.new["finished_at"])
 
 
+def never_more_open(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
+    """I11: at no claim is more weight open for a key than its limit. One that is heavier than that takes it all."""
+    policies = Policies(history)
+    for event, weights in starts_beside(history):
+        key = (event.new or {})["limit_key"]
+        slots = [policy.slots for policy in policies.during(key, event.at - rules.obey_seconds, event.at)]
+        if None not in slots and all(_weight(weights, each) > each for each in slots if each is not None):
+            what = f"executions {[*weights]} of {key} are open at a time, a weight of {slots} may"
+            yield Violation("I11", event.job, what)
+
+
+def _weight(weights: dict[int | None, int], slots: int) -> int:
+    return sum(min(weight, slots) for weight in weights.values())
+
+
 def never_more_in_a_period(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I11: in no window of a rate's period does more weight start than the rate and its burst, less one, admit."""
+    """I11: in no window of a rate's period does more weight start than the rate and its burst, less one, admit.
+
+    If operators have changed the rate, each of the rates in force admits as much of its own, with a burst.
+    """
+    policies = Policies(history)
     for key, starts in starts_by_key(history).items():
-        period = period_of(LIMITS[name_of(key)])
-        if period is None:
-            continue
-        seconds, most = period
         times = sorted((event.new["claimed_at"], event.new["weight"], event.job) for event in starts if event.new)
-        first = weight = 0
-        for at, own, job in times:
-            weight += own
-            while times[first][0] <= at - seconds + MICROSECOND:
-                weight -= times[first][1]
-                first += 1
-            if weight > most:
-                yield Violation("I11", job, f"weight {weight} of {key} started within {seconds} s, {most} may")
+        for seconds in {policy.seconds for _, policy in policies.of(key) if policy.seconds}:
+            first = weight = 0
+            tokens: list[int] = []
+            for at, own, job in times:
+                before = policies.during(key, at - rules.obey_seconds, at)
+                tokens.append(min(policy.tokens_of(own) for policy in before))
+                weight += tokens[-1]
+                while times[first][0] <= at - seconds + MICROSECOND:
+                    weight -= tokens[first]
+                    first += 1
+                most = _most(policies.during(key, times[first][0] - rules.obey_seconds, at), seconds)
+                if weight > most:
+                    yield Violation("I11", job, f"weight {weight} of {key} started within {seconds} s, {most:g} may")
+
+
+def _most(policies: list[Policy], seconds: float) -> float:
+    """Return how much weight may start in a window while these policies are in force one after the other."""
+    rates = [each for each, _ in groupby((policy.interval, policy.burst) for policy in policies)]
+    if any(not interval for interval, _ in rates):
+        return float("inf")
+    return sum(ceil(seconds / interval - MICROSECOND) + burst - 1 for interval, burst in rates)
 
 
 def in_order(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:

@@ -121,7 +121,9 @@ def effects(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[
 
 EFFECT_OF: Final = {
     **dict.fromkeys(("plain", "coroutine", "once", "keyed", "debounced", "periodic", "limited"), "plain"),
+    "chunk": "plain",
     "atomic": "atomic",
+    "atomic chunk": "atomic",
 }
 
 

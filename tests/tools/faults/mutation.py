@@ -325,6 +325,42 @@ MUTANTS: Final = (
         ),
         "F126",
     ),
+    Broken(
+        Mutant(
+            "a job that crashed a process joins chunks",
+            "(place = 1 OR NOT follows_isolated AND size",
+            "(place = 1 OR size",
+            "CLAIM_CHUNK",
+        ),
+        "F127",
+    ),
+    Broken(
+        Mutant(
+            "several jobs probe a key",
+            "PROBING if is_probing else None",
+            "None",
+            path="django_pgqueue/lifecycle/limit_overrides.py",
+        ),
+        "F128",
+    ),
+    Broken(
+        Mutant(
+            "overrides of a limit's name are ignored",
+            ", self.overrides.get(limit.name)\n",
+            "\n",
+            path="django_pgqueue/lifecycle/limit_overrides.py",
+        ),
+        "F129",
+    ),
+    Broken(
+        Mutant(
+            "pauses of a limit's name are ignored",
+            "for name in (limit_key, name_of(limit_key)))\n        return max",
+            "for name in (limit_key,))\n        return max",
+            path="django_pgqueue/lifecycle/limit_overrides.py",
+        ),
+        "F130",
+    ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
 

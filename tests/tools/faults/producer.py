@@ -21,7 +21,7 @@ from django.db import Error, InterfaceError, OperationalError, connection, trans
 
 from tests.tools.faults import journal  # noqa: E402 -- as above
 from tests.tools.faults.app import tasks  # noqa: E402 -- as above
-from tests.tools.faults.app.tasks import keyed, limited  # noqa: E402 -- as above
+from tests.tools.faults.app.tasks import chunked, keyed, limited  # noqa: E402 -- as above
 
 TASKS: dict[str, Any] = {
     **{name: getattr(tasks, name) for name in ("plain", "atomic", "coroutine", "failing", "atomic_failing", "once")},
@@ -29,7 +29,9 @@ TASKS: dict[str, Any] = {
     "keyed": keyed.keyed,
     "debounced": keyed.debounced,
     "periodic": keyed.periodic,
-    **{name: getattr(limited, name) for name in ("slotted", "rated", "in_order", "blocking", "throttled")},
+    **{name: getattr(limited, name) for name in ("slotted", "rated", "in_order", "blocking", "throttled", "sheltered")},
+    "separate": chunked.separate,
+    "together": chunked.together,
     "at_times": tasks.plain.using(queue_name="at-times"),
     "expiring": tasks.plain.using(queue_name="at-times", expires=3),
 }
@@ -51,6 +53,9 @@ MIX: dict[str, int] = {
     "in_order": 2,
     "blocking": 1,
     "throttled": 1,
+    "sheltered": 3,
+    "separate": 4,
+    "together": 4,
     "at_times": 1,
     "expiring": 1,
 }
@@ -86,7 +91,7 @@ def arguments_of(name: str, chance: random.Random) -> dict[str, Any]:
         arguments["before"] = chance.choice([2, 3, 99])
     if name in ("keyed", "debounced", "periodic"):
         arguments |= {"key": f"key {chance.randrange(KEYS)}", "seconds": chance.choice([0.0, 0.1, 0.5])}
-    if name in ("keyed", "periodic"):
+    if name in ("keyed", "periodic", "separate", "together"):
         arguments["before"] = chance.choice([1, 1, 2])
     return arguments | (limited_arguments(name, chance) if hasattr(limited, name) else {})
 
@@ -96,6 +101,8 @@ def limited_arguments(name: str, chance: random.Random) -> dict[str, Any]:
     arguments: dict[str, Any] = {"key": f"customer {chance.randrange(KEYS)}"}
     if name == "throttled":
         return arguments | {"odds": 0.2, "after": chance.choice([0.2, 1.0, 3.0])}
+    if name == "sheltered":
+        return arguments
     arguments |= {"before": chance.choice([1, 1, 1, 2]), "seconds": chance.choice([0.0, 0.0, 0.1, 0.5])}
     return arguments | ({"weight": chance.choice([1, 1, 2, 3])} if name in ("slotted", "rated") else {})
 
@@ -108,7 +115,7 @@ def enqueue(name: str, chance: random.Random) -> None:
     reached_commit = False
     try:
         with transaction.atomic():
-            job = TASKS[name].enqueue(**arguments)
+            job = TASKS[name].enqueue(arguments) if hasattr(chunked, name) else TASKS[name].enqueue(**arguments)
             if not job.is_duplicate:
                 order(tag)
             reached_commit = True

@@ -199,7 +199,7 @@ class Run:
         """
         arguments = {key: value for key, value in options.items() if key not in OF_JOB}
         tags = [uuid.uuid4().hex for _ in range(count)]
-        texts = [json.dumps({"args": [], "kwargs": {"tag": tag, **arguments}}) for tag in tags]
+        texts = [json.dumps(limits.calls_of(task, {"tag": tag, **arguments})) for tag in tags]
         of_job = {key: value for key, value in options.items() if key in OF_JOB}
         if limit := limits.of_call(task, arguments):
             of_job["limits"] = [limit] * count

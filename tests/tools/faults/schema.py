@@ -4,7 +4,8 @@
 said before and after. Events of one job are in the order in which they happened, for all writers lock its row. Events
 of a transaction that rolled back are gone with it. An extended lease is no event. `fault_tick`, `fault_hold`
 and `fault_pause` are the same for the ticks of schedules that were dealt with, for keys that are held for a period, and
-for pauses; `fault_stop` for limit keys that a task has held (`Throttled`).
+for pauses; `fault_stop` for limit keys that a task has held (`Throttled`); `fault_override` and `fault_breaker` for
+overrides of limits and for circuit breakers.
 """
 
 from typing import Final
@@ -27,12 +28,20 @@ CREATE TABLE fault_hold (
     key text NOT NULL, job_id bigint NOT NULL, held_until timestamptz NOT NULL
 );
 CREATE TABLE fault_pause (
-    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), kind text NOT NULL, name text NOT NULL,
-    paused boolean NOT NULL, paused_until timestamptz
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL, kind text NOT NULL,
+    name text NOT NULL, paused boolean NOT NULL, paused_until timestamptz, paused_by text NOT NULL
 );
 CREATE TABLE fault_stop (
     id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), limit_key text NOT NULL,
     begins boolean NOT NULL, held_until timestamptz NOT NULL
+);
+CREATE TABLE fault_override (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), limit_key text NOT NULL,
+    valid_until timestamptz, given jsonb
+);
+CREATE TABLE fault_breaker (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL,
+    limit_key text NOT NULL, is_open boolean NOT NULL, after_execution_id bigint NOT NULL
 );
 
 CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
@@ -94,10 +103,11 @@ END $$;
 CREATE FUNCTION fault_pause_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
-        INSERT INTO public.fault_pause (kind, name, paused) VALUES (OLD.kind, OLD.name, false);
+        INSERT INTO public.fault_pause (xid, kind, name, paused, paused_by)
+        VALUES (pg_current_xact_id(), OLD.kind, OLD.name, false, OLD.paused_by);
     ELSE
-        INSERT INTO public.fault_pause (kind, name, paused, paused_until)
-        VALUES (NEW.kind, NEW.name, true, NEW.paused_until);
+        INSERT INTO public.fault_pause (xid, kind, name, paused, paused_until, paused_by)
+        VALUES (pg_current_xact_id(), NEW.kind, NEW.name, true, NEW.paused_until, NEW.paused_by);
     END IF;
     RETURN NULL;
 END $$;
@@ -110,6 +120,30 @@ BEGIN
     END IF;
     RETURN NULL;
 END $$;
+CREATE FUNCTION fault_override_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        INSERT INTO public.fault_override (limit_key) VALUES (OLD.limit_key);
+    ELSE
+        INSERT INTO public.fault_override (limit_key, valid_until, given) VALUES (
+            NEW.limit_key, NEW.valid_until,
+            jsonb_build_object('concurrency', NEW.concurrency, 'rate', NEW.rate, 'burst', NEW.burst)
+        );
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE FUNCTION fault_breaker_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_breaker (xid, limit_key, is_open, after_execution_id) VALUES (
+        pg_current_xact_id(), CASE TG_OP WHEN 'DELETE' THEN OLD.limit_key ELSE NEW.limit_key END, TG_OP <> 'DELETE',
+        CASE TG_OP WHEN 'DELETE' THEN OLD.after_execution_id ELSE NEW.after_execution_id END
+    );
+    RETURN NULL;
+END $$;
+CREATE TRIGGER fault_override AFTER INSERT OR UPDATE OR DELETE ON pgqueue_limit_override
+    FOR EACH ROW EXECUTE FUNCTION fault_override_event();
+CREATE TRIGGER fault_breaker AFTER INSERT OR UPDATE OR DELETE ON pgqueue_open_breaker
+    FOR EACH ROW EXECUTE FUNCTION fault_breaker_event();
 CREATE TRIGGER fault_tick AFTER INSERT OR UPDATE ON pgqueue_schedulerun
     FOR EACH ROW EXECUTE FUNCTION fault_tick_event();
 CREATE TRIGGER fault_hold AFTER INSERT OR UPDATE ON pgqueue_uniqueness_window

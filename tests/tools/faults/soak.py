@@ -15,7 +15,7 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.states import Pausable
 from tests.process.harness import Worker
-from tests.tools.faults import checker, soak_applications, ticks
+from tests.tools.faults import checker, soak_applications, soak_limits, ticks
 from tests.tools.faults.app.receivers import VARIABLE as RECEIVERS
 from tests.tools.faults.run import Run
 from tests.tools.faults.soak_faults import FAULTS, PAUSED_QUEUE
@@ -30,8 +30,14 @@ PAUSES_SECONDS: Final = (1.0, 10.0)
 SLOPE_AFTER_SECONDS: Final = 60.0
 """A process that lived for less says nothing about growth."""
 DRAIN_SECONDS: Final = 120.0
-PAUSED_BESIDES: Final = 0.3
-"""How often a queue is paused or resumed just before another fault: a pause is one only with something in it."""
+BESIDES: Final = {
+    "queue paused": 0.2,
+    "key paused": 0.3,
+    "limit overridden": 0.4,
+    "service down": 0.4,
+    "full chunks": 0.4,
+}
+"""How often these come just before another fault: a pause is one only with something in it."""
 PASSED_OVER_SECONDS: Final = 20.0
 """Of a key: a fault stops the process for five seconds that has just locked it, and may do so three times in a row."""
 OBEY_SECONDS: Final = 12.0
@@ -115,8 +121,9 @@ def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, A
         say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
         run.note("fault", name=name)
         try:
-            if crew.chance.random() < PAUSED_BESIDES:
-                FAULTS["queue paused"](crew)
+            for beside, odds in BESIDES.items():
+                if crew.chance.random() < odds:
+                    FAULTS[beside](crew)
             FAULTS[name](crew)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             run.note("fault-error", name=name, error=str(error))  # its own session went with the server
@@ -154,6 +161,7 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
         "duplicates": told["duplicates"],
         "limited": told["limited"],
         "holds": told["holds"],
+        **{name: told[name] for name in ("overrides", "pauses_of_keys", "breakers", "chunks")},
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],
         "stuck": run_stuck(history.jobs),
@@ -168,6 +176,7 @@ def _is_quiet(run: Run, schedules: list[int]) -> bool:
     for schedule_id in schedules:
         lifecycle.pause_schedule(run.connection, schedule_id)
     lifecycle.resume(run.connection, Pausable.QUEUE, PAUSED_QUEUE)
+    soak_limits.end_changes(run)
     return True
 
 
@@ -223,6 +232,8 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"soak: {left}, drained in {figures['drained_seconds']} s",
         f"soak: {asked}, {figures['duplicates']} calls had a job already",
         f"soak: starts of jobs with a limit {figures['limited']}, {figures['holds']} holds of keys",
+        f"soak: {figures['overrides']} changes of overrides, {figures['pauses_of_keys']} pauses of keys",
+        f"soak: breakers {figures['breakers']}, calls by the size of their chunk {figures['chunks']}",
         f"soak: growth of the longest-lived: {figures['growth']}",
         f"soak: {len(figures['violations'])} violations",
         *figures["violations"][:50],

@@ -27,13 +27,8 @@ PAUSED_QUEUE: Final = "at-times"
 """What the producers call the queue that is paused now and then."""
 LOCKED: Final = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun"),
-    *(
-        "pgqueue_execution_log",
-        "pgqueue_installation",
-        "pgqueue_search_key",
-        "pgqueue_limit_state",
-        "pgqueue_limit_override",
-    ),
+    *("pgqueue_execution_log", "pgqueue_installation", "pgqueue_search_key", "pgqueue_limit_state"),
+    *("pgqueue_limit_override", "pgqueue_pause", "pgqueue_open_breaker", "pgqueue_breaker_count"),
 )
 """The tables that a fault locks. Workers use all of them, which is not so for archived jobs and the audit."""
 FAULTS: Final[dict[str, Callable[[Crew], None]]] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django_pgqueue.breakers import PAUSED_BY
 from tests.tools.faults import checker
-from tests.tools.faults.history import Effect, Event, History
+from tests.tools.faults.history import Breaking, Effect, Event, History, Override, Pause
 from tests.tools.faults.lives import Rules
 
 PLAIN = "tests.tools.faults.app.tasks.plain"
@@ -86,6 +87,50 @@ class Story:
         self.job(job, state=state, **over, **changes)
         if act:
             self.say("ack", act=act, own=False, fates={str(execution): "done"})
+
+    def override(self, key: str, for_seconds: float | None = None, **given: Any) -> None:
+        """Change a limit or a key. Without values, remove the override."""
+        self.now += 0.1
+        until = None if for_seconds is None else self.now + for_seconds
+        self.history.overrides.append(Override(self.now, key, until, given or None))
+
+    def pause(self, key: str, for_seconds: float | None = None, by: str = "ada", paused: bool = True) -> None:
+        """Pause or resume a limit key."""
+        until = None if for_seconds is None else self.now + for_seconds
+        self.history.pauses.append(Pause(self.now, "limit", key, paused, until, by, str(self.xid)))
+
+    def break_key(self, key: str, for_seconds: float = 1.0) -> None:
+        """Open the breaker of a key, and pause it."""
+        self.transaction()
+        after = max(self.executions, default=0)
+        self.history.breakings.append(Breaking(self.now, str(self.xid), key, True, after))
+        self.pause(key, for_seconds, PAUSED_BY)
+
+    def close_breaker(self, key: str) -> None:
+        """Close the breaker of a key, and end its pause."""
+        self.transaction()
+        self.history.breakings.append(Breaking(self.now, str(self.xid), key, False, 0))
+        self.pause(key, by=PAUSED_BY, paused=False)
+
+    def claim_chunk(self, *jobs: int) -> None:
+        """Claim jobs in one statement. Each execution has the number of its job."""
+        self.transaction()
+        for job in jobs:
+            self.job(job, state="running", attempt=self.rows[job]["attempt"] + 1)
+            self.execution(job, job)
+        self.say("claim", worker=7, parent=5, limit=len(jobs), executions=list(jobs))
+
+    def call(self, *executions: int, kind: str = "chunk", failing: tuple[int, ...] = (), number: int = 1) -> None:
+        """Run a chunk up to its end. Each execution has the number of its job."""
+        for number_of_job in executions:
+            fails = number_of_job in failing
+            about = {"call": f"call {number}", "job": number_of_job, "execution": number_of_job, "kind": kind}
+            self.say("start", **about, fails=fails)
+        for number_of_job in executions:
+            if number_of_job not in failing:
+                effect = "atomic" if kind == "atomic chunk" else "plain"
+                self.history.effects.append(Effect(number_of_job, number_of_job, effect))
+            self.say("end", job=number_of_job, execution=number_of_job, kind=kind, ok=number_of_job not in failing)
 
     def whole(self, job: int = 1, execution: int = 1) -> None:
         self.enqueue(job)

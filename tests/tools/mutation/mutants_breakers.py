@@ -66,11 +66,23 @@ BREAKERS = of_tests(
         path=COUNTER,
     ),
     Mutant("completions wait for operators", "lifecycle.breakers.limit_waits(connection)", "pass", path=COUNTER),
+    Mutant(
+        "a probe does not wait for the lock of its key",
+        "while any(_has_probe",
+        "while False and any(_has_probe",
+        path=COUNTER,
+    ),
     Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", path=COUNTER),
     Mutant(
         "a slot is free before its probe has decided",
         "            self._breakers.write(connection)\n        self._on_written(ready)\n",
         "        self._on_written(ready)\n",
+        path="django_pgqueue/worker/completion/completer.py",
+    ),
+    Mutant(
+        "a stop loses the counts of breakers",
+        "self._breakers.write_last(connection)",
+        "self._breakers.write(connection)",
         path="django_pgqueue/worker/completion/completer.py",
     ),
     Mutant("crashes do not count", "frozenset({Ending.FAILED, Ending.CRASHED})", "{Ending.FAILED}", path=COUNTER),

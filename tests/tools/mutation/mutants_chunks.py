@@ -29,6 +29,18 @@ CHUNKS = [
             path="django_pgqueue/worker/claiming/claimer.py",
         ),
         Mutant(
+            "each chunk is claimed in a transaction of its own",
+            "with connection.transaction() if slots > 1 else nullcontext():",
+            "with nullcontext():",
+            path="django_pgqueue/worker/claiming/claimer.py",
+        ),
+        Mutant(
+            "a row of a later chunk divides the first",
+            "        if slots > 1:  # the row can be in a later chunk than the first\n",
+            "        if False:\n",
+            path="django_pgqueue/worker/claiming/claimer.py",
+        ),
+        Mutant(
             "a worker ends before its chunks are due",
             "self.limited.have_waiting or self.chunks.have_waiting",
             "self.limited.have_waiting",
@@ -84,8 +96,8 @@ CHUNKS = [
         ),
         Mutant(
             "middleware gets the headers of the first job",
-            " if all(_has(each, name, value) for each in others)}",
-            "}",
+            " if all(_has(each.headers, *item) for each in others)]",
+            "]",
             path=ATTEMPT,
         ),
         Mutant(
@@ -93,6 +105,33 @@ CHUNKS = [
             "    if len(value) != len(chunk):\n",
             "    if False:\n",
             path="django_pgqueue/chunks.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/chunks/test_integrations.py",),
+        Mutant(
+            "a span is linked to the first job of a chunk only",
+            "        jobs = context.chunk or (context,)\n",
+            "        jobs = (context,)\n",
+            path="django_pgqueue/contrib/opentelemetry/middleware.py",
+        ),
+        Mutant(
+            "an exception of a chunk has no job",
+            'span.record_exception(error, {"messaging.message.id": str(job.job_id)})',
+            "span.record_exception(error)",
+            path="django_pgqueue/contrib/opentelemetry/middleware.py",
+        ),
+        Mutant(
+            "Sentry drops the same exception of another job",
+            '                hint.pop("exc_info", None)  # otherwise Sentry drops the event as a duplicate\n',
+            "                pass\n",
+            path="django_pgqueue/contrib/sentry/integration.py",
+        ),
+        Mutant(
+            "events of a chunk have the tags of its first job",
+            "    if len(context.chunk) <= 1:\n        describe(",
+            "    if True:\n        describe(",
+            path="django_pgqueue/contrib/sentry/integration.py",
         ),
     ),
     *of_tests(

@@ -10,8 +10,8 @@ CONTRIB = of_tests(
     ("tests/contrib/test_sentry.py",),
     Mutant(
         "jobs share one scope of Sentry",
-        "with sentry_sdk.isolation_scope() as scope:\n            scope.clear_breadcrumbs()\n            describe(\n",
-        "for scope in [sentry_sdk.get_isolation_scope()]:\n            describe(\n",
+        "with sentry_sdk.isolation_scope() as scope:\n            scope.clear_breadcrumbs()\n            describe_call(",
+        "for scope in [sentry_sdk.get_isolation_scope()]:\n            describe_call(",
         path=SENTRY + "integration.py",
     ),
     Mutant(
@@ -38,8 +38,8 @@ TRACED = of_tests(
     ("tests/contrib/test_opentelemetry.py",),
     Mutant(
         "attempts have no link to their producer",
-        "links = [Link(producer)] if producer.is_valid else []",
-        "links: list[Link] = []",
+        "for each in producers if each.is_valid}",
+        "for each in producers if False}",
         path=TELEMETRY + "middleware.py",
     ),
     Mutant(

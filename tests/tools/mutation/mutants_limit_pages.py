@@ -10,8 +10,24 @@ ACTS = f"{ADMIN}/limit_actions.py"
 FORM = f"{ADMIN}/limit_form.py"
 BLOCKED = f"{ADMIN}/blocked_keys.py"
 SEARCH = "django_pgqueue/job_search/filters.py"
+CONTROLS = f"{ADMIN}/limit_controls.py"
 
 LIMIT_PAGES = [
+    *of_tests(
+        ("tests/admin/test_open_breakers.py",),
+        Mutant(
+            "a page shows the declared slots of a key while its breaker probes it",
+            "policy_in_force(limit_key, overrides, is_probing=is_open)",
+            "policy_in_force(limit_key, overrides)",
+            path=CONTROLS,
+        ),
+        Mutant(
+            "an open breaker that the code has no more takes slots in the statistics",
+            "return declared is not None and declared.breaker is not None and limit_key in self.open_breakers",
+            "return declared is not None and limit_key in self.open_breakers",
+            path="django_pgqueue/stats/limit_controls.py",
+        ),
+    ),
     *of_tests(
         ("tests/admin/test_limit_acts.py",),
         Mutant(

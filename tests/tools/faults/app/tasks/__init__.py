@@ -42,7 +42,7 @@ def effect(context: TaskContext, kind: str) -> None:
         )
 
 
-def linger(context: TaskContext, seconds: float, until: str | None = None) -> None:
+def linger(context: TaskContext | None, seconds: float, until: str | None = None) -> None:
     """Take a while, or as long as a file is missing."""
     deadline = time.monotonic() + (60 if until else seconds)
     while time.monotonic() < deadline and not (until and Path(until).exists()):

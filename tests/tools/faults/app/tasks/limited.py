@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from django_pgqueue import TaskContext, Throttled, task
-from tests.tools.faults import limits
+from tests.tools.faults import journal, limits
 from tests.tools.faults.app.tasks import body, effect, linger
 
 
@@ -72,3 +72,13 @@ def throttled(
         effect(context, "plain")
         if (until and not Path(until).exists()) or random.SystemRandom().random() < odds:
             raise Throttled(after)
+
+
+@task(takes_context=True, backoff=0.1, max_attempts=6, limit=limits.SERVICE)
+def sheltered(context: TaskContext, key: str, tag: str = "", seconds: float = 0.0, until: str | None = None) -> None:
+    """Call a service, and fail while it is down: while a file exists."""
+    with body(context, "limited"):
+        effect(context, "plain")
+        linger(context, seconds, until)
+        if (where := journal.directory()) is not None and (where / f"down {key}").exists():
+            raise ConnectionError("the service is down")

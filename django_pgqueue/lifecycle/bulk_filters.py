@@ -1,0 +1,98 @@
+"""The filter of a bulk act: which jobs it chooses, as the audit stores it.
+
+`bulk_acts` and the admin use it. A filter is immutable and always valid, so that no act is requested that no worker can
+execute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
+from django_pgqueue.states import FINISHED
+
+MOST_IDS: Final = 10_000
+"""Ids in one filter."""
+HIGHEST_ID: Final = 2**63 - 1
+NAMES: Final = ("queue_name", "task_name", "exception_class", "to_queue", "limit_key")
+WORDS: Final = ("ready", "due", "scheduled", "running", *sorted(FINISHED))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The jobs of a bulk act. None does not filter.
+
+    Attributes:
+        word: A state, or "due" or "scheduled" for the ready jobs that are due, or due later.
+        queue_name: The queue.
+        task_name: The task.
+        exception_class: The path of the class that the latest attempt raised; "" if it raised none, as after a crash.
+            Only for jobs in a finished state.
+        since: Jobs from this time on: finished jobs by their end, others by their enqueueing.
+        until: Jobs up to this time.
+        job_ids: Ids of jobs, instead of all the values above.
+        to_queue: Where the jobs are moved.
+        limit_key: The limit key, or the name of a limit for the jobs of all its keys.
+    """
+
+    word: str = ""
+    queue_name: str | None = None
+    task_name: str | None = None
+    exception_class: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    job_ids: tuple[int, ...] = ()
+    to_queue: str | None = None
+    limit_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for values that do not fit together."""
+        names = (self.word or None, self.queue_name, self.task_name, self.exception_class, self.limit_key)
+        if self.job_ids and any(value is not None for value in (*names, self.since, self.until)):
+            raise ValueError("Pass either ids of jobs, or a state and filters.")
+        if not self.job_ids and self.word not in WORDS:
+            raise ValueError(f"Invalid state {self.word!r}: use one of {', '.join(WORDS)}.")
+        if len(self.job_ids) > MOST_IDS:
+            raise ValueError(f"Too many ids: {len(self.job_ids):,}. Pass at most {MOST_IDS:,}, or a filter.")
+        if self.exception_class is not None and self.word not in FINISHED:
+            raise ValueError(f"Only finished jobs can be filtered by an exception class, not {self.word} ones.")
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Raise `ValueError` for values that the database cannot compare or that nobody could read later."""
+        if any("\0" in (getattr(self, name) or "") for name in NAMES):
+            raise ValueError("A name contains the character NUL, which no stored name can contain.")
+        for job_id in self.job_ids:
+            if not 0 < job_id <= HIGHEST_ID:
+                raise ValueError(f"Invalid id {job_id}: use the ids of jobs, from 1 to {HIGHEST_ID}.")
+        for at in filter(None, (self.since, self.until)):
+            if at.tzinfo is None:
+                raise ValueError("Pass times with a time zone.")
+            if not FIRST_INSTANT <= at < LAST_INSTANT:
+                raise ValueError(f"Invalid time {at.isoformat()}: use one from 0001-01-03 to 9999-12-28.")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the values that are not None, as the audit stores them."""
+        given = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+        if self.exception_class is not None:
+            given["exception_class"] = self.exception_class
+        for name in ("since", "until"):
+            if name in given:
+                given[name] = given[name].isoformat()
+        return given
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Selection:
+        """Return the filter that `as_json()` has described. Raise `ValueError` for anything else."""
+        try:
+            times = {name: datetime.fromisoformat(stored[name]) for name in ("since", "until") if name in stored}
+            return cls(**{**stored, **times, "job_ids": tuple(stored.get("job_ids", ()))})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"Invalid filter of a bulk act: {error}.") from error
+
+    def only(self, job_ids: Sequence[int]) -> Selection:
+        """Return a filter with these ids and the same target."""
+        return replace(Selection(job_ids=tuple(job_ids)), to_queue=self.to_queue)
