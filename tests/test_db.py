@@ -148,6 +148,33 @@ def test_slow_statements_make_plans_anew_only_now_and_then(engine, monkeypatch):
     assert executed == ["DISCARD PLANS"]
 
 
+FAILING = ["SELECT 1 / 0", "SELECT pg_terminate_backend(pg_backend_pid())"]
+"""An aborted transaction, and a lost connection."""
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("statement", FAILING)
+def test_plans_not_made_anew_in_a_transaction_raise(monkeypatch, statement):
+    """Otherwise the block would end without an error and without a commit: a worker ran jobs of a lost claim."""
+    monkeypatch.setattr(engine_connection, "SLOW_SECONDS", 0.0)
+    with closing(engine_connection.connect("default", "test")) as engine:
+        execute = engine.execute
+        monkeypatch.setattr(engine, "execute", lambda discard, **options: execute(statement, **options))
+        with pytest.raises(psycopg.Error), engine.transaction():
+            lifecycle.limits.lock_keys(engine, [])
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("statement", FAILING)
+def test_plans_not_made_anew_outside_a_transaction_pass(monkeypatch, statement):
+    """The statement before is committed."""
+    monkeypatch.setattr(engine_connection, "SLOW_SECONDS", 0.0)
+    with closing(engine_connection.connect("default", "test")) as engine:
+        execute = engine.execute
+        monkeypatch.setattr(engine, "execute", lambda discard, **options: execute(statement, **options))
+        assert lifecycle.limits.lock_keys(engine, []) == []
+
+
 @pytest.fixture
 def short_timeouts(committing):
     """Set the timeouts that the database has for its applications to 1 ms."""

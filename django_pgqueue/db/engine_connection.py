@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
 from django.db import connections
+from psycopg.pq import TransactionStatus
 
 from django_pgqueue.exceptions import StatementTimeout
 
@@ -88,8 +89,14 @@ class EngineConnection(psycopg.Connection[Row]):
         if seconds < SLOW_SECONDS or time.monotonic() - self._replanned_at < REPLAN_INTERVAL_SECONDS:
             return
         self._replanned_at = time.monotonic()
-        with suppress(psycopg.Error):  # the statement itself has succeeded
+        is_committed = self.info.transaction_status is TransactionStatus.IDLE
+        try:
             self.execute("DISCARD PLANS", prepare=False)
+        except psycopg.Error:
+            # A failed transaction has to raise. Its block would end without an error: psycopg sends no COMMIT on a lost
+            # connection, and the server answers the COMMIT of an aborted transaction by a rollback.
+            if not is_committed:
+                raise
 
     @contextmanager
     def unprepared(self) -> Iterator[None]:
