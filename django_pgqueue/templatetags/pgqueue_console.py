@@ -9,9 +9,6 @@ from django.db import DatabaseError, transaction
 from django.template import Library
 
 from django_pgqueue import stats
-from django_pgqueue.admin import databases
-from django_pgqueue.admin.console import links
-from django_pgqueue.admin.console.overview import tiles
 
 register = Library()
 
@@ -19,6 +16,11 @@ register = Library()
 @register.inclusion_tag("pgqueue/admin/index_figures.html", takes_context=True)
 def pgqueue_figures(context: Mapping[str, Any]) -> dict[str, Any]:
     """Show the figures of all queues, if the user may view jobs. A database that does not answer breaks no page."""
+    # Django's checks import all template tags. In a project without the admin, its models cannot be imported.
+    from django_pgqueue.admin import databases
+    from django_pgqueue.admin.console import links
+    from django_pgqueue.admin.console.overview import tiles
+
     request = context["request"]
     if not request.user.has_perm("pgqueue.view_job"):
         return {}

@@ -5,6 +5,7 @@ from tests.worker_settings import DATABASES, LOGGING, PGQUEUE
 __all__ = ["DATABASES", "LOGGING", "PGQUEUE"]
 
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-INSTALLED_APPS = ["django_pgqueue", "shop"]
+INSTALLED_APPS = ["django_pgqueue", "shop"]  # without the admin
+TEMPLATES = [{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}]
 SECRET_KEY = "tests"
 USE_TZ = True
