@@ -39,7 +39,7 @@ def jobs_of_a_call(history: History, lives: dict[int, Life], rules: Rules) -> It
             yield Violation("I23", job, f"{size} jobs in a call, {CHUNK} may")
         opened = [born[record["execution"]] for record in records if record["execution"] in born]
         rows = [claim.new for event in opened if (claim := claims.get((event.xid, event.job))) and claim.new]
-        if len({event.xid for event in opened}) > 1:
+        if len({_statement(event) for event in opened}) > 1:
             yield Violation("I23", job, f"{size} jobs in a call, which were not claimed together")
         if len({(row["task"], row["queue"], row["priority"]) for row in rows}) > 1:
             yield Violation("I23", job, f"{size} jobs in a call, not all of one task and lane")
@@ -65,13 +65,17 @@ def all_or_nothing(history: History, lives: dict[int, Life], rules: Rules) -> It
 
 
 def claimed_together(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I23: no statement claims more jobs than a chunk has."""
-    found: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    """I23: no statement claims more jobs than a chunk has. Several statements can share a transaction."""
+    keys = {event.job: event.new["limit_key"] for event in history.events if event.place == "job" and event.new}
+    found: dict[tuple[str, float, str], list[Event]] = defaultdict(list)
     for event in history.events:
-        if event.place == "job" and event.old and event.new and event.new["state"] == "running" != event.old["state"]:
-            key = event.new["limit_key"]
-            if key and key.startswith("+"):
-                found[event.xid, key].append(event)
+        if event.place == "execution" and event.op == "INSERT" and (key := keys.get(event.job) or "").startswith("+"):
+            found[*_statement(event), key].append(event)
     for events in found.values():
         if len(events) > CHUNK:
             yield Violation("I23", events[0].job, f"{len(events)} jobs claimed for a chunk, {CHUNK} may")
+
+
+def _statement(event: Event) -> tuple[str, float]:
+    """Return what the executions that one statement has opened have in common."""
+    return event.xid, (event.new or {})["claimed_at"]

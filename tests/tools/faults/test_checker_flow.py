@@ -378,6 +378,18 @@ def test_checker_chunk_that_was_not_claimed_together_reports_i23(story):
     assert broken(story) == {"I23"}
 
 
+def test_checker_two_chunks_of_one_transaction_pass(story):
+    jobs = [*range(1, 2 * CHUNK + 1)]
+    enqueue(story, len(jobs), **CHUNKED)
+    story.claim_chunk(*jobs)
+    for event in story.history.events:
+        if event.place == "execution" and event.job > CHUNK and event.new:
+            event.new["claimed_at"] += 0.001
+    story.call(*jobs[:CHUNK])
+    story.call(*jobs[CHUNK:], number=2)
+    assert broken(story) == set()
+
+
 @pytest.mark.parametrize("other", [{"task": "tests.other"}, {"queue": "other"}, {"priority": 1}])
 def test_checker_chunk_of_several_lanes_reports_i23(story, other):
     story.enqueue(1, **CHUNKED)
