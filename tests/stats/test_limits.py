@@ -301,7 +301,7 @@ def test_key_of_undeclared_limit_says_so():
 
 
 def test_guide_lists_every_reason():
-    assert [plain(row[0]) for row in table("docs/guides/limits.md", "`waits_for`")] == list(LimitWaitReason)
+    assert [plain(row[0]) for row in table("docs/production/limits.md", "`waits_for`")] == list(LimitWaitReason)
 
 
 # ------------------------------------------------------------------ overrides and pauses

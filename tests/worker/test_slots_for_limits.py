@@ -179,7 +179,8 @@ def test_claim_counts_executions_only_of_keys_with_a_concurrency(engine, monkeyp
     monkeypatch.setattr(lifecycle.limits, "execute", explain)
     claim(engine, LIMITS[name], f"{name}:a")
     [[[plan]]] = plans
-    [count] = [node for node in nodes(plan["Plan"]) if node.get("Index Name") == "pgqueue_execution_limited"]
+    scans = [node for node in nodes(plan["Plan"]) if "Scan" in node["Node Type"]]
+    [count] = [node for node in scans if node.get("Relation Name") == "pgqueue_execution"]
     assert count["Actual Loops"] == loops
 
 
