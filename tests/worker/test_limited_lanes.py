@@ -9,6 +9,7 @@ import pytest
 
 from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.limits import Limit
+from django_pgqueue.worker.claiming import limited_lane, limited_lanes
 from django_pgqueue.worker.claiming.ended_limits import EndedLimits
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.connection import Link
@@ -71,6 +72,29 @@ def test_circle_over_busy_keys_goes_on_without_rests(engine, make_fetcher):
         sleeps.append(fetcher.tick())
     assert [job.job_id for job in claimed] == [job_id]
     assert sum(sleeps) < 0.1
+
+
+def test_keys_that_wait_are_visited_now_and_then_while_other_jobs_are_due(engine, make_fetcher, monkeypatch):
+    monkeypatch.setattr(limited_lane, "KEYS", 2)
+    monkeypatch.setattr(limited_lanes, "KEYS", 2)
+    monkeypatch.setattr(limited_lane.Pacing, "after", lambda self, took_seconds: 3600.0)
+    for number in range(10, 20):
+        add(engine, f"one:{number}", order=2)
+    engine.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = now() WHERE limit_key <> 'one:19'")
+    for number in range(10, 19):
+        add(engine, f"one:{number}", order=2)  # blocked by the dead jobs
+    steps = []
+    find_keys = lifecycle.limits.find_keys
+    monkeypatch.setattr(lifecycle.limits, "find_keys", lambda *args, **kw: steps.append(1) or find_keys(*args, **kw))
+    helpers.make_jobs(engine, 60)
+    fetcher, claimed = make_fetcher(capacity=10), []
+    while len(claimed) < 60:
+        fetcher.tick()
+        claimed += take(fetcher)
+    assert len(steps) == 1
+    assert {job.limit_key for job in claimed} == {None}
+    helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1])
+    assert [job.limit_key for job in take(fetcher)] == ["one:19"]
 
 
 def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, make_fetcher):

@@ -244,6 +244,8 @@ class Lanes:
             if due_at <= self._ordered_at
             and not (lane.is_limited and self.limited.rests_until(lane) > self._ordered_at)
         ]
+        if not all(lane.is_limited for lane in due):
+            due = [lane for lane in due if not (lane.is_limited and self.limited.is_paced(lane))]
         if self.queue_names:
             position = {name: number for number, name in enumerate(self.queue_names)}
             return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))

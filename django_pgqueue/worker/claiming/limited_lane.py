@@ -67,6 +67,20 @@ class LimitedLane:
         self.full_at = 0.0
         """When the next circle without cursors may begin."""
         self._served_freed = False
+        self._paced_until = 0.0
+        self._step_pacing = Pacing()
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether other lanes come first now, because the last step of the circle has found nothing to claim."""
+        return not self.freed and not self.needs_slot and time.monotonic() < self._paced_until
+
+    def note_step(self, took_seconds: float, *, has_claimed: bool) -> None:
+        """Pace the next step of the circle. Steps that find nothing get a tenth of the time while other jobs are due.
+
+        Without this, jobs without a limit ran at 0.65 of their rate beside 100,000 keys that all waited.
+        """
+        self._paced_until = 0.0 if has_claimed else time.monotonic() + self._step_pacing.after(took_seconds)
 
     def take_freed(self) -> list[str]:
         """Return freed keys to visit, or nothing if it is the circle's turn. They take turns, so neither starves.

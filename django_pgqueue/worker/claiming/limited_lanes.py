@@ -106,6 +106,11 @@ class LimitedLanes:
         state = self._lanes.get(lane)
         return state is not None and state.after_key != "" and not state.needs_slot
 
+    def is_paced(self, lane: Lane) -> bool:
+        """Return whether other lanes come first now (see `LimitedLane`)."""
+        state = self._lanes.get(lane)
+        return state is not None and state.is_paced
+
     def can_continue(self, free_slots: int) -> bool:
         """Return whether this process may be able to claim jobs because one of its own jobs has ended."""
         self._free_ended()
@@ -166,7 +171,7 @@ class LimitedLanes:
         **options: Any,
     ) -> list[Claimed]:
         """Claim from these freed keys of a lane, or make a step of the circle if there are none."""
-        found: list[FoundKey] = []
+        began, found = time.monotonic(), list[FoundKey]()
         with connection.transaction():
             if freed:
                 locked = lifecycle.limits.lock_keys(connection, freed)
@@ -199,6 +204,7 @@ class LimitedLanes:
             served = [result.limit_key for result in claim.results if result.is_claimed]
             state.circle.is_fruitful |= bool(served)
             state.pass_on(found, served, controls.pauses, is_cut=is_full or bool(left))
+            state.note_step(time.monotonic() - began, has_claimed=bool(claim.claimed))
         return with_probes(claim.claimed, controls)
 
     def claim_from_key(self, connection: EngineConnection, lane: Lane, key: str, **options: Any) -> list[Claimed]:

@@ -178,6 +178,18 @@ VISITS = of_tests(
         "if_overdue",
         path="django_pgqueue/worker/claiming/lanes.py",
     ),
+    Mutant(
+        "keys that wait take half of the time from other jobs",
+        "if not all(lane.is_limited for lane in due):",
+        "if False:",
+        path="django_pgqueue/worker/claiming/lanes.py",
+    ),
+    Mutant(
+        "freed keys of a queue that was just paused are claimed from",
+        'if self._scanned_at == float("-inf"):',
+        "if False:",
+        path="django_pgqueue/worker/claiming/lanes.py",
+    ),
     Mutant("unknown limits end the claim", "if limit is not None and controls", "if controls", path=LANES),
 )
 SLOTS = of_tests(
