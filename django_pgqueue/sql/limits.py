@@ -113,7 +113,7 @@ ORDER BY given.place
 # ordered. They are claimed when no job with an order waits.
 #
 # `due` limits prefetching as in CLAIM. In addition, jobs with a rate are not prefetched, because they would start later
-# than they were counted.
+# than they were counted. `picked` has one of them more than free slots: no job behind it is prefetched.
 #
 # The first rows are the claimed jobs. Then comes a row for each key: whether it got a job, whether its limit admits
 # more, and the seconds until the limit admits the next job, or until the next job of an ordered key is due. They are
@@ -213,7 +213,7 @@ picked AS MATERIALIZED (
             ORDER BY run_after, id
             LIMIT CASE WHEN key.head_id IS NULL
                        THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s),
-                                  CASE WHEN key.interval_us IS NOT NULL THEN %(free_slots)s END)
+                                  CASE WHEN key.interval_us IS NOT NULL THEN %(free_slots)s + 1 END)
                        ELSE 0 END
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS first

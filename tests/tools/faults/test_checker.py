@@ -131,7 +131,7 @@ def test_checker_enqueue_contradicting_its_answer_reports_i8(story, answer, coun
     story.say("enqueue-returned", tag="tag1", answer=answer)
     for number in range(count):
         story.transaction()
-        story.event("job", "INSERT", number + 1, None, None, {"state": "ready"}, "tag1")
+        story.event("job", "INSERT", number + 1, None, None, {"state": "ready", "limit_key": None}, "tag1")
     assert "I8" in broken(story)
 
 
