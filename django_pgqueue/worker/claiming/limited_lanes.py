@@ -171,7 +171,8 @@ class LimitedLanes:
         **options: Any,
     ) -> list[Claimed]:
         """Claim from these freed keys of a lane, or make a step of the circle if there are none."""
-        began, found = time.monotonic(), list[FoundKey]()
+        began = time.monotonic()
+        found: list[FoundKey] = []
         with connection.transaction():
             if freed:
                 locked = lifecycle.limits.lock_keys(connection, freed)
