@@ -50,6 +50,12 @@ FILL = {
 }
 
 
+OF_OPEN_EXECUTIONS = {
+    "OPEN_EXECUTIONS_BY_TASK": "pgqueue_execution_one_open",
+    "RUNNING_OF_LIMITS": "pgqueue_execution_open",
+}
+"""Other indexes that contain only open executions, which the planner may choose too. PostgreSQL 15 chooses the second
+one if the tables were analysed while the queue was idle."""
 READY = {"limit": LIMIT, "due_total": 2 * LIMIT, "later_total": 2 * LIMIT, "lanes_limit": 10}
 PERIOD = {
     "since": "now",
@@ -182,7 +188,7 @@ def test_plan_of_stats_reads_a_bounded_number_of_rows(plans, name):
     for found in (plans["full"][name], plans["idle"][name]):
         assert [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES] == []
         used = {node.get("Index Name") for node in found}
-        assert indexes <= used or (name == "OPEN_EXECUTIONS_BY_TASK" and "pgqueue_execution_one_open" in used)
+        assert indexes <= used or OF_OPEN_EXECUTIONS.get(name, "none") in used
 
 
 def test_every_statement_on_large_tables_has_a_case():
