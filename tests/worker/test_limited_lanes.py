@@ -192,6 +192,7 @@ def test_freed_key_of_a_queue_that_was_just_paused_is_left(engine, make_fetcher)
 def test_slot_freed_by_another_worker_is_used_within_a_second(engine, make_fetcher):
     add(engine, "two:a", 3)
     other, fetcher = make_fetcher(), make_fetcher()
+    fetcher.may_sleep(60.0)  # notifications arrive
     other.tick()
     jobs = take(other)
     assert fetcher.tick() <= 1.0
