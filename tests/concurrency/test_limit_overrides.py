@@ -271,13 +271,18 @@ def test_pause_committed_after_the_lock_is_obeyed(engine, second, monkeypatch):
     assert Lanes().take(engine) == []
 
 
-def test_two_operators_override_one_key_and_no_field_is_lost(engine, second):
+FIELDS = {"concurrency": 7, "rate": "2/h", "burst": 2, "share": 3}
+
+
+@pytest.mark.parametrize("first", FIELDS)
+def test_two_operators_override_one_key_and_no_field_is_lost(engine, second, first):
+    others = {name: value for name, value in FIELDS.items() if name != first}
     with engine.transaction():
-        lifecycle.limit_overrides.override(engine, "rate", {"burst": 2})
-        other = helpers.Background(lambda: override(second, "rate", share=3))
+        lifecycle.limit_overrides.override(engine, "rate", {first: FIELDS[first]})
+        other = helpers.Background(lambda: override(second, "rate", **others))
         helpers.wait_until(lambda: is_waiting_for_lock(engine))
     other.result()
-    assert policy(engine, "rate")[3:5] == (2, 3)
+    assert policy(engine, "rate") == KeyPolicy(7, "2/h", 1800.0, 2, 3, is_ordered=False)
 
 
 def is_waiting_for_lock(connection):

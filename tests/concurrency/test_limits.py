@@ -94,6 +94,13 @@ def test_job_heavier_than_lowered_limit_takes_all_of_it(engine):
     assert ids(claim(engine, TWO)) == []
 
 
+def test_job_heavier_than_lowered_burst_takes_all_tokens(engine):
+    rated = Limit("rated", key="{key}", rate="1/60s", burst=2)
+    [heavy, _] = add(engine, "rated:a", 2, weight=9)
+    assert ids(claim(engine, rated)) == [heavy]
+    assert ids(claim(engine, rated)) == []
+
+
 def test_job_of_ordered_key_takes_one_slot_and_all_its_tokens(engine):
     paced = Limit("paced", key="{key}", ordered=True, rate="1/60s", burst=5)
     jobs = add(engine, "paced:a", 2, weight=3, order=paced.order)
