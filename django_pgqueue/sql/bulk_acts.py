@@ -312,9 +312,9 @@ WHERE place <= %(shown)s::bigint
 ORDER BY queue_name, -priority, limit_key, run_after, id
 """
 
-# Return those of some ranges of limit keys, each in one lane, that contain ready jobs.
+# Return the given ranges of limit keys that contain ready jobs. Each range is in one lane.
 #
-# Caller: as BULK_PAGE_FINISHED, for a filter by limit key
+# Caller: that of BULK_PAGE_FINISHED, if the filter has a limit key
 # Index:  pgqueue_job_limited, one index search for each range
 BULK_LIMIT_RANGES: Final = """/* pgqueue:bulk_limit_ranges */
 SELECT range.queue_name, range.priority, range.first_key, range.end_key

@@ -35,7 +35,7 @@ RETRY_SECONDS: Final = 0.02
 """When to try again if another session is just claiming jobs of the key."""
 PROBE_SECONDS: Final = 0.02
 """How long `write()` waits for the lock of a key whose probe has ended. Usually the claim of this process's own fetcher
-has it, for a few ms. Without the wait, the fetcher would start the next job before the probe has decided."""
+has it for some milliseconds. Without the wait, the fetcher would start the next job before the probe has decided."""
 PROBE_PAUSE_SECONDS: Final = 0.002
 LOCKED_SECONDS: Final = 1.0
 """When to try again if an operator's transaction has locked the pause of the key."""

@@ -9,8 +9,8 @@ committed. An event that closes an execution comes before the claim that saw it 
 order of events, the claim had to count it. Only where a period is measured, times are compared: those that the database
 has written into the executions themselves.
 
-Operators can change limits while jobs run (see `policies`). What ran before such a change goes on, so only claims are
-judged, each by what was in force then or a moment earlier.
+Operators can change limits while jobs run (see `policies`). Jobs that already run continue. So the checker judges only
+claims, each by the values that were in force at that time or shortly before.
 """
 
 from __future__ import annotations

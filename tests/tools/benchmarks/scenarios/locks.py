@@ -162,5 +162,5 @@ RATES = Scenario(
     takes_part=lambda system: system.name in ("us", "django-ox"),
     jobs=lambda system: jobs(RATED),
     figure="of_rate",
-    targets=("us: the rate is reached; most_claimed_in_a_second ≤ 109, for the burst is 10",),
+    targets=("us: the rate is reached; most_claimed_in_a_second ≤ 109, because the burst is 10",),
 )
