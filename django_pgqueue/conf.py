@@ -89,8 +89,9 @@ class Settings:
     """Seconds that a worker's thread keeps a Django database connection open between jobs."""
     NOTIFY: bool = option(default=True, kind="flag")
     """Whether `enqueue()` wakes sleeping workers. Otherwise workers find jobs only by polling."""
-    LISTEN_DATABASE: str | None = option(None, "alias")
-    """Database alias for LISTEN, if the jobs' alias uses a transaction pooler. None: the jobs' alias."""
+    LISTEN_DATABASE: str | Mapping[str, str] | None = option(None, "listen")
+    """Database alias for LISTEN, if the jobs' alias uses a transaction pooler. None: the jobs' alias. A dict has the
+    alias for LISTEN of each of several databases."""
     ENVIRONMENT: str = option("", "environment")
     """Name of the environment, such as "production". A worker refuses a database of another environment."""
     CLONE_GUARD: Literal["refuse", "warn", "off"] = option("refuse", "clone_guard")
@@ -115,6 +116,19 @@ class Settings:
     def heartbeat_seconds(self) -> float:
         """Seconds between two heartbeats: a quarter of the lease, so that three may be missed."""
         return self.LEASE / 4
+
+    @property
+    def listen_aliases(self) -> frozenset[str]:
+        """The aliases that are for LISTEN only."""
+        if self.LISTEN_DATABASE is None or isinstance(self.LISTEN_DATABASE, str):
+            return frozenset(filter(None, [self.LISTEN_DATABASE]))
+        return frozenset(to for alias, to in self.LISTEN_DATABASE.items() if to != alias)
+
+    def listen_alias(self, alias: str) -> str:
+        """Return the alias for LISTEN of a database with jobs."""
+        if self.LISTEN_DATABASE is None or isinstance(self.LISTEN_DATABASE, str):
+            return self.LISTEN_DATABASE or alias
+        return self.LISTEN_DATABASE.get(alias, alias)
 
     def retention_seconds(self, state: str) -> float | None:
         """Return how many seconds finished jobs of `state` are kept, or None if forever."""

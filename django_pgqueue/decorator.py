@@ -14,7 +14,7 @@ from . import registry
 from .chunks import Chunk
 from .context import TaskContext
 from .exceptions import Duration, InvalidTask
-from .options import OPTIONS, OnMissing, TaskOptions
+from .options import OPTIONS, DatabaseOf, OnMissing, TaskOptions
 from .schedules import declarations
 from .schedules.times import Times
 from .task import Task
@@ -56,7 +56,7 @@ def task(
     chunk: int,
     chunk_wait: Duration = ...,
     name: str = ...,
-    database: str | None = ...,
+    database: str | DatabaseOf | None = ...,
     on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
@@ -66,7 +66,7 @@ def task(
     *,
     takes_context: Literal[True],
     name: str = ...,
-    database: str | None = ...,
+    database: str | DatabaseOf | None = ...,
     on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
@@ -76,7 +76,7 @@ def task(
     *,
     takes_context: Literal[False] = ...,
     name: str = ...,
-    database: str | None = ...,
+    database: str | DatabaseOf | None = ...,
     on_missing: OnMissing = ...,
     schedule: Times | Iterable[Times] = ...,
     **options: Unpack[TaskOptions],
@@ -88,7 +88,8 @@ def task(
 
     Args:
         name: Key of the task in job rows. By default the dotted path of the function.
-        database: Alias of the database for the jobs. By default the database that the routers choose.
+        database: Alias of the database for the jobs, or a function that gets the arguments of a call and returns it. By
+            default, and if the function returns None, the routers choose the database.
         takes_context: Whether the function's first argument is a `TaskContext`. It must be named `context`.
         on_missing: Effect of a row that an argument names and that is gone when an attempt begins: "dead" (the
             default), "cancel", or "retry", which fails the attempt with the model's `DoesNotExist`.

@@ -108,6 +108,11 @@ class TaskDefinition(TaskFields):
         return None if plan.ignored else plan
 
     @property
+    def fixed_database(self) -> str | None:
+        """Alias of the database of all its jobs. None: the database routers or the arguments of each call choose."""
+        return self.database if isinstance(self.database, str) else None
+
+    @property
     def has_limit_key(self) -> bool:
         """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
         return self.limit is not None or self.chunk is not None

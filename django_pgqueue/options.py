@@ -28,6 +28,8 @@ Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
 KeepLogs = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", False]
 UniqueKey = str | Callable[..., str | None]
+DatabaseOf = Callable[..., str | None]
+"""A function of a call's arguments that returns the alias of the job's database."""
 UniqueWhile = Literal["ready", "ready+running"] | Duration
 OnConflict = Literal["skip", "replace", "raise"]
 OnMissing = Literal["dead", "cancel", "retry"]
@@ -191,7 +193,7 @@ class TaskFields(SharedFields):
     run_after: RunAfter | None = option(validation.moment_problems, "run_after", "delay_seconds", values=_due)
     """Set by `using()`."""
     takes_context: bool = option(validation.flag_problems, default=False)
-    database: str | None = option()
+    database: str | DatabaseOf | None = option(validation.database_problems)
     on_missing: OnMissing = option(validation.on_missing_problems, default=ON_MISSING[0])
     """Effect of a row that an argument names and that does not exist when an attempt begins: the job is dead, or
     cancelled, or the attempt fails like any other."""

@@ -6,6 +6,7 @@ them in their own ways.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 Sample = tuple[tuple[str, ...], float]
@@ -28,5 +29,18 @@ class Reading(NamedTuple):
 
 
 DATABASE_UP: Final = Gauge("pgqueue_database_up", "1 if the figures of the queue could be read.")
+DATABASE: Final = "database"
+"""The label that distinguishes several databases on one page."""
 NOT_READ: Final = Reading(DATABASE_UP, (((), 0.0),))
 """The only reading if the database cannot be read."""
+
+
+def of_several(readings: Mapping[str, Iterable[Reading]]) -> list[Reading]:
+    """Return the readings of several databases, by alias, as one list in which each gauge has the label `database`."""
+    merged: dict[Gauge, list[Sample]] = {}
+    for alias, read in readings.items():
+        for gauge, samples in read:
+            merged.setdefault(gauge, []).extend(((alias, *labels), value) for labels, value in samples)
+    return [
+        Reading(gauge._replace(labels=(DATABASE, *gauge.labels)), tuple(samples)) for gauge, samples in merged.items()
+    ]

@@ -51,6 +51,11 @@ def _is_duration(value: object) -> bool:
     return False
 
 
+def _is_listen(value: object) -> bool:
+    names = [name for pair in value.items() for name in pair] if isinstance(value, Mapping) else [value]
+    return value is None or all(isinstance(name, str) and name in django_settings.DATABASES for name in names)
+
+
 def _is_port(value: object) -> bool:
     return value is None or (_is_count(value) and isinstance(value, int) and value <= 65535)
 
@@ -110,10 +115,7 @@ CHECKS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
         f"must be None or one of {', '.join(LEVELS)}",
     ),
     "flag": (lambda value: isinstance(value, bool), "must be True or False"),
-    "alias": (
-        lambda value: value is None or value in django_settings.DATABASES,
-        "must be None or an alias in DATABASES",
-    ),
+    "listen": (_is_listen, "must be None, an alias in DATABASES, or a dict of such aliases by the alias of the jobs"),
     "port": (_is_port, "must be None or a port number from 1 to 65535"),
     "address": (_is_address, 'must be an IP address such as "127.0.0.1"'),
     "private": (  # no message shows the value

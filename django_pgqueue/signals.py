@@ -189,12 +189,14 @@ job_rescued = TaskSignal(
 )
 """A lost worker's execution was closed."""
 worker_started = WorkerSignal(
-    "The worker starts, and its database is ready. Sent once per worker.", where=_HELPER, arguments=_WORKER
+    "The worker starts, and its database is ready. Sent once per worker; with several databases, once for each.",
+    where=_HELPER,
+    arguments=_WORKER,
 )
 """A worker starts. `pid` is the process id of its supervisor."""
 worker_stopping = WorkerSignal(
     "The worker begins to stop: it has received a signal, or with `--until-empty` its last process has ended. Sent "
-    "once per worker.",
+    "once per worker; with several databases, once for each.",
     where=_HELPER,
     arguments=_WORKER,
 )

@@ -24,7 +24,8 @@ from .enqueue import bulk, call_limits, plain, search_keys, unique
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall, check_fit
 from .enqueue.job_ids import JobIds
-from .options import UsingOptions
+from .exceptions import InvalidTask
+from .options import DatabaseOf, UsingOptions
 from .redaction import hidden_from_reports, hiding_class
 from .serialization import encode_arguments
 from .using_options import UNCHANGED, Unchanged, changed_options
@@ -78,7 +79,7 @@ class Task(TaskDefinition, Generic[P, R]):
         self,
         *,
         run_after: RunAfter | None = None,
-        database: str | Unchanged | None = UNCHANGED,
+        database: str | DatabaseOf | Unchanged | None = UNCHANGED,
         **options: Unpack[UsingOptions],
     ) -> Task[P, R]:
         """Return a copy of this task with other options.
@@ -88,7 +89,7 @@ class Task(TaskDefinition, Generic[P, R]):
 
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime. 0 means now.
-            database: Alias of the job's database. None lets the database routers choose it.
+            database: Alias of the job's database, or a function of its arguments. None lets the routers choose it.
             **options: The keys of `django_pgqueue.options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
                 `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
@@ -165,7 +166,7 @@ class Task(TaskDefinition, Generic[P, R]):
         check_fit(self, args, kwargs)
         call = self.encoded_call(args, kwargs)
         arguments, keys = encode_arguments(*call), search_keys.search_keys_of(self, *call)
-        connection = plain.connection_for(self, callers_level=callers_level)
+        connection = plain.connection_for(self, args, kwargs, callers_level=callers_level)
         row = plain.row_of(self, connection) | call_limits.columns_of_call(self, args, kwargs)
         if (key := unique.key_of(self, args, kwargs)) is not None:
             insert = partial(unique.insert, self, connection, key, arguments, row)
@@ -196,9 +197,12 @@ class Task(TaskDefinition, Generic[P, R]):
 
         Raises:
             Job.DoesNotExist: There is no such job, or it has another task.
+            InvalidTask: The database depends on the arguments, so the id does not identify one job.
         """
         from .models import Job  # tasks load before the apps are ready
 
+        if callable(self.database):
+            raise InvalidTask(f"{self.name} has jobs in several databases: call using(database=…).get_result()")
         alias = self.database or router.db_for_write(Job)
         try:
             return Job.objects.using(alias).get(pk=int(result_id), task_name__in=(self.name, *self.aliases))
@@ -276,6 +280,7 @@ class Task(TaskDefinition, Generic[P, R]):
         Raises:
             TypeError: A call has none of these forms, is ambiguous, or is a call of another function. A list and a dict
                 as the only two positional arguments are ambiguous: write `task.s(…)`.
+            InvalidTask: The jobs belong to different databases, or another error of `enqueue()`.
 
         Example::
 

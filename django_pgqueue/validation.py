@@ -135,6 +135,12 @@ def number_problems(low: int, high: int) -> Check:
     return check
 
 
+def database_problems(option: str, value: Any) -> Iterator[str]:
+    """Yield the problem of the database of a task's jobs. Whether the alias exists is checked at the enqueue."""
+    if not callable(value) and (not isinstance(value, str) or not value):
+        yield f"{option} must be an alias in DATABASES or a function of the arguments, not {value!r}"
+
+
 def flag_problems(option: str, value: Any) -> Iterator[str]:
     """Yield the problem of a boolean."""
     if not isinstance(value, bool):

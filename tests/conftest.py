@@ -12,14 +12,15 @@ import pytest
 from django.db import connection as django_connection
 from django.db import connections
 from django.db.backends.postgresql.operations import DatabaseOperations
+from django.test import TransactionTestCase
 from hypothesis import HealthCheck, Phase, settings
-from xdist.scheduler import LoadFileScheduling
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.task import Task
 from tests import helpers
+from tests.distribution import ByFile, place_of
 
 COMMON: dict[str, Any] = {
     "deadline": None,
@@ -32,30 +33,12 @@ settings.register_profile("mutation", max_examples=400, phases=[Phase.explicit, 
 settings.load_profile("pgqueue")
 
 
-LONG = (
-    *("tests/tools/faults/test_quick.py", "tests/process/test_application_code.py", "tests/process/test_crashes.py"),
-    *("tests/admin/test_hostile.py", "tests/process/test_hostile_code.py", "tests/admin/test_every_url.py"),
-    *("tests/process/test_worker_signals.py", "tests/process/test_endurance.py", "tests/test_stateful.py"),
-    *("tests/process/test_idle_fleet.py", "tests/process/test_starved_completer.py", "tests/example/test_demo.py"),
-    *("tests/concurrency/test_interleavings.py", "tests/process/test_stopping.py", "tests/process/test_isolation.py"),
-    *("tests/process/test_cancelling.py", "tests/process/test_tutorial.py", "tests/test_embedded.py"),
-    *("tests/deploys/test_migrate_under_load.py", "tests/deploys/test_schemas.py", "tests/deploys/test_schedules.py"),
-    *("tests/test_states.py", "tests/process/test_running.py", "tests/process/test_output.py"),
-    *("tests/process/test_recycling.py", "tests/process/test_timeouts.py", "tests/worker/test_interruption.py"),
-    *("tests/process/test_progress.py", "tests/process/test_network.py", "tests/process/test_schedules.py"),
-    *("tests/test_docs_examples.py", "tests/test_docs_queries.py", "tests/example/test_shop.py"),
-    *("tests/security/test_roles.py", "tests/admin/test_schedules.py", "tests/test_plans.py"),
-    *("tests/security/test_hostile_rows.py", "tests/test_enqueue_many.py", "tests/kit/test_plugin.py"),
-    *("tests/privacy/test_codecs.py", "tests/process/test_health.py", "tests/admin/test_lists.py"),
-    *("tests/process/test_job_lines.py", "tests/privacy/test_workers.py", "tests/process/test_pauses.py"),
-    *("tests/test_release.py", "tests/process/test_restarted_ids.py", "tests/test_stateful_schedules.py"),
-    *("tests/test_serialization.py", "tests/concurrency/test_bad_rows.py", "tests/worker/test_lanes.py"),
-)
-"""The slowest test files. They start first: if one started last, the other cores would idle until it ended."""
-
-
 SLOW = ("concurrency", "deploys", "example", "faults", "process", "security")
 """Directories that `--only-quick` leaves out, except for tests with the marker `quick`."""
+
+
+OWN_APPS = ["django_pgqueue", "tests.app"]
+"""The apps whose tables are emptied after a test with the fixture `committing`."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -93,13 +76,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
     if config.getoption("--only-quick"):
         settings.load_profile("quick")
-
-
-class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
-    """Schedules tests file by file, and all tests of deploys in one process: their two releases take 6 s to build."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "tests/deploys" if nodeid.startswith("tests/deploys/") else super()._split_scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -144,13 +120,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--only-quick"):
         items[:] = [item for item in items if is_quick(item)]
     if config.getoption("dist", "no") != "no" or hasattr(config, "workerinput"):
-        places = {name: place for place, name in enumerate(LONG)}
-        items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONG)))
+        items.sort(key=lambda item: place_of(item.nodeid))
     for item in items:
         if config.getoption("--stateful-examples"):
             item.add_marker(pytest.mark.timeout(0), append=False)
         if "committing" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("django_db"):
-            item.add_marker(pytest.mark.django_db(transaction=True, available_apps=["django_pgqueue", "tests.app"]))
+            item.add_marker(pytest.mark.django_db(transaction=True, available_apps=OWN_APPS))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -198,13 +173,33 @@ def cleaner(django_db_setup: None) -> Iterator[Callable[[], EngineConnection]]:
         connection.close()
 
 
+@pytest.fixture(scope="session")
+def clean(cleaner: Callable[[], EngineConnection]) -> Iterator[Callable[[], None]]:
+    """Return a function that empties the tables, and let Django use it after the tests with `committing`.
+
+    Django's own command opens a session for each test and looks up the names of its tables, which takes 10 ms.
+    """
+
+    def clean() -> None:
+        try:
+            helpers.begin_anew(cleaner())
+        except psycopg.OperationalError:  # the test has ended all sessions
+            helpers.begin_anew(cleaner())
+
+    flush = TransactionTestCase._fixture_teardown  # type: ignore[attr-defined]  # not public
+
+    def fixture_teardown(self: TransactionTestCase) -> None:
+        clean() if self.available_apps == OWN_APPS else flush(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", fixture_teardown)
+        yield clean
+
+
 @pytest.fixture
-def committing(cleaner: Callable[[], EngineConnection]) -> Iterator[None]:
+def committing(clean: Callable[[], None]) -> Iterator[None]:
     """Empty the tables for a test that commits, on several connections or on connections other than Django's."""
-    try:
-        helpers.begin_anew(cleaner())
-    except psycopg.OperationalError:  # the test before has ended all sessions
-        helpers.begin_anew(cleaner())
+    clean()
     notifications._last_wake_at.clear()
     yield
     statements.clock.shift_seconds = 0.0

@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django_pgqueue",
+    "django_pgqueue.contrib.remote",
     "tests.app",
     "tests.framework",
 ]

@@ -20,8 +20,10 @@ INTERNAL = (
     "django_pgqueue.waiting",
     "django_pgqueue.middleware",
     "django_pgqueue.models.operations",
+    "django_pgqueue.contrib.remote",
 )
-"""Modules whose coroutines no application calls. `arun()` of a middleware is written by the application."""
+"""Modules whose coroutines no application calls. `arun()` of a middleware is written by the application, and Django
+calls the views of `contrib.remote`."""
 RESERVED = {"await_result": "wait"}
 """`await` is a reserved word of Python, so the asynchronous form of `wait()` cannot be `await()`."""
 

@@ -13,8 +13,10 @@ from django.core.management import CommandError, call_command, load_command_clas
 from django.test import override_settings
 
 from django_pgqueue import __version__, checks, log, registry, signals
+from django_pgqueue.management import queue_arguments
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.management.subcommands.subcommand import ExitCode
+from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.completion import writer
@@ -26,12 +28,82 @@ from tests.worker.test_attempt import raw_job
 @pytest.mark.parametrize("text", ["", " ", "a,,b", "a b", "a,é"])
 def test_queue_names_invalid_name_raises_command_error(text):
     with pytest.raises(CommandError, match="Invalid queue name"):
-        runworker.queue_names(text)
+        queue_arguments.queue_names(text)
 
 
 def test_queue_names_keep_their_order_without_duplicates():
-    assert runworker.queue_names(" b, a ,b") == ("b", "a")
-    assert runworker.queue_names(None) == ()
+    assert queue_arguments.queue_names(" b, a ,b") == ("b", "a")
+    assert queue_arguments.queue_names(None) == ()
+
+
+def test_queue_options_limit_queues_and_add_up_to_the_slots():
+    options = worker_options("--queue", "mail=2", "--queue", " default = 20")
+    assert (options.queue_names, options.concurrency) == (("mail", "default"), 22)
+    assert options.queue_concurrency == {"mail": 2, "default": 20}
+    assert not options.served.is_ordered
+    assert "queues mail (2), default (20), 1 process x 22 jobs, " in runworker.banner(options)
+
+
+def test_queue_option_without_number_shares_the_slots_of_the_process():
+    options = worker_options("--queue", "mail=8", "--queue", "default", "--concurrency", "9")
+    assert (options.queue_names, options.concurrency) == (("mail", "default"), 9)
+    assert worker_options("--queue", "mail=2", "--queue", "default").concurrency == 10
+    assert worker_options("--queue", "mail=2", "--queue", "default", CONCURRENCY=3).concurrency == 3
+    assert worker_options("--queue", "mail=2", "--queue", "pdf=2", "--concurrency", "3").concurrency == 3
+
+
+def test_queue_option_star_serves_all_other_queues():
+    options = worker_options("--queue", "mail=2", "--queue", "*=5")
+    assert (options.queue_names, options.concurrency) == ((), 7)
+    assert "queues mail (2), all others (5), 1 process" in runworker.banner(options)
+    assert options.served.named == ("mail",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--queues", "mail", "--queue", "pdf"), "--queues and --queue cannot be combined"),
+        (("--queue", "mail,pdf=2"), "Invalid queue name 'mail,pdf' in --queue. Pass --queue once for each queue"),
+        (("--queue", "=2"), "Invalid queue name '' in --queue"),
+        (("--queue", "mail=0"), "Invalid number '0' in --queue mail=0: pass a whole number of at least 1"),
+        (("--queue", "mail="), "Invalid number ''"),
+        (("--queue", "mail=-1"), "Invalid number '-1'"),
+        (("--queue", "mail=²"), "Invalid number '²'"),
+        (("--queue", "mail=2", "--queue", "mail"), "names the queue 'mail' twice"),
+        (
+            ("--queue", "mail=11", "--queue", "pdf"),
+            r"mail=11 exceeds PGQUEUE\['CONCURRENCY'\], which is 10: pass --con",
+        ),
+        (("--queue", "mail=5", "--concurrency", "4"), "mail=5 exceeds --concurrency, which is 4"),
+        (("--queue", "mail=2", "--concurrency", "4"), "--concurrency 4 has slots that no queue may use"),
+        (("--queues", "mail=2"), "Invalid queue name 'mail=2' in --queues: to limit its jobs, pass --queue mail=2"),
+    ],
+)
+def test_queue_options_that_contradict_are_refused(arguments, message):
+    with pytest.raises(CommandError, match=message):
+        worker_options(*arguments)
+
+
+@pytest.mark.parametrize("given", [{"mail": 2, "default": None}, {"mail": None}, {"*": None, "mail": 2}, {"*": 5}])
+def test_served_queues_survive_the_record_of_the_worker(given):
+    served = ServedQueues.of_queue_options(given)
+    read = ServedQueues.from_text(served.as_text())
+    assert read == served
+    assert list(read.concurrency) == list(given)
+
+
+@pytest.mark.parametrize("names", [(), ("mail",), ("mail", "default")])
+def test_served_queues_in_order_survive_the_record_of_the_worker(names):
+    served = ServedQueues(names)
+    assert ServedQueues.from_text(served.as_text()) == served
+    assert served.is_ordered == bool(names)
+
+
+@pytest.mark.parametrize("text", ["<img src=x>", "mail=2,x=y", "mail=" + "9" * 5000, "=2"])
+def test_text_of_queues_that_no_worker_writes_counts_as_names(text):
+    read = ServedQueues.from_text(text)
+    assert read == ServedQueues(tuple(text.split(",")))
+    assert read.texts() == text.split(",")
 
 
 def test_banner_describes_the_worker():

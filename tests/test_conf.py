@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, Task, fixed
-from django_pgqueue.conf import OPTIONS, get_settings, known_queues, problems
+from django_pgqueue.conf import OPTIONS, Settings, get_settings, known_queues, problems
 from django_pgqueue.setting_kinds import retention_seconds
 from tests.app import tasks
 
@@ -75,6 +75,10 @@ def test_problems_unknown_option_lists_all_options():
         ("LEASE", True, "positive"),
         ("NOTIFY", 1, "True or False"),
         ("LISTEN_DATABASE", "nowhere", "alias"),
+        ("LISTEN_DATABASE", {"default": "nowhere"}, "alias"),
+        ("LISTEN_DATABASE", {"nowhere": "default"}, "alias"),
+        ("LISTEN_DATABASE", {"default": []}, "alias"),
+        ("LISTEN_DATABASE", ["default"], "alias"),
         ("TASK_MODULES", "app.jobs", "list"),
         ("TASK_MODULES", [1], "list"),
         ("TIMEOUT", 0, "positive"),
@@ -105,6 +109,21 @@ def test_problems_invalid_value_names_the_requirement(key, value, wanted):
     with override_settings(PGQUEUE={key: value}), pytest.raises(ImproperlyConfigured) as raised:
         get_settings()
     assert str(raised.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("setting", "listens_on", "only_for_listen"),
+    [
+        (None, ["default", "b"], set()),
+        ("direct", ["direct", "direct"], {"direct"}),
+        ({"b": "direct"}, ["default", "direct"], {"direct"}),
+        ({"b": "b"}, ["default", "b"], set()),
+    ],
+)
+def test_listen_database_of_each_alias(setting, listens_on, only_for_listen):
+    found = Settings(LISTEN_DATABASE=setting)
+    assert [found.listen_alias(alias) for alias in ("default", "b")] == listens_on
+    assert found.listen_aliases == only_for_listen
 
 
 @pytest.mark.parametrize("token", ["", "too short", "fifteen-letters", "0123456789 abcdef", 1234567890123456])

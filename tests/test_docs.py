@@ -15,6 +15,7 @@ from django.dispatch import Signal
 
 import django_pgqueue
 from django_pgqueue import conf, signals, states
+from django_pgqueue.contrib.remote.models import RemoteToken
 from django_pgqueue.models import (
     BreakerCount,
     Execution,
@@ -173,7 +174,18 @@ def test_tasks_page_has_every_task_option():
 
 @pytest.mark.parametrize(
     "model",
-    [Job, Execution, ExecutionLog, Installation, LimitOverride, LimitState, OpenBreaker, BreakerCount, Rollup],
+    [
+        Job,
+        Execution,
+        ExecutionLog,
+        Installation,
+        LimitOverride,
+        LimitState,
+        OpenBreaker,
+        BreakerCount,
+        Rollup,
+        RemoteToken,
+    ],
 )
 def test_models_page_has_every_column(model):
     rows = table("docs/reference/models.md", f"column of `{model.__name__}`")
@@ -272,6 +284,7 @@ def test_page_named_options_exist(page):
         "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
         "docs/production/clone_guard.md": {"--clean", "--dbname", "--exclude-table-data", "--if-exists"},  # of pg_dump
         "docs/production/runbooks.md": {"--check", "--pid"},  # of migrate and of py-spy
+        "docs/production/remote_workers.md": {"--skip-checks"},  # of Django
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},

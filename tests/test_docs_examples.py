@@ -187,6 +187,7 @@ ELSEWHERE = {
     "docs/production/clone_guard.md": "tests/worker/test_clone_guard.py",
     "docs/production/connections.md": "addresses of servers",
     "docs/production/opentelemetry.md": "tests/contrib/test_opentelemetry.py",
+    "docs/production/remote_workers.md": "tests/remote/test_operators.py",
     "docs/production/sentry.md": "tests/contrib/test_sentry_worker.py",
     "docs/production/worker.md": "logging settings",
     "docs/reference/logging.md": "a filter of records",
@@ -353,6 +354,23 @@ def test_examples_on_monitoring_measure_jobs(shop):
     Job.objects.filter(queue_name="default").update(run_after=timezone.now() - timedelta(seconds=400))
     assert "A job of the queue default has been due for 40" in "".join(monitoring.problems())
     assert importlib.import_module("shop.internal_urls").urlpatterns[0].callback is metrics_view
+
+
+def test_several_databases_calls_go_to_their_shards(names):
+    run_page("docs/guides/several_databases.md", names)
+    tasks = importlib.import_module("shop.tasks")
+    moved = Job.objects.filter(task_name="shop.tasks.bill_customer").exclude(state="cancelled")
+    assert sorted(job.arguments["args"][0] for job in moved) == [7, 40, 40, 104]
+    assert run_jobs(database="reports", raising=True)
+    later = tasks.bill_customer.using(run_after=3600).enqueue(40, "2026-12")
+    names["move_waiting"](tasks.bill_customer, "reports", "default")
+    later.refresh_from_db()
+    assert later.state == "cancelled"
+    [copy] = Job.objects.filter(task_name="shop.tasks.bill_customer", state="ready")
+    assert (copy.arguments, copy.run_after) == (later.arguments, later.run_after)
+    tasks.bill_all_shards.enqueue()
+    run_jobs(database="default", raising=True)
+    assert Job.objects.filter(task_name="shop.tasks.bill_shard", state="succeeded").count() == 2
 
 
 def test_recipe_fan_out_reports_once_after_the_last_item(names):

@@ -15,7 +15,7 @@ from django.utils import timezone
 from django_pgqueue import control, queues
 from django_pgqueue.chunks import chunk_key
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.management.commands import runworker
+from django_pgqueue.management import queue_arguments
 from django_pgqueue.models import Job, Pause, Schedule
 from django_pgqueue.queues import UnknownQueueWarning, is_slip, mistyped
 from tests import helpers
@@ -215,5 +215,7 @@ def test_commands_unlisted_queue_is_an_error():
     with pytest.raises(CommandError, match="did you mean 'default'"):
         call_command("pgqueue", "pause", "defualt")
     with pytest.raises(CommandError, match=r"--queues 'defualt' is not in PGQUEUE\['QUEUES'\]: did you mean 'default'"):
-        runworker.queue_names("default,defualt")
+        queue_arguments.queue_names("default,defualt")
+    with pytest.raises(CommandError, match=r"--queue 'defualt' is not in PGQUEUE\['QUEUES'\]: did you mean 'default'"):
+        queue_arguments.served_queues(None, ["*", "defualt=2"])
     assert not Job.objects.exists()

@@ -8,6 +8,8 @@ from tests import settings
 globals().update({name: value for name, value in vars(settings).items() if name.isupper()})
 
 DATABASES = {"default": settings.DATABASES["default"] | json.loads(os.environ["PGQUEUE_TEST_DATABASE"])}
+for _alias, _settings in json.loads(os.environ.get("PGQUEUE_TEST_MORE_DATABASES", "{}")).items():
+    DATABASES[_alias] = settings.DATABASES["default"] | _settings
 if "PGQUEUE_TEST_HOOKS" in os.environ:
     globals()["INSTALLED_APPS"] = [*settings.INSTALLED_APPS, "tests.hooks"]
 PGQUEUE = json.loads(os.environ.get("PGQUEUE_TEST_OPTIONS", "{}"))

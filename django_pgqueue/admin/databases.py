@@ -10,28 +10,16 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.db import connections, router
+from django.db import router
 from django.http import Http404, HttpRequest, QueryDict
 from django.utils.translation import gettext as _
 
 from django_pgqueue.models import Job
+from django_pgqueue.queue_databases import queue_aliases
 
 PARAMETER: Final = "database"
 LIST_PARAMETER: Final = "_changelist_filters"
 """The parameter by which Django's pages of one row remember the parameters of the list."""
-
-
-def aliases() -> list[str]:
-    """Return the aliases of the databases that contain the queue's tables, the routers' choice first."""
-    first = router.db_for_write(Job)
-    others = (alias for alias in connections if alias != first and _is_ours(alias))
-    return [first, *others]
-
-
-def _is_ours(alias: str) -> bool:
-    connection = connections[alias]
-    is_replica = bool(connection.settings_dict.get("TEST", {}).get("MIRROR"))
-    return connection.vendor == "postgresql" and not is_replica and router.allow_migrate_model(alias, Job)
 
 
 def chosen(request: HttpRequest) -> str:
@@ -39,7 +27,7 @@ def chosen(request: HttpRequest) -> str:
     first = router.db_for_write(Job)
     of_list = QueryDict(request.GET.get(LIST_PARAMETER, ""))
     alias = request.GET.get(PARAMETER, of_list.get(PARAMETER, first))
-    if alias != first and alias not in aliases():
+    if alias != first and alias not in queue_aliases():
         raise Http404(_("No database with the alias “%(alias)s” contains jobs.") % {"alias": alias})
     return alias
 

@@ -23,6 +23,8 @@ from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.fields import aware
+from django_pgqueue.enqueue.plain import alias_of
+from django_pgqueue.queue_databases import queue_aliases
 from django_pgqueue.task import Task
 
 from . import databases, form_token
@@ -96,21 +98,21 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
         back=jobs,
-        notes=[_("The job is added to the database %s.") % alias] if len(databases.aliases()) > 1 else [],
+        notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
         hidden=form_token.field(request),
     )
 
 
 def _database(request: HttpRequest, task: Task[..., Any]) -> str:
     """Return the alias that the URL names. Otherwise return that of the task, or the routers' choice."""
-    of_task = task.database or (None if task.adapter is None else task.adapter.database)
+    of_task = task.fixed_database or (None if task.adapter is None else task.adapter.database)
     named = databases.PARAMETER in request.GET
     return databases.chosen(request) if named or of_task is None else of_task
 
 
 def _link(request: HttpRequest, site: AdminSite, alias: str, job_id: int) -> str:
     page = reverse("admin:pgqueue_job_change", args=[job_id], current_app=site.name)
-    return page if alias == databases.aliases()[0] else f"{page}?{databases.PARAMETER}={alias}"
+    return page if alias == queue_aliases()[0] else f"{page}?{databases.PARAMETER}={alias}"
 
 
 def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alias: str) -> int:
@@ -130,7 +132,10 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         if task.adapter is not None and "queue_name" in options:
             task.adapter.check_queue(options["queue_name"])
         configured = task.using(**options, database=alias)
-        job = configured.insert(*decoded(configured, form.cleaned_call, alias))
+        args, kwargs = decoded(configured, form.cleaned_call, alias)
+        if callable(task.database) and (of_call := alias_of(task, args, kwargs)) != alias:
+            raise NotEnqueued(_("No job was added: these arguments belong to the database %s. Choose it.") % of_call)
+        job = configured.insert(args, kwargs)
         if job.is_duplicate:
             raise NotEnqueued(_("No job was added: job #%s has the unique key.") % job.pk)
         lifecycle.record_audit(connection, audit_id, [job.pk])

@@ -8,6 +8,8 @@ from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.queue_databases import queue_aliases
+
 from . import databases
 from .links import address
 
@@ -67,11 +69,11 @@ def _url(request: HttpRequest, site_name: str, place: Place) -> str | None:
 
 def _choices() -> list[str]:
     """Return the databases to choose from. With one database, there is nothing to choose."""
-    found = databases.aliases()
+    found = queue_aliases()
     return found if len(found) > 1 else []
 
 
 def _switch(request: HttpRequest, alias: str, *, is_current: bool) -> Link:
     """Return a link to this page for another database. Filters are left out: their values belong to one database."""
-    parameters = "" if alias == databases.aliases()[0] else f"?{databases.PARAMETER}={alias}"
+    parameters = "" if alias == queue_aliases()[0] else f"?{databases.PARAMETER}={alias}"
     return Link(alias, f"{request.path}{parameters}", is_current)

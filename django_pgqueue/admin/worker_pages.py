@@ -12,10 +12,12 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 from django_pgqueue import stats
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Worker
+from django_pgqueue.served_queues import OTHERS, ServedQueues
 
 from .formatting import breakable, duration, moment, moment_ago, visible
 
@@ -94,7 +96,7 @@ def worker_row(worker: stats.WorkerStats, jobs: Sequence[stats.RunningJob], vers
         host=visible(worker.host),
         version=visible(worker.version),
         is_other_version=bool(version) and worker.version != version,
-        queues=[visible(name) for name in worker.queues],
+        queues=_queues(ServedQueues(worker.queues, worker.queue_concurrency)),
         jobs=[running_row(job) for job in jobs[:RUNNING_SHOWN]],
         more_jobs=max(0, worker.slots_busy + worker.prefetched - RUNNING_SHOWN),
         started=_ago(worker, worker.started_at),
@@ -140,13 +142,23 @@ def _ago(worker: stats.WorkerStats, at: Any) -> SafeString | str:
     return moment(at, text)
 
 
+def _queues(served: ServedQueues) -> list[str]:
+    """Return the queues of a worker, with the number of each that `--queue` limits. Empty: all queues."""
+    if not served.concurrency:
+        return [visible(name) for name in served.names]
+    pairs = [
+        (_("all others") if name == OTHERS else visible(name), number) for name, number in served.concurrency.items()
+    ]
+    return [name if number is None else f"{name} ({number})" for name, number in pairs]
+
+
 def _stopped_row(worker: Worker) -> dict[str, Any]:
     return {
         "pk": worker.pk,
         "host": visible(worker.hostname),
         "pid": worker.pid,
         "version": visible(worker.version),
-        "queues": [visible(name) for name in worker.queue_names.split(",") if name],
+        "queues": _queues(ServedQueues.from_text(worker.queue_names)),
         "started": moment_ago(worker.started_at, worker),
         "stopped": moment_ago(worker.stopped_at, worker),
     }

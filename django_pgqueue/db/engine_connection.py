@@ -72,6 +72,8 @@ class EngineConnection(psycopg.Connection[Row]):
     """Alias of the database in DATABASES. Django's own connections have this attribute too."""
     is_worn = False
     """Whether a statement failed although the connection is intact. Its prepared statements may be the cause."""
+    on_wait: Callable[[], None] | None = None
+    """Called about every 0.1 s while a statement waits for its answer, by the thread that executes it."""
     record_statement: ClassVar[Callable[[str, float], None] | None] = None
     """Called with each statement of this package that succeeds, and the seconds that it took. None: nobody counts."""
 
@@ -124,6 +126,8 @@ class EngineConnection(psycopg.Connection[Row]):
                 if not ready and time.monotonic() > deadline:
                     self.pgconn.finish()
                     raise StatementTimeout(f"no answer from PostgreSQL in {self.statement_timeout_seconds:g} s")
+                if not ready and self.on_wait is not None:
+                    self.on_wait()
                 wanted = gen.send(ready)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # a generator's value is Any to mypy

@@ -32,6 +32,8 @@ CANCEL_REQUESTED: Final = "cancel"
 WORKER_REQUESTED: Final = "request"
 """Payload of a notification: an operator has requested something of a worker process."""
 PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED, WORKER_REQUESTED})
+LISTENS: Final = " (listens)"
+"""The end of a connection's `application_name` while notifications arrive on it."""
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
 worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""

@@ -14,6 +14,7 @@ import psycopg
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.db.statements import execute
 
 from .findings import Check, Level, Result, are, cannot_see, counted, ok
@@ -21,8 +22,8 @@ from .session import STATEMENT_TIMEOUT_SECONDS, Session
 
 ROLE: Final = "doctor"
 TRIALS: Final = 3
-LISTENER: Final = "pgqueue:listener"
-"""The `application_name` of the connection on which a worker process receives notifications."""
+LISTENERS: Final = f"pgqueue:%{LISTENS}"
+"""Pattern of the `application_name` of the connections on which worker processes receive notifications."""
 STARTING_SECONDS: Final = 60.0
 """A worker that started within this time may still be testing its connection for notifications."""
 
@@ -40,13 +41,18 @@ LISTENING: Final = """/* pgqueue:doctor_listening */
 SELECT (
            SELECT count(*)
            FROM pgqueue_worker
-           WHERE stopped_at IS NULL AND queue_names NOT LIKE 'job %%'
+           WHERE stopped_at IS NULL AND supervisor_pid IS NOT NULL
              AND last_heartbeat_at > statement_timestamp() + %(time_shift)s::interval
                  - make_interval(secs => 2 * %(lease_seconds)s::float8)
              AND started_at < statement_timestamp() + %(time_shift)s::interval
                  - make_interval(secs => %(starting_seconds)s::float8)
        ),
-       (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = %(listener)s)
+       (
+           SELECT count(*)
+           FROM pg_stat_activity
+           WHERE datname = current_database() AND application_name LIKE %(listeners)s
+             AND application_name NOT LIKE 'pgqueue:remote-%%'
+       )
 """
 
 
@@ -76,9 +82,10 @@ def _pooler(session: Session) -> Result:
     if not pools_transactions(session.alias):
         what = "A pooler is in front of the server, and keeps a server process for each client."
         return Result(Level.INFO, what, data={"pooler": "session"})
-    data = {"pooler": "transaction", "listen_database": settings.LISTEN_DATABASE}
+    listen_database = None if settings.LISTEN_DATABASE is None else settings.listen_alias(session.alias)
+    data = {"pooler": "transaction", "listen_database": listen_database}
     what = "A pooler in transaction mode is in front of the server"
-    if settings.LISTEN_DATABASE not in (None, session.alias):
+    if listen_database not in (None, session.alias):
         return Result(Level.INFO, f"{what}, and LISTEN_DATABASE names another alias for notifications.", data=data)
     if not settings.NOTIFY:
         return Result(Level.INFO, f"{what}, and NOTIFY is off, so workers poll.", data=data)
@@ -87,9 +94,11 @@ def _pooler(session: Session) -> Result:
 
 
 def _listen_database(session: Session) -> Result:
-    alias = get_settings().LISTEN_DATABASE
-    if alias is None or alias == session.alias:
-        return ok("Notifications use the alias of the jobs.", listen_database=alias)
+    settings = get_settings()
+    alias = settings.listen_alias(session.alias)
+    if alias == session.alias:
+        named = None if settings.LISTEN_DATABASE is None else alias
+        return ok("Notifications use the alias of the jobs.", listen_database=named)
     data: dict[str, Any] = {"listen_database": alias}
     setting = 'PGQUEUE["LISTEN_DATABASE"]'
     fix = f"Let DATABASES[{alias!r}] lead directly to the database of the jobs, or change {setting}."
@@ -114,7 +123,7 @@ def _listen_database(session: Session) -> Result:
 
 def _listening(session: Session) -> Result:
     settings = get_settings()
-    params = {"lease_seconds": settings.LEASE, "starting_seconds": STARTING_SECONDS, "listener": LISTENER}
+    params = {"lease_seconds": settings.LEASE, "starting_seconds": STARTING_SECONDS, "listeners": LISTENERS}
     workers, listeners = session.row(LISTENING, **params)
     data = {"workers": workers, "listeners": listeners}
     if not settings.NOTIFY:

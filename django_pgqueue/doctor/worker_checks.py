@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from django_pgqueue import __version__, registry, stats
 from django_pgqueue.conf import get_settings
+from django_pgqueue.served_queues import ServedQueues
 
 from .findings import Check, Level, Result, are, counted, level_of, listed, ok, percent, quoted, span
 from .session import Session
@@ -134,7 +135,7 @@ def _unserved_queues(session: Session) -> Result:
     for lane in stats.lanes(session.alias):
         if lane.oldest_due_seconds is not None and not lane.is_paused:
             waited[lane.queue_name] = max(lane.oldest_due_seconds, waited.get(lane.queue_name, 0.0))
-    served = {name for each in live for name in each["queue_names"].split(",")}
+    served = {name for each in live for name in ServedQueues.from_text(each["queue_names"]).names or ("",)}
     unserved = {
         name: seconds
         for name, seconds in waited.items()

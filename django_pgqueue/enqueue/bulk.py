@@ -28,7 +28,7 @@ from django_pgqueue.serialization import chunks, normalise_call
 from . import plain, unique
 from .advice import called_in_coroutine
 from .batch import Batch
-from .calls import TaskCall, arguments_of, bind, check_fit
+from .calls import BoundCall, TaskCall, arguments_of, bind, check_fit
 from .job_ids import JobIds, Recorder
 from .unique import Row
 
@@ -90,14 +90,17 @@ def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning:
         raise TypeError("enqueue_many() cannot read an asynchronous iterator: pass a list or an ordinary iterator")
     numbered: Iterator[tuple[int, Any]] = enumerate(calls)
     main, recorder = task, Recorder(returning=returning)
-    if main is None:
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    if main is None or callable(main.database):  # the first call says where the jobs are stored
         first = next(numbered, None)
         if first is None:
             return recorder.result() if returning else 0
-        main = bind(None, *first).task
+        _, of_first, args, kwargs = bind(task, *first)
+        main = main or of_first
         numbered = chain([first], numbered)
     is_hidden = has_sensitive_tasks() if task is None else bool(task.sensitive)
-    connection = plain.connection_for(main, callers_level=4 + is_hidden)
+    connection = plain.connection_for(main, args, kwargs, callers_level=4 + is_hidden)
     try:
         Insertion(connection, main, numbered, recorder, is_of_task=task is not None).run(calls)
     except SynchronousOnlyOperation as error:
@@ -167,7 +170,7 @@ class Insertion:
             batch.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
         while not batch.is_full and (following := next(self._calls, None)) is not None:
             call = bind(self._own_task, *following)
-            batch.add(call, self._row_of(call.task))
+            batch.add(call, self._row_of(call))
         self._rows.clear()
         return Step(partial(self._insert_batch, batch), batch.can_be_refused) if batch.count else None
 
@@ -186,6 +189,8 @@ class Insertion:
             else:
                 args, kwargs = arguments_of(self._own_task, place, call)
             check_fit(task, args, kwargs)
+            if callable(task.database):
+                self._check_database(task, args, kwargs)
             yield normalise_call(*task.encoded_call(args, kwargs))
 
     def _is_over(self) -> bool:
@@ -214,18 +219,23 @@ class Insertion:
         self._calls = ((place, given[place]) for place in order)
         return True
 
-    def _row_of(self, task: TaskDefinition) -> Row:
-        if task is self._task:
-            return self._row
-        known = self._rows.get(id(task))
+    def _row_of(self, call: BoundCall) -> Row:
+        task = call.task
+        known = (task, self._row) if task is self._task else self._rows.get(id(task))
+        if known is None or callable(task.database):
+            self._check_database(task, call.args, call.kwargs)
         if known is None:
-            if plain.alias_of(task) != self._connection.alias:
-                raise InvalidTask(
-                    f"enqueue_many(): jobs of {task.name} do not belong to database {self._connection.alias!r}, as "
-                    "those of the first call do: make one call of enqueue_many() for each database"
-                )
             known = self._rows[id(task)] = task, plain.row_of(task, self._connection)
         return known[1]
+
+    def _check_database(self, task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise `InvalidTask` if the job of a call belongs to another database than that of the first call."""
+        alias = plain.alias_of(task, args, kwargs)
+        if alias != self._connection.alias:
+            raise InvalidTask(
+                f"enqueue_many(): a job of {task.name} belongs to database {alias!r}, and that of the first call to "
+                f"{self._connection.alias!r}: make one call of enqueue_many() for each database"
+            )
 
     def _insert_plain(self, arguments: str) -> None:
         job_ids = lifecycle.enqueue_many(self._connection, arguments=arguments, **self._row)

@@ -73,7 +73,7 @@ def insert_copy(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Map
     check_fit(task, args, kwargs)
     arguments = encode_arguments(*task.encoded_call(args, kwargs))
     limit = _limit_columns(task, job, args, kwargs)
-    connection = plain.connection_for(task, callers_level=None)
+    connection = plain.connection_for(task, args, kwargs, callers_level=None)
     row = {**plain.row_of(task, connection), **limit}
     row["headers"] = encode_headers({**json.loads(row["headers"] or "{}"), **(task.headers or {})})
     key = unique.key_of(task, args, kwargs)

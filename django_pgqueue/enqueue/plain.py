@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import connections, router
@@ -20,6 +20,8 @@ from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.options import columns_of
 from django_pgqueue.reactions import after_enqueue
+
+from .call_database import database_of_call
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -32,13 +34,15 @@ ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
 """Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
 
 
-def connection_for(task: TaskDefinition, callers_level: int | None = 3) -> BaseDatabaseWrapper:
-    """Return the Django connection on which to insert a task's jobs.
+def connection_for(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = 3
+) -> BaseDatabaseWrapper:
+    """Return the Django connection on which to insert the job of a call. The call must fit the task.
 
     Raises as `alias_of()`. Warns if a transaction is open on another database only, because the job is not part of it.
     `callers_level` is the `stacklevel` of that warning; None for no warning.
     """
-    alias = alias_of(task)
+    alias = alias_of(task, args, kwargs)
     if callers_level is not None and (elsewhere := open_transaction_elsewhere(alias)):
         warnings.warn(
             f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
@@ -49,16 +53,17 @@ def connection_for(task: TaskDefinition, callers_level: int | None = 3) -> BaseD
     return connections[alias]
 
 
-def alias_of(task: TaskDefinition) -> str:
-    """Return the alias of the database for a task's jobs.
+def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the alias of the database for the job of a call.
 
     Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
+    Raises as `database_of_call()`.
     """
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
     if not registry.is_found_by_workers(task.func.__module__):
         raise InvalidTask(registry.not_found(task))
-    alias = task.database or router.db_for_write(Job)
+    alias = database_of_call(task, args, kwargs) or router.db_for_write(Job)
     if alias not in connections:
         raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}")
     if connections[alias].vendor != "postgresql":

@@ -58,11 +58,12 @@ from .history import (
     remove_archived,
 )
 from .installations import Adopted, adopt, read_installations, record_installation
-from .leases import cancel_requests, extend, extend_each, open_executions
+from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
 from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
+from .remote_tokens import RemoteTokenRow, create_remote_token, revoke_remote_token, use_remote_token
 from .requeues import Requeued, requeue
 from .rescues import rescue
 from .rollups import ROLLUPS_MERGED, append_rollups, merge_rollups, prune_rollups
@@ -174,6 +175,7 @@ __all__ = [
     "PrunedSearchKeys",
     "Refused",
     "Released",
+    "RemoteTokenRow",
     "Requeued",
     "Scheduled",
     "Succeeded",
@@ -199,6 +201,7 @@ __all__ = [
     "claim",
     "claim_one",
     "confirm_schedules",
+    "create_remote_token",
     "delete",
     "divided",
     "end_audit",
@@ -215,6 +218,7 @@ __all__ = [
     "expire",
     "extend",
     "extend_each",
+    "extend_executions",
     "fail",
     "finished_jobs",
     "fire",
@@ -268,6 +272,7 @@ __all__ = [
     "resume",
     "resume_schedule",
     "retry",
+    "revoke_remote_token",
     "run_now",
     "run_schedule",
     "savepoint",
@@ -279,4 +284,5 @@ __all__ = [
     "succeed",
     "succeed_and_discard",
     "unregister_worker",
+    "use_remote_token",
 ]

@@ -41,7 +41,7 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
             "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
         },
     )
-    return _results(connection, keys, _all_ended(done, SUCCEEDED), repeat(Outcome.SUCCEEDED))
+    return results_of(connection, keys, _all_ended(done, SUCCEEDED), repeat(Outcome.SUCCEEDED))
 
 
 def succeed_and_discard(connection: Connection, finished: Sequence[ExecutionKey]) -> dict[int, TransitionResult]:
@@ -53,7 +53,7 @@ def succeed_and_discard(connection: Connection, finished: Sequence[ExecutionKey]
     keys = sorted(finished)
     done = execute_with_retry(connection, sql.completions.SUCCEED_AND_DISCARD, key_params(keys))
     results = _all_ended(done, SUCCEEDED)
-    return _results(connection, keys, results, repeat(Outcome.SUCCEEDED), missing=TransitionStatus.ALREADY_DONE)
+    return results_of(connection, keys, results, repeat(Outcome.SUCCEEDED), missing=TransitionStatus.ALREADY_DONE)
 
 
 def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, TransitionResult]:
@@ -76,7 +76,7 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Transiti
             "tracebacks": [row.traceback for row in rows],
         },
     )
-    return _results(connection, [row.key for row in rows], _as_returned(done), [row.outcome for row in rows])
+    return results_of(connection, [row.key for row in rows], _as_returned(done), [row.outcome for row in rows])
 
 
 def release(
@@ -113,7 +113,7 @@ def _release(
             "unknown": unknown,
         },
     )
-    return _results(connection, [row.key for row in rows], _as_returned(done), repeat(outcome))
+    return results_of(connection, [row.key for row in rows], _as_returned(done), repeat(outcome))
 
 
 def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dict[int, TransitionResult]:
@@ -130,7 +130,7 @@ def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dic
         },
     )
     results = _all_ended(done, TransitionResult(TransitionStatus.DONE, State.CANCELLED))
-    return _results(connection, [row.key for row in rows], results, repeat(Outcome.CANCELLED))
+    return results_of(connection, [row.key for row in rows], results, repeat(Outcome.CANCELLED))
 
 
 def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, TransitionResult]:
@@ -151,7 +151,7 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, T
         },
     )
     results = _all_ended(done, TransitionResult(TransitionStatus.DONE, State.RUNNING))
-    return _results(connection, [row.key for row in rows], results, repeat(None))
+    return results_of(connection, [row.key for row in rows], results, repeat(None))
 
 
 def _all_ended(done: Sequence[Row], result: TransitionResult) -> dict[int, TransitionResult]:
@@ -164,7 +164,7 @@ def _as_returned(done: Sequence[Row]) -> dict[int, TransitionResult]:
     return {row[0]: TransitionResult(TransitionStatus.DONE, State(row[1])) for row in done}
 
 
-def _results(
+def results_of(
     connection: Connection,
     keys: Sequence[ExecutionKey],
     done: dict[int, TransitionResult],

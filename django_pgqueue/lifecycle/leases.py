@@ -7,13 +7,18 @@ long as its lease is extended; after that, another worker may rescue the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Final
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.states import State
 
+from .completions import key_params, results_of
 from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
-from .types import HeartbeatReply, OpenExecution
+from .types import ExecutionKey, HeartbeatReply, OpenExecution, TransitionResult, TransitionStatus
+
+STILL_RUNNING: Final = TransitionResult(TransitionStatus.DONE, State.RUNNING)
 
 
 def extend(
@@ -39,30 +44,36 @@ def extend(
         if not may_divide(connection, error):
             raise
     worker_of = {
-        execution.execution_id: worker_id
-        for worker_id in worker_ids
-        for execution in open_executions(connection, worker_id)
+        execution.key: worker_id for worker_id in worker_ids for execution in open_executions(connection, worker_id)
     }
     extended, refused = divided(
         connection,
         sorted(worker_of),
-        lambda ids: dict.fromkeys(extend_each(connection, ids, lease_seconds=lease_seconds, started_ids=started_ids)),
+        lambda keys: dict.fromkeys(extend_each(connection, keys, lease_seconds=lease_seconds, started_ids=started_ids)),
     )
-    for execution_id, refusal in refused:
-        on_refused(execution_id, refusal)
+    for key, refusal in refused:
+        on_refused(key.execution_id, refusal)
     return [
-        HeartbeatReply(worker_id, execution_id, execution_id in extended)
-        for execution_id, worker_id in sorted(worker_of.items())
+        HeartbeatReply(worker_id, key.execution_id, key.execution_id in extended)
+        for key, worker_id in sorted(worker_of.items())
     ]
 
 
 def extend_each(
-    connection: Connection, execution_ids: Sequence[int], *, lease_seconds: float, started_ids: Sequence[int] = ()
+    connection: Connection, keys: Sequence[ExecutionKey], *, lease_seconds: float, started_ids: Sequence[int] = ()
 ) -> list[int]:
     """Extend the leases of these executions; return the ids of those that were open and not locked."""
-    params = {"lease_seconds": lease_seconds, "started_ids": list(started_ids)}
-    rows = execute_with_retry(connection, sql.leases.EXTEND_EACH, {"execution_ids": numbers(execution_ids), **params})
-    return [row[0] for row in rows]
+    params = {**key_params(keys), "lease_seconds": lease_seconds, "started_ids": list(started_ids)}
+    return [row[0] for row in execute_with_retry(connection, sql.leases.EXTEND_EACH, params)]
+
+
+def extend_executions(
+    connection: Connection, keys: Sequence[ExecutionKey], *, lease_seconds: float
+) -> dict[int, TransitionResult]:
+    """Extend the leases of executions that run on remote workers. Each is in the result, also if it is closed."""
+    rows = sorted(keys)
+    done = dict.fromkeys(extend_each(connection, rows, lease_seconds=lease_seconds), STILL_RUNNING)
+    return results_of(connection, rows, done, repeat(None))
 
 
 def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_id: int = 0) -> list[tuple[int, int]]:

@@ -128,8 +128,8 @@ def _definition(entry: Entry, task_name: str, times: BeatTimes, alias: str) -> D
     task = registry.get(task_name)
     if task is None:
         raise CannotMove(f"no task is named {task_name!r}: write it with @task, or pass --map {entry.task}=NEW")
-    if task.database not in (None, alias):
-        raise CannotMove(f"its task stores its jobs in the database {task.database!r}: pass --database")
+    if task.fixed_database not in (None, alias):
+        raise CannotMove(f"its task stores its jobs in the database {task.fixed_database!r}: pass --database")
     args, kwargs = entry.args, entry.kwargs
     with suppress(TypeError, ValueError):  # the settings have Python values; what beat has sent is JSON already
         args, kwargs = task.encoded_call(args, kwargs)

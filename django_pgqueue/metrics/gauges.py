@@ -152,7 +152,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         _by_queue(lambda queue: queue.workers),
     ),
     (
-        Gauge("pgqueue_queue_slots", "Jobs that these processes can run at a time.", QUEUE),
+        Gauge("pgqueue_queue_slots", "Jobs of the queue that these processes can run at a time.", QUEUE),
         _by_queue(lambda queue: queue.slots_total),
     ),
     (

@@ -7,6 +7,7 @@ cannot load the database.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
@@ -17,6 +18,7 @@ from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.readings import of_several
 from django_pgqueue.stats.alias import connection_of
 
 from .gauges import collect
@@ -32,19 +34,23 @@ REFUSED: Final = (
 
 
 class PageCache:
-    """The last page of each database. Requests that come while it is read wait for it."""
+    """The last page of each choice of databases. Requests that come while it is read wait for it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._pages: dict[str, tuple[float, str]] = {}
+        self._pages: dict[str | tuple[str, ...], tuple[float, str]] = {}
 
-    def page(self, alias: str) -> str:
-        """Return the page of a database, at most `CACHE_SECONDS` old. An outage is cached too."""
+    def page(self, aliases: str | tuple[str, ...]) -> str:
+        """Return the page of one database or of several, at most `CACHE_SECONDS` old. An outage is cached too."""
         with self._lock:
-            expires_at, text = self._pages.get(alias, (float("-inf"), ""))
+            expires_at, text = self._pages.get(aliases, (float("-inf"), ""))
             if time.monotonic() >= expires_at:
-                text = render(collect(alias))
-                self._pages[alias] = (time.monotonic() + CACHE_SECONDS, text)
+                if isinstance(aliases, str):
+                    readings = collect(aliases)
+                else:
+                    readings = of_several({alias: collect(alias) for alias in aliases})
+                text = render(readings)
+                self._pages[aliases] = (time.monotonic() + CACHE_SECONDS, text)
             return text
 
     def clear(self) -> None:
@@ -59,7 +65,7 @@ cache: Final = PageCache()
 @transaction.non_atomic_requests  # otherwise an outage would fail the request before the view can say so
 @cache_control(no_store=True)
 @require_safe
-def metrics_view(request: HttpRequest, database: str | None = None) -> HttpResponse:
+def metrics_view(request: HttpRequest, database: str | Sequence[str] | None = None) -> HttpResponse:
     """Return the gauges of the queue in the text format of Prometheus.
 
     The status is 401 unless the request has the header `Authorization: Bearer TOKEN` with `PGQUEUE["METRICS_TOKEN"]`,
@@ -69,8 +75,8 @@ def metrics_view(request: HttpRequest, database: str | None = None) -> HttpRespo
 
     Args:
         request: A GET or HEAD request.
-        database: Alias of the database of the jobs. Set it in the URL configuration. By default the database routers
-            choose it.
+        database: Alias of the database of the jobs, or a list of aliases: then all metrics have the label `database`.
+            Set it in the URL configuration. By default the database routers choose it.
 
     Example::
 
@@ -78,7 +84,11 @@ def metrics_view(request: HttpRequest, database: str | None = None) -> HttpRespo
     """
     if not _may_read(request):
         return HttpResponse(REFUSED, status=401, content_type="text/plain", headers={"WWW-Authenticate": "Bearer"})
-    return HttpResponse(cache.page(connection_of(database).alias), content_type=CONTENT_TYPE)
+    if database is None or isinstance(database, str):
+        page = cache.page(connection_of(database).alias)
+    else:
+        page = cache.page(tuple(database))
+    return HttpResponse(page, content_type=CONTENT_TYPE)
 
 
 def _may_read(request: HttpRequest) -> bool:

@@ -38,6 +38,11 @@ _logged_problems: set[str] = set()
 def check_schedule(task: TaskDefinition, schedule: Any) -> tuple[Times, ...]:
     """Return a task's schedules as a tuple. Raises `InvalidTask` if one is invalid, or cannot call the task."""
     schedules = tuple(schedule) if isinstance(schedule, Iterable) else (schedule,)
+    if schedules and callable(task.database):
+        raise InvalidTask(
+            f"{task.name}: a schedule is stored in one database, and database= is a function: give the schedule to a "
+            "task with a fixed database, which enqueues this task"
+        )
     for times in schedules:
         if not isinstance(times, Times):
             raise InvalidTask(f"{task.name}: schedule must be cron(…), every(…) or a list of them, not {schedule!r}")
@@ -180,4 +185,4 @@ def _alias(task: TaskDefinition) -> str:
     """Return the alias of the database that a task's jobs are stored in."""
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
-    return task.database or (task.adapter and task.adapter.database) or router.db_for_write(Job)
+    return task.fixed_database or (task.adapter and task.adapter.database) or router.db_for_write(Job)

@@ -53,20 +53,24 @@ CROSS JOIN LATERAL (
 ) AS open_execution
 """
 
-# Extend the leases of the given executions. The heartbeat uses this after EXTEND failed because of one row.
+# Extend the leases of the given executions. Remote workers use this, and the heartbeat after EXTEND failed because of
+# one row.
 #
 # Moves:  running, unchanged
-# Caller: lifecycle.extend()
-# Fence, Locks: as EXTEND
+# Caller: lifecycle.extend(), lifecycle.extend_each()
+# Fence:  id and time of the claim, outcome IS NULL
+# Locks:  as EXTEND
 # Index:  primary key
 EXTEND_EACH: Final = """/* pgqueue:extend_each */
 WITH mine AS MATERIALIZED (
     SELECT locked.id
-    FROM unnest(%(execution_ids)s::bigint[]) AS given (id)
+    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
     CROSS JOIN LATERAL (
         SELECT id
         FROM pgqueue_execution
-        WHERE id = given.id AND outcome IS NULL
+        WHERE id = given.id
+          AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms
+          AND outcome IS NULL
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -100,8 +101,9 @@ class QueueStats(Group):
 
     Attributes:
         workers: Number of live worker processes that serve the queue.
-        slots_busy: Number of slots of these processes that run a job, of this queue or of another.
-        slots_total: Number of jobs that these processes can run at a time.
+        slots_busy: Number of slots of these processes that run a job, of this queue or of another. Slots that
+            `--queue` keeps from this queue are not counted.
+        slots_total: Number of jobs of the queue that these processes can run at a time.
     """
 
     workers: int = 0
@@ -137,7 +139,9 @@ class WorkerStats:
         id: The id that owns its leases.
         host, pid: Where it runs.
         version: The version of this package.
-        queues: The queues that it serves, in this order. Empty: all queues.
+        queues: The queues that it serves. Empty: all queues. Without `queue_concurrency`, it serves them in this order.
+        queue_concurrency: The values of `--queue`: how many jobs of a queue it runs at a time, None for as many as it
+            has slots. The name `*` stands for all queues that are not named. Empty without `--queue`.
         slots_total: Number of jobs that it can run at a time.
         slots_busy: Number of jobs that it runs.
         prefetched: Number of jobs that it has claimed and not started.
@@ -163,6 +167,7 @@ class WorkerStats:
     is_live: bool
     supervisor_pid: int | None = None
     resident_mib: int | None = None
+    queue_concurrency: Mapping[str, int | None] = field(default_factory=dict)
 
     def serves(self, queue_name: str) -> bool:
         """Return whether it claims the jobs of a queue."""

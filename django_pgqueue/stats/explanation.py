@@ -23,7 +23,7 @@ from .alias import connection_of
 from .answers import Count, PauseStats, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, Ready, read_ready
-from .fleet import OpenGroup, Pauses, busy_groups, read_open_groups, read_workers
+from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
 from .limit_controls import controls_of
 from .limit_explanation import reason_of_limit
 from .ownership import read_ownership
@@ -169,21 +169,21 @@ def _error(row: Any) -> str:
 class Serving:
     """The live workers that serve the queue of a job."""
 
+    queue_name: str
     workers: Sequence[WorkerStats]
     open_groups: Sequence[OpenGroup]
 
-    @property
-    def slots_total(self) -> int:
-        return sum(worker.slots_total for worker in self.workers)
-
-    @property
-    def slots_busy(self) -> int:
-        return sum(worker.slots_busy for worker in self.workers)
+    def slots(self) -> tuple[int, int]:
+        """Return how many slots are busy for the queue, and how many there are."""
+        return SlotsOfQueues(self.workers, self.open_groups).sums(self.queue_name, self.workers)
 
     def busy_tasks(self) -> tuple[BusyTask, ...]:
         """Return the tasks that occupy the slots, the one with the longest attempt first."""
         found: dict[str, BusyTask] = {}
+        of_queues = SlotsOfQueues(self.workers, self.open_groups)
         for group in busy_groups(self.open_groups, [worker.id for worker in self.workers]):
+            if not of_queues.occupies(group, self.queue_name):
+                continue
             slots = group.running + group.lost
             known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
             longest = max(known.longest_seconds, group.longest_seconds)
@@ -203,7 +203,7 @@ def _of_queue(connection: Connection, row: Any) -> Why:
         return _paused(row, Reason.LIMIT_PAUSED, f"limit {in_words(pause.name)}", pause)
     open_groups = read_open_groups(connection)
     live = [worker for worker in read_workers(connection, open_groups) if worker.is_live]
-    serving = Serving([worker for worker in live if worker.serves(row.queue_name)], open_groups)
+    serving = Serving(row.queue_name, [worker for worker in live if worker.serves(row.queue_name)], open_groups)
     if not live:
         return _why(row, Reason.NO_WORKER, _no_worker(connection), workers=0)
     if not serving.workers:
@@ -241,7 +241,7 @@ def _paused(row: Any, reason: Reason, what: str, pause: PauseStats) -> Why:
 
 
 def _in_line(row: Any, serving: Serving, ahead: Count) -> Why:
-    busy, total = serving.slots_busy, serving.slots_total
+    busy, total = serving.slots()
     fields = {"workers": len(serving.workers), "slots_busy": busy, "slots_total": total, "ahead": ahead}
     first = jobs_ahead(ahead, of_key=row.limit_key is not None)
     if busy >= total:
@@ -251,7 +251,9 @@ def _in_line(row: Any, serving: Serving, ahead: Count) -> Why:
             for task in tasks[:SHOWN_TASKS]
         )
         more = f"; {first}" if ahead.value else ""
-        sentence = f"All {total} slots of the workers that serve {row.queue_name} are busy ({shown}){more}."
+        of_queue = any(worker.queue_concurrency for worker in serving.workers)
+        where = f"{'for' if of_queue else 'of the workers that serve'} {row.queue_name}"
+        sentence = f"All {total} slots {where} are busy ({shown}){more}."
         return _why(row, Reason.SLOTS_BUSY, sentence, busy_tasks=tasks, **fields)
     if ahead.value:
         turns = "" if row.limit_key is None else "limit keys take turns, and "
@@ -282,7 +284,7 @@ def _comes_first(lane: Ready, row: Any, worker: WorkerStats) -> bool:
     """Return whether a worker claims from a lane before it claims from the job's lane (see `worker.claiming.lanes`)."""
     if not worker.serves(lane.queue_name):
         return False
-    if not worker.queues:
+    if not worker.queues or worker.queue_concurrency:
         return bool(lane.priority > row.priority)
     place, own_place = worker.queues.index(lane.queue_name), worker.queues.index(row.queue_name)
     return (place, -lane.priority) < (own_place, -row.priority)

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import Pausable
 
 from . import queries
@@ -63,13 +64,28 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
         claimed[group.worker_id] += group.running + group.lost
     lease_seconds = get_settings().LEASE
     rows = execute(connection, queries.WORKERS, {"limit": WORKERS_LIMIT})
-    return [
-        WorkerStats(
+    found = []
+    for (
+        worker_id,
+        host,
+        pid,
+        version,
+        queue_names,
+        concurrency,
+        started_at,
+        last_heartbeat_at,
+        age_seconds,
+        supervisor_pid,
+        resident_mib,
+    ) in rows:
+        served = ServedQueues.from_text(queue_names)
+        worker = WorkerStats(
             id=worker_id,
             host=host,
             pid=pid,
             version=version,
-            queues=tuple(name for name in queue_names.split(",") if name),
+            queues=served.names,
+            queue_concurrency=served.concurrency,
             slots_total=concurrency,
             # A process prefetches only when its slots are full, and records the start of a prefetched job late.
             slots_busy=min(claimed[worker_id], concurrency),
@@ -81,20 +97,51 @@ def read_workers(connection: Connection, open_groups: Iterable[OpenGroup]) -> li
             supervisor_pid=supervisor_pid,
             resident_mib=resident_mib,
         )
-        for (
-            worker_id,
-            host,
-            pid,
-            version,
-            queue_names,
-            concurrency,
-            started_at,
-            last_heartbeat_at,
-            age_seconds,
-            supervisor_pid,
-            resident_mib,
-        ) in rows
-    ]
+        found.append(worker)
+    return found
+
+
+class SlotsOfQueues:
+    """How many slots workers have for the jobs of a queue, and how many of these are busy.
+
+    A worker with `--queue` may run fewer jobs of a queue than it has slots.
+    """
+
+    def __init__(self, workers: Iterable[WorkerStats], open_groups: Iterable[OpenGroup]) -> None:
+        self._served = {
+            worker.id: ServedQueues.of_queue_options(worker.queue_concurrency)
+            for worker in workers
+            if worker.queue_concurrency
+        }
+        self._running: Counter[tuple[int, str | None]] = Counter()
+        for each in open_groups if self._served else ():
+            if each.worker_id in self._served:
+                group = self._served[each.worker_id].group_of(each.queue_name)
+                self._running[each.worker_id, group] += each.running + each.lost
+
+    def of(self, queue_name: str, worker: WorkerStats) -> tuple[int, int]:
+        """Return how many slots of a worker are busy for a queue, and how many there are."""
+        served = self._served.get(worker.id)
+        group = None if served is None else served.group_of(queue_name)
+        number = None if group is None else worker.queue_concurrency[group]
+        if number is None:
+            return worker.slots_busy, worker.slots_total
+        total = min(number, worker.slots_total)
+        free = min(worker.slots_total - worker.slots_busy, number - self._running[worker.id, group])
+        return total - max(0, min(free, total)), total
+
+    def occupies(self, each: OpenGroup, queue_name: str) -> bool:
+        """Return whether these executions keep jobs of a queue from starting in their worker."""
+        served = self._served.get(each.worker_id)
+        group = None if served is None else served.group_of(queue_name)
+        if served is None or group is None or self._running[each.worker_id, group] < (served.concurrency[group] or 0):
+            return True
+        return served.group_of(each.queue_name) == group
+
+    def sums(self, queue_name: str, workers: Iterable[WorkerStats]) -> tuple[int, int]:
+        """Return how many slots of these workers are busy for a queue, and how many there are."""
+        slots = [self.of(queue_name, worker) for worker in workers]
+        return sum(busy for busy, _ in slots), sum(total for _, total in slots)
 
 
 class Pauses:

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from django_pgqueue import registry
 from django_pgqueue.conf import DAY_SECONDS, get_settings, known_queues
 from django_pgqueue.db.statements import execute
+from django_pgqueue.served_queues import ServedQueues
 
 from . import queries
 from .alias import connection_of
 from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
 from .depths import COUNT_LIMIT, Reading, Ready, Sums, read_ready
-from .fleet import Pauses, read_workers
+from .fleet import Pauses, SlotsOfQueues, read_workers
 
 
 def queues(database: str | None = None) -> list[QueueStats]:
@@ -139,21 +140,22 @@ def _queues(reading: Reading, workers: Sequence[WorkerStats]) -> list[QueueStats
     names = {
         *reading.sums,
         *reading.pauses.of_queues,
-        *(name for worker in live for name in worker.queues),
+        *(name for worker in live for name in ServedQueues(worker.queues, worker.queue_concurrency).named),
         *(task.queue_name for task in registry.all_tasks()),
         *(known_queues() or ()),
     }
-    found = []
+    found, slots = [], SlotsOfQueues(live, reading.open_groups)
     for name in sorted(names):
         serving = [worker for worker in live if worker.serves(name)]
+        busy, total = slots.sums(name, serving)
         queue = QueueStats(
             name=name,
             pause=reading.pauses.of_queues.get(name),
             enqueued_per_minute=reading.sums[name].enqueued,
             finished_per_minute=_finished(reading.sums[name]),
             workers=len(serving),
-            slots_busy=sum(worker.slots_busy for worker in serving),
-            slots_total=sum(worker.slots_total for worker in serving),
+            slots_busy=busy,
+            slots_total=total,
             **reading.sums[name].depth(),
         )
         found.append(queue)

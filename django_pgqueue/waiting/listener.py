@@ -66,7 +66,7 @@ def awaiting(alias: str, job_id: int, wake: Wake) -> AbstractContextManager[None
     if not settings.NOTIFY:
         return nullcontext()
     try:
-        return _listener_of(settings.LISTEN_DATABASE or alias).awaiting(job_id, wake)
+        return _listener_of(settings.listen_alias(alias)).awaiting(job_id, wake)
     except OSError:  # no file descriptor is left for the socket pair
         logger.debug("cannot listen for the ends of awaited jobs, waits poll instead", exc_info=True)
         return nullcontext()

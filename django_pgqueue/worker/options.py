@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.options import Isolation
 from django_pgqueue.readings import Reading
+from django_pgqueue.served_queues import ServedQueues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Options:
     database: str
     queue_names: tuple[str, ...] = ()
     """Queues to serve, strictly in this order. An empty tuple means all queues."""
+    queue_concurrency: Mapping[str, int | None] = field(default_factory=dict)
+    """The values of `--queue` (see `ServedQueues`). If there are any, `queue_names` has no order."""
     concurrency: int = field(default_factory=lambda: get_settings().CONCURRENCY)
     processes: int = field(default_factory=lambda: get_settings().PROCESSES)
     until_empty: bool = False
@@ -38,3 +41,8 @@ class Options:
     metrics_address: str = field(default_factory=lambda: get_settings().METRICS_ADDRESS)
     read_queue: Callable[[], Sequence[Reading]] | None = None
     """Reads the figures of the queue for `/metrics`. None: that page has the figures of the worker only."""
+
+    @property
+    def served(self) -> ServedQueues:
+        """The queues of the worker."""
+        return ServedQueues(self.queue_names, self.queue_concurrency)

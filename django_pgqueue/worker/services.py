@@ -2,13 +2,13 @@
 
     fetcher → in flight → slots → completer          and beside them: lease monitor, maintenance, listener
 
-Each object gets what it needs through its constructor, so this page shows the whole wiring.
+They share two connections (see `runtime.shared_connections`). Each object gets what it needs through its constructor,
+so this page shows the whole wiring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
@@ -21,7 +21,7 @@ from .claiming.ended_limits import EndedLimits
 from .claiming.fetcher import Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
-from .claiming.listener import Listener
+from .claiming.listener import Listener, listening_connections
 from .claiming.notification_waker import NotificationWaker
 from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
@@ -36,14 +36,16 @@ from .liveness import Liveness
 from .maintenance.maintenance import Maintenance
 from .maintenance.schedule_service import Schedules
 from .options import Options
-from .runtime.connection import Link
+from .runtime.connection import ConnectionSource
 from .runtime.counts import counts
 from .runtime.health_memory import health_memory
 from .runtime.service import Service
+from .runtime.shared_connections import Preference, Share, SharedConnections
 from .runtime.shared_memory import ProcessState
 from .slots.inflight import InFlight
 from .slots.leaks import LeakDetector
 from .slots.pool import Pool
+from .slots.queue_slots import QueueSlots
 from .stopping.last_writes import LastWrites
 
 
@@ -58,15 +60,19 @@ class Services:
         allowance: Allowance,
         shared_scans: SharedScans,
     ) -> None:
-        link, lanes = partial(Link, options.database), _lanes(options, shared_scans)
+        queue_slots = QueueSlots(options.served, allowance.running_before) if options.queue_concurrency else None
+        lanes = _lanes(options, shared_scans, queue_slots)
         waiters, claims, counter = Waiters(), ClaimCounter(), AttemptCounter() if get_settings().STATS else None
-        polls, breakers = PollRequests(NotificationWaker(waiters.hear)), BreakerCounter(lambda: self.completer.wake())
+        polls = PollRequests(NotificationWaker(waiters.hear, self._wake_listener))
+        breakers = BreakerCounter(lambda: self.completer.wake())
+        self.connections, self.listening = _connections(options, polls.waker)
+        share = self.connections.share
         self.process_state, self.callbacks = process_state, CallbackRunner()
-        self.in_flight = in_flight = InFlight(options.concurrency, allowance.places)
+        self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
         reactions = _reactions(Events(self.callbacks.submit), waiters, polls, breakers, counter)
         ended_limits = EndedLimits(lanes.limited, polls, in_flight)
-        self.completer = completer = self._completer(link("completer"), reactions, ended_limits, breakers)
-        self.last_writes = LastWrites(link("stopping"), in_flight, completer.notes, reactions, worker_id, counter)
+        self.completer = completer = self._completer(share(Preference.SECOND), reactions, ended_limits, breakers)
+        self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
         self.fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
             options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
@@ -74,10 +80,10 @@ class Services:
         self.leak_detector = LeakDetector(in_flight, pool.loop.loop)
         guard = LeaseGuard(process_state, in_flight, pool.interrupt)
         self.lease_monitor = LeaseMonitor(
-            link("lease-monitor"), in_flight, completer, pool, process_state, worker_id, claims, reactions
+            share(Preference.OPEN), in_flight, completer, pool, process_state, worker_id, claims, reactions
         )
         self.fetcher = Fetcher(
-            link("fetcher"),
+            share(Preference.FIRST),
             in_flight,
             pool,
             completer,
@@ -89,14 +95,15 @@ class Services:
             reactions=reactions,
             on_requests=self.lease_monitor.on_requests,
         )
-        maintenance = Maintenance(link("maintenance"), worker_id, reactions, counter)
+        background = share(Preference.OPEN, is_background=True)
+        maintenance = Maintenance(background, worker_id, reactions, counter)
         self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]
         """The services in the order in which they start and stop."""
-        self.in_order += self._optional(options, polls.waker)
+        self.in_order += self._optional(options, background, polls.waker)
         self.liveness = Liveness(self.in_order, completer, self.callbacks, pool, process_state)
 
     def _completer(
-        self, link: Link, reactions: Reactions, ended_limits: EndedLimits, breakers: BreakerCounter
+        self, link: ConnectionSource, reactions: Reactions, ended_limits: EndedLimits, breakers: BreakerCounter
     ) -> Completer:
         return Completer(
             link,
@@ -108,16 +115,27 @@ class Services:
             breakers=breakers,
         )
 
-    def _optional(self, options: Options, waker: NotificationWaker) -> list[Service]:
+    def _optional(self, options: Options, background: Share, waker: NotificationWaker) -> list[Service]:
         """Return the services that the options or the settings can switch off."""
-        settings = get_settings()
         services: list[Service] = []
         if not options.until_empty:
-            services.append(Schedules(Link(options.database, "schedules"), self.callbacks))
-        if options.listen and settings.NOTIFY:
-            link = Link(settings.LISTEN_DATABASE or options.database, "listener")
-            services.append(Listener(link, waker, self.set_listens))
+            services.append(Schedules(background, self.callbacks))
+        if self.listening is not None:
+            services.append(Listener(self.listening, waker, self.set_listens))
         return services
+
+    def check(self) -> bool:
+        """Check once a second whether the process is stuck, and close idle connections. Return whether it was time."""
+        if not self.liveness.check():
+            return False
+        for connections in filter(None, (self.connections, self.listening)):
+            connections.close_idle()
+        return True
+
+    def _wake_listener(self) -> None:
+        for service in self.in_order:
+            if isinstance(service, Listener):
+                service.wake()
 
     def set_listens(self, *, listens: bool) -> None:
         """Set the polling intervals: long while notifications arrive (`listens`), short otherwise."""
@@ -128,13 +146,21 @@ class Services:
         self.lease_monitor.set_listens(listens=listens and not self.fetcher.stopping)
 
 
-def _lanes(options: Options, shared_scans: SharedScans) -> Lanes:
+def _connections(options: Options, waker: NotificationWaker) -> tuple[SharedConnections, SharedConnections | None]:
+    """Return the connections of the services, and those of the listener, or None if nobody listens."""
+    roles = ("fetcher", "completer")
+    if not options.listen or not get_settings().NOTIFY:
+        return SharedConnections(options.database, roles), None
+    return listening_connections(options.database, roles, "listener", waker)
+
+
+def _lanes(options: Options, shared_scans: SharedScans, queue_slots: QueueSlots | None) -> Lanes:
     """Return the lanes of a worker process. The processes of one supervisor scan for each other.
 
     A process that runs until the queues are empty scans itself.
     """
     is_shared = shared_scans.places > 1 and not options.until_empty
-    return Lanes(options.queue_names, shared_scans if is_shared else None)
+    return Lanes(options.queue_names, shared_scans if is_shared else None, queue_slots)
 
 
 def _reactions(

@@ -139,7 +139,7 @@ class WorkerProcess:
             self._open_places()
             if (reason := self._limit_reached()) and self._may_retire():
                 return self._retire(reason)
-            if self.services.liveness.check() and (reason := self._unfit_because()) and self._may_retire():
+            if self.services.check() and (reason := self._unfit_because()) and self._may_retire():
                 return self._retire(reason)
 
     def _turn_seconds(self) -> float:
@@ -222,7 +222,7 @@ class WorkerProcess:
         while self._has_running_jobs() and time.monotonic() < deadline:
             if exit_reason is ExitReason.RECYCLED and self._starts_nothing():
                 self.process_state.retires = True
-            self.services.liveness.check()
+            self.services.check()
             new_order = self._order(TURN_SECONDS)
             if new_order == RELEASE:
                 order = RELEASE

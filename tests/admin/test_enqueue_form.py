@@ -100,6 +100,18 @@ def test_enqueue_of_a_unique_job_adds_no_second_one(sender: Client, monkeypatch:
     assert Job.objects.get().arguments["kwargs"] == {"a": 1} and AuditEntry.objects.count() == 1
 
 
+def test_enqueue_of_arguments_of_another_database_is_refused(sender: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tasks.add.using(database=lambda a, b=0: "default" if a == 1 else "elsewhere")
+    monkeypatch.setattr("django_pgqueue.registry._tasks", {tasks.add.name: task})
+    monkeypatch.setattr(
+        "django_pgqueue.admin.enqueue_form.alias_of", lambda task, args, kwargs: task.database(**kwargs)
+    )
+    assert "these arguments belong to the database elsewhere" in send(sender, argument__a="2")
+    assert not Job.objects.exists()
+    send(sender, argument__a="1")
+    assert Job.objects.get().arguments["kwargs"] == {"a": 1}
+
+
 @pytest.mark.parametrize("held", [("view_job",), ("enqueue_job",), ("view_job", "retry_job", "edit_and_retry_job")])
 def test_enqueue_needs_its_permission(client_of: Callable[..., Client], held: tuple[str, ...]) -> None:
     client = client_of(*held)

@@ -47,7 +47,7 @@ def count(
 def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0) -> Worker:
     started_at = timezone.now() - timedelta(minutes=minutes)
     columns = {"version": version, "queue_names": queues, "started_at": started_at}
-    return Worker.objects.create(hostname="vm", pid=7, concurrency=4, **columns)
+    return Worker.objects.create(hostname="vm", pid=7, supervisor_pid=6, concurrency=4, **columns)
 
 
 def tiles_of(client: Client, url: str = PAGE) -> dict[str, str]:

@@ -67,6 +67,16 @@ def region(page: str, name: str) -> str:
 # ------------------------------------------------------------------ the list
 
 
+def test_pages_show_how_many_jobs_of_each_queue_a_worker_runs(chief, add_worker):
+    worker = add_worker(queue_names="mail=2,reports=,*=5")
+    add_worker(queue_names="mail=2,other=", stopped_at=timezone.now())
+    page = text_of(chief, WORKERS)
+    assert "mail (2), reports, all others (5)" in page
+    assert "mail (2), other" in page
+    pk = getattr(worker, "pk", worker)
+    assert "mail (2), reports, all others (5)" in text_of(chief, f"{WORKERS}{pk}/change/")
+
+
 def test_list_groups_live_workers_by_host_with_their_jobs(chief, add_worker, run):
     busy = add_worker(hostname="alpha", pid=11, resident_mib=96, queue_names="mail,reports")
     add_worker(hostname="beta", pid=22)

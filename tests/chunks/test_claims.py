@@ -10,7 +10,9 @@ from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import Pausable
+from django_pgqueue.worker.slots.queue_slots import QueueSlots
 from tests import helpers
 from tests.worker.test_fetcher import make_fetcher, take
 
@@ -156,6 +158,21 @@ def test_chunk_takes_one_slot_and_is_not_prefetched(engine, make_fetcher):
     take(fetcher, 1)
     fetcher.tick()
     assert sizes(fetcher) == [3, 3]
+
+
+def test_chunk_takes_one_slot_of_its_queue(engine, make_fetcher):
+    add(engine, 9)
+    slots = QueueSlots(ServedQueues.of_queue_options({"default": 2}))
+    fetcher = make_fetcher("default", capacity=5, queue_slots=slots)
+    fetcher.tick()
+    assert sizes(fetcher) == [3, 3]
+    for job in fetcher.pool.submitted:
+        fetcher.in_flight.start(job.execution_id, 0, wait=False)
+    fetcher.tick()
+    assert sizes(fetcher) == [3, 3]
+    fetcher.in_flight.end(fetcher.pool.submitted[0].execution_id)
+    fetcher.tick()
+    assert sizes(fetcher) == [3, 3, 3]
 
 
 def test_free_slots_get_their_chunks_in_one_transaction(engine, make_fetcher, monkeypatch):

@@ -20,6 +20,7 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_pgqueue.db.engine_connection import connect
+from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.doctor import Level, access_checks, server_checks
 from django_pgqueue.doctor.access_checks import PURPOSES
 from django_pgqueue.doctor.server_checks import reset_statement
@@ -199,6 +200,10 @@ def test_listen_database_elsewhere_is_an_error(alias):
         assert_finding(find("listen_database"), Level.ERROR, "leads to another database than 'default'")
         change_alias(alias, NAME="no_such_database")
         assert_finding(find("listen_database"), Level.ERROR, "cannot be reached")
+    with override_settings(PGQUEUE={"LISTEN_DATABASE": {"default": "other"}}):
+        assert_finding(find("listen_database"), Level.ERROR, "cannot be reached")
+    with override_settings(PGQUEUE={"LISTEN_DATABASE": {"other": "default"}}):
+        assert_finding(find("listen_database"), Level.OK, "use the alias of the jobs")
 
 
 def test_listening_reports_workers_that_poll(db):
@@ -206,11 +211,17 @@ def test_listening_reports_workers_that_poll(db):
     columns = {"hostname": "h", "pid": 1, "version": "v", "concurrency": 1}
     Worker.objects.create(**columns)
     assert_finding(find("listening"), Level.OK)  # it may still be testing its connection
-    Worker.objects.create(**columns, started_at=timezone.now() - timedelta(minutes=2))
+    started = {"started_at": timezone.now() - timedelta(minutes=2)}
+    Worker.objects.create(**columns, **started)
+    assert_finding(find("listening"), Level.OK)  # a remote worker, or one job in the foreground: neither listens
+    Worker.objects.create(**columns, **started, supervisor_pid=2)
     assert_finding(find("listening"), Level.WARNING, "1 worker is polling", "LISTEN_DATABASE")
+    with closing(connect("default", f"remote-claims{LISTENS}")):
+        run_sql("SELECT pg_stat_clear_snapshot()")
+        assert_finding(find("listening"), Level.WARNING)  # the server of remote workers listens for them only
     with override_settings(PGQUEUE={"NOTIFY": False}):
         assert_finding(find("listening"), Level.OK, "NOTIFY is off")
-    with closing(connect("default", "listener")):
+    with closing(connect("default", f"fetcher{LISTENS}")):
         run_sql("SELECT pg_stat_clear_snapshot()")  # a transaction sees the sessions as it first read them
         assert_finding(find("listening"), Level.OK, "receive notifications: 1")
 

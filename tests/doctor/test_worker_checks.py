@@ -111,6 +111,12 @@ def test_unserved_queues_are_those_that_no_worker_serves(make_job):
     some = add_worker(queue_names="mail,reports")
     assert find("unserved_queues").level is Level.OK
     some.delete()
+    some = add_worker(queue_names="reports=2,mail=")
+    assert find("unserved_queues").level is Level.OK
+    some.delete()
+    some = add_worker(queue_names="mail=2,*=5")
+    assert find("unserved_queues").level is Level.OK
+    some.delete()
     control.pause("reports")
     assert find("unserved_queues").level is Level.OK
     control.resume("reports")

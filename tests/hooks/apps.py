@@ -19,6 +19,7 @@ from django.apps import AppConfig
 
 from django_pgqueue import Breaker, Limit, registry, signals
 from django_pgqueue.worker.execution import process_events
+from django_pgqueue.worker.runtime import django_connections, shared_connections
 
 FILE = "PGQUEUE_TEST_HOOKS_FILE"
 """In the environment: where the hooks write a line about each call."""
@@ -116,6 +117,11 @@ class HooksConfig(AppConfig):
         """Connect a receiver that hangs, raises or exits to a signal, before those of `worker_signals`."""
         process_events.START_SECONDS = 2.0  # type: ignore[misc]  # 30 s would be long for a test
         getattr(signals, name).connect({"hangs": hangs, "raises": raises, "exits": exits}[how])
+
+    def quick_idle(self) -> None:
+        """Close idle connections after half a second, because the usual times would be long for a test."""
+        shared_connections.IDLE_SECONDS = 0.5  # type: ignore[misc]
+        django_connections.IDLE_SECONDS = 0.5  # type: ignore[misc]
 
     def slow_start_receiver(self) -> None:
         signals.worker_process_started.connect(lambda **_: time.sleep(60), weak=False)

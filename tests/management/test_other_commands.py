@@ -150,6 +150,11 @@ def test_workers_shows_busy_slots_and_silence(pgqueue):
     shown = {worker["id"]: (worker["state"], worker["slots_busy"], worker["slots_total"]) for worker in workers}
     assert shown == {one: ("working", 1, 4), lost: ("silent", 0, 4)}
     assert workers[0]["queues"] == ["mail", "pdf"]
+    assert workers[0]["queue_concurrency"] == {}
+    Worker.objects.filter(pk=workers[0]["id"]).update(queue_names="mail=2,pdf=")
+    [limited] = [each for each in pgqueue("workers", "--json").document["workers"] if each["queue_concurrency"]]
+    assert (limited["queues"], limited["queue_concurrency"]) == (["mail", "pdf"], {"mail": 2, "pdf": None})
+    assert "mail (2), pdf" in pgqueue("workers").out
     every = pgqueue("workers", "--all", "--json").document["workers"]
     assert {worker["id"]: worker["resident_mib"] for worker in every} == {one: 96, lost: None, stopped: 96}
     assert pgqueue("workers").out.count("96 MiB") == 1 and pgqueue("workers", "--all").out.count("96 MiB") == 2

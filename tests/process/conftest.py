@@ -15,16 +15,18 @@ from .server import Server
 
 
 @pytest.fixture
-def start(committing: None, tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Return a function that starts workers on the test database.
+def start(committing: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Worker]]:
+    """Return a function that starts workers on the test database, as `preloaded` describes.
 
     After the test, the fixture checks the logs of the workers and kills those that still run.
     """
     workers: list[Worker] = []
+    fresh_start = request.node.get_closest_marker("fresh_start") is not None
     with contextlib.ExitStack() as stack:
 
         def start_worker(*arguments: str, **options: Any) -> Worker:
-            worker = Worker(tmp_path / f"worker-{len(list(tmp_path.glob('worker-*')))}.log", *arguments, **options)
+            log = tmp_path / f"worker-{len(list(tmp_path.glob('worker-*')))}.log"
+            worker = Worker(log, *arguments, fresh_start=fresh_start, **options)
             stack.callback(worker.end)
             workers.append(worker)
             return worker

@@ -8,6 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -16,6 +19,8 @@ from typing import Any
 from django.db import connection
 
 from tests import helpers
+
+from .preloaded import PreloadedProcess, can_fork_with
 
 QUICK = {
     "LEASE": 2.0,
@@ -44,10 +49,14 @@ def environment(database: dict[str, Any] | None, **options: Any) -> dict[str, st
 
 def django(*arguments: str, database: dict[str, Any] | None = None, **options: Any) -> str:
     """Run a management command until it ends, and return its standard output."""
-    command = [sys.executable, "-m", "django", *arguments]
-    done = subprocess.run(command, env=environment(database, **options), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        variables = environment(database, **options)
+        process = PreloadedProcess(list(arguments), variables, output.fileno(), errors.fileno())
+        code = process.wait()
+        output.seek(0)
+        errors.seek(0)
+        assert code == 0, errors.read()
+        return output.read()
 
 
 def command_of(pid: int) -> str:
@@ -66,6 +75,18 @@ def descendants(pid: int) -> list[int]:
     return [one for child in text.split() for one in (int(child), *descendants(int(child)))]
 
 
+def page(port: int, path: str) -> tuple[int, str]:
+    """Return the status and the body of a page of the metrics port, or (0, "") while nothing answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except (urllib.error.URLError, ConnectionError):
+        return 0, ""
+
+
 class Worker:
     """A process of `manage.py runworker` that the test controls."""
 
@@ -77,9 +98,10 @@ class Worker:
         prefix: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
         output: int | None = None,
+        fresh_start: bool = False,
         **options: Any,
     ) -> None:
-        """Start the worker.
+        """Start the worker, as a fork of a process with imported modules if that makes no difference.
 
         Args:
             log: The file to which the worker writes its output.
@@ -88,16 +110,23 @@ class Worker:
             prefix: The command line of a program that starts the worker.
             variables: Additional environment variables.
             output: A file descriptor to which the worker writes instead of `log`.
+            fresh_start: Start Python anew for the worker, in any case.
             options: Settings in PGQUEUE.
         """
         self.log = log
+        command, variables_of_all = ["runworker", *arguments], environment(database, **options) | dict(variables)
+        self.process: subprocess.Popen[bytes] | PreloadedProcess
         with log.open("ab") as file:
+            written = file.fileno() if output is None else output
+            if not prefix and not fresh_start and can_fork_with(variables):
+                self.process = PreloadedProcess(command, variables_of_all, written, written)
+                return
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "django", "runworker", *arguments],
+                [*prefix, sys.executable, "-m", "django", *command],
                 stdin=subprocess.DEVNULL,
-                stdout=file if output is None else output,
-                stderr=file if output is None else output,
-                env=environment(database, **options) | dict(variables),
+                stdout=written,
+                stderr=written,
+                env=variables_of_all,
                 start_new_session=True,
             )
 

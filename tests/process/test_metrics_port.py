@@ -7,14 +7,14 @@ import os
 import re
 import signal
 import socket
-import urllib.error
-import urllib.request
 from collections import defaultdict
 from contextlib import suppress
 
 import pytest
 
 from tests.app import tasks
+
+from .harness import page
 
 ATTEMPTS = 'pgqueue_attempts_total{{outcome="{1}",queue="default",task="{0}"}}'
 PORT = re.compile(r"metrics on port (\d+)")
@@ -23,18 +23,6 @@ PORT = re.compile(r"metrics on port (\d+)")
 def port_of(worker):
     worker.wait_until(lambda: PORT.search(worker.said))
     return int(PORT.search(worker.said)[1])
-
-
-def scrape(port, path):
-    """Return the status and the body, or (0, "") while nothing answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-    except (urllib.error.URLError, ConnectionError):
-        return 0, ""
 
 
 @pytest.mark.promise("metrics-never-go-back")
@@ -47,7 +35,7 @@ def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
         variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
         worker = start("--metrics-port", "0", "--queue-metrics", "--processes", "2", variables=variables)
         port = port_of(worker)
-        worker.wait_until(lambda: scrape(port, "/readyz")[0] == 200)
+        worker.wait_until(lambda: page(port, "/readyz")[0] == 200)
         assert systemd.recv(1000).splitlines()[-1].startswith(b"STATUS=")
         tasks.wait_for_file.enqueue(str(done), started=str(started))
         worker.wait_until(started.exists)
@@ -72,15 +60,15 @@ def test_metrics_port_follows_worker_from_start_to_end(start, tmp_path):
         assert after[ATTEMPTS.format(tasks.add.name, "succeeded")] == 20.0, "the dead process's counts are kept"
         drain(systemd)  # its queue has few places, and systemd would have read them
         worker.send(signal.SIGTERM)
-        worker.wait_until(lambda: scrape(port, "/readyz")[0] == 503)
-        assert scrape(port, "/readyz")[1].startswith("stopping since")
-        assert scrape(port, "/livez")[0] == 200, "it is draining"
+        worker.wait_until(lambda: page(port, "/readyz")[0] == 503)
+        assert page(port, "/readyz")[1].startswith("stopping since")
+        assert page(port, "/livez")[0] == 200, "it is draining"
         received = b""
         while b"STOPPING=1" not in received:
             received += systemd.recv(1000)
         done.touch()
         assert worker.exit_code() == 0
-        assert scrape(port, "/livez")[0] == 0
+        assert page(port, "/livez")[0] == 0
 
 
 def drain(systemd):
@@ -94,21 +82,21 @@ def drain(systemd):
 
 def figures(port):
     """Return the samples of the page by their names with labels. A sample that does not exist is 0."""
-    status, body = scrape(port, "/metrics")
+    status, body = page(port, "/metrics")
     assert status == 200, body
     lines = [line.rpartition(" ") for line in body.splitlines() if not line.startswith("#")]
     return defaultdict(float, {name: float(value) for name, _, value in lines})
 
 
 def report(port):
-    return json.loads(scrape(port, "/readyz?format=json")[1])
+    return json.loads(page(port, "/readyz?format=json")[1])
 
 
 @pytest.mark.process
 def test_metrics_port_of_killed_supervisor_is_free_again(start):
     worker = start("--metrics-port", "0")
     port = port_of(worker)
-    worker.wait_until(lambda: scrape(port, "/livez")[0] == 200)
+    worker.wait_until(lambda: page(port, "/livez")[0] == 200)
     worker.send(signal.SIGKILL)
     worker.exit_code()
-    worker.wait_until(lambda: scrape(port, "/livez")[0] == 0)
+    worker.wait_until(lambda: page(port, "/livez")[0] == 0)

@@ -10,7 +10,7 @@ from django_pgqueue.models import Execution, Job, Worker
 from tests.app import tasks
 from tests.helpers import wait_until
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.fresh_start]
 
 
 @pytest.mark.quick

@@ -55,9 +55,11 @@ def test_schedules_after_database_outage_continue(start, engine):
     worker.wait_until(ScheduleRun.objects.exists)
     for _ in range(2):
         seen = ScheduleRun.objects.count()
-        engine.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgqueue:schedules'"
+        ended = engine.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE ANY ('{pgqueue:fetcher%,pgqueue:completer}')"
         )
+        assert ended.fetchall()
         worker.wait_until(lambda seen=seen: ScheduleRun.objects.count() > seen + 1)
     engine.execute("ALTER TABLE pgqueue_schedulerun RENAME TO gone")
     try:

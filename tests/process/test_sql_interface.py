@@ -12,7 +12,7 @@ pytestmark = pytest.mark.process
 PAGE = "docs/guides/sql.md"
 SLEEPS = (
     "SELECT count(*) > 0 AND bool_and(state = 'idle' AND state_change < clock_timestamp() - interval '2 s') "
-    "FROM pg_stat_activity WHERE application_name = 'pgqueue:fetcher' AND datname = current_database()"
+    "FROM pg_stat_activity WHERE application_name LIKE 'pgqueue:fetcher%' AND datname = current_database()"
 )
 """Whether no fetcher has sent a statement for two seconds. A new worker polls several times first."""
 

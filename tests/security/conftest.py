@@ -38,9 +38,10 @@ class Roles:
 
     def __init__(self, database: str) -> None:
         self.database = database
-        self.before_migrating, self.after_migrating = (
-            ROLE.sub(lambda role: self.group(role[1]), block) for block in BLOCK.findall(DOCUMENT.read_text())[:2]
+        before, after, *_, of_remote_workers = (
+            ROLE.sub(lambda role: self.group(role[1]), block) for block in BLOCK.findall(DOCUMENT.read_text())
         )
+        self.before_migrating, self.after_migrating = before, after + of_remote_workers
 
     def group(self, name: str) -> str:
         return f"{self.database}_{name}"

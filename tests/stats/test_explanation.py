@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from django_pgqueue import lifecycle, stats
+from django_pgqueue.lifecycle import Lane
 from django_pgqueue.models import Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
@@ -151,6 +152,46 @@ def test_why_with_busy_slots_names_the_tasks_that_hold_them(connection, add_work
     assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 2)]
 
 
+def test_why_counts_the_slots_that_queue_options_leave(connection, add_worker):
+    """The worker has free slots, but none for the queue. Its jobs of other queues are not the reason."""
+    worker_id = add_worker("default=2,mail=", concurrency=6)
+    helpers.make_jobs(connection, 3, task_name=HANG)
+    helpers.claim_all(connection, limit=2, worker_id=worker_id)
+    mail = Lane("mail", 0)
+    helpers.make_jobs(connection, 2, queue_name="mail", task_name="app.send")
+    helpers.claim_all(connection, mail, limit=1, worker_id=worker_id)
+    job_id = helpers.make_job(connection)
+    found = assert_why(
+        job_id, Reason.SLOTS_BUSY, "All 2 slots for default are busy (2 × ", slots_busy=2, slots_total=2,
+    )  # fmt: skip
+    assert [(task.task_name, task.slots) for task in found.busy_tasks] == [(HANG, 2)]
+    waiting = Job.objects.get(queue_name="mail", state="ready").pk
+    assert_why(waiting, Reason.NEXT, slots_busy=3, slots_total=6)
+    [default, queue] = [queue for queue in stats.queues() if queue.name in ("default", "mail")]
+    assert (default.slots_busy, default.slots_total) == (2, 2)
+    assert (queue.slots_busy, queue.slots_total) == (3, 6)
+    [worker] = stats.workers()
+    assert (worker.slots_busy, worker.slots_total) == (3, 6)
+    assert (worker.queues, worker.queue_concurrency) == (("default", "mail"), {"default": 2, "mail": None})
+
+
+def test_why_with_all_slots_busy_names_the_jobs_of_other_queues(connection, add_worker):
+    worker_id = add_worker("default=2,mail=", concurrency=3)
+    helpers.make_jobs(connection, 3, queue_name="mail", task_name="app.send")
+    helpers.claim_all(connection, Lane("mail", 0), worker_id=worker_id)
+    job_id = helpers.make_job(connection)
+    found = assert_why(job_id, Reason.SLOTS_BUSY, "All 2 slots for default are busy (3 × app.send")
+    assert [(task.task_name, task.slots) for task in found.busy_tasks] == [("app.send", 3)]
+
+
+def test_why_of_other_queues_counts_the_slots_that_they_share(connection, add_worker):
+    worker_id = add_worker("mail=5,*=1", concurrency=6)
+    helpers.make_job(connection, queue_name="reports", task_name=HANG)
+    helpers.claim_all(connection, Lane("reports", 0), worker_id=worker_id)
+    assert_why(helpers.make_job(connection), Reason.SLOTS_BUSY, slots_busy=1, slots_total=1)
+    assert "*" not in {queue.name for queue in stats.queues()}
+
+
 @pytest.mark.promise("stats-why-ahead")
 def test_why_counts_the_jobs_that_are_claimed_before(connection, add_worker):
     """It counts earlier jobs of the lane, and lanes that come first; not later jobs, paused queues or lower lanes."""
@@ -165,7 +206,10 @@ def test_why_counts_the_jobs_that_are_claimed_before(connection, add_worker):
     assert_why(job_id, Reason.IN_LINE, "5 due jobs are claimed before it", ahead=Count(5))
 
 
-@pytest.mark.parametrize(("queues", "ahead"), [("default,mail", 0), ("mail,default", 9), ("default", 0)])
+@pytest.mark.parametrize(
+    ("queues", "ahead"),
+    [("default,mail", 0), ("mail,default", 9), ("default", 0), ("default=1,mail=", 2), ("default=1", 0)],
+)
 def test_why_follows_the_order_of_the_queues_of_a_worker(connection, add_worker, queues, ahead):
     add_worker(queues)
     job_id = helpers.make_job(connection)

@@ -84,6 +84,21 @@ def with_full_jitter() -> None:
     raise Retry(reason="busy", after=60)
 
 
+def shard_of(number: int) -> str | None:
+    """Return the alias of an odd number."""
+    return "odd" if number % 2 else None
+
+
+@task(database=shard_of)
+def with_shards(number: int) -> int:
+    """A task whose argument chooses the database."""
+    return number
+
+
+task(database=1)  # type: ignore[call-overload]  # an alias is a string
+with_shards.using(database=shard_of).enqueue(2)
+
+
 @task(takes_context=True)
 def with_context(context: TaskContext, number: int) -> int:
     """A task that is given its context: callers do not pass it."""

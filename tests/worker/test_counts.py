@@ -73,7 +73,7 @@ def counts(memory):
 def read(memory, name):
     """Return the samples of a metric by their labels."""
     [metric] = [metric for metric in METRICS if metric.name == name]
-    return dict(metric.read(Totals(HealthReport(memory))))
+    return dict(metric.read(Totals(memory)))
 
 
 # ------------------------------------------------------------------------------- what is counted
@@ -307,7 +307,7 @@ def test_metrics_labels_and_values_fit_together(memory, counts):
     counts.completed([report()], [], [])
     counts.ran_statement("/* pgqueue:claim */", 1.0)
     for metric in METRICS:
-        for labels, value in metric.read(Totals(HealthReport(memory))):
+        for labels, value in metric.read(Totals(memory)):
             assert len(labels) == len(metric.labels), metric.name
             assert isinstance(value, Histogram) is (metric.kind == "histogram"), metric.name
     assert len(OUTCOMES) == len(set(OUTCOMES))

@@ -50,9 +50,9 @@ class NoCompleter:
 def make_fetcher(committing):
     links, wakers = [], []
 
-    def make(*queue_names, capacity=10, on_requests=()):
+    def make(*queue_names, capacity=10, on_requests=(), queue_slots=None):
         links.append(Link("default", "fetcher"))
-        in_flight = InFlight(capacity)
+        in_flight = InFlight(capacity, queue_slots=queue_slots)
         waker = NotificationWaker()
         wakers.append(waker)
         return Fetcher(
@@ -60,7 +60,7 @@ def make_fetcher(committing):
             in_flight,
             NoPool(in_flight),
             NoCompleter(),
-            Claimer(in_flight, Lanes(queue_names), 7, FOREGROUND),
+            Claimer(in_flight, Lanes(queue_names, queue_slots=queue_slots), 7, FOREGROUND),
             polls=PollRequests(waker),
             claims=ClaimCounter(),
             leases=SimpleNamespace(leases_hold=lambda: True),
@@ -319,8 +319,7 @@ def test_fetcher_pause_announced_with_job_does_not_claim_job(engine, make_fetche
     drain(fetcher)
     lifecycle.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
-    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda seconds: True)
-    fetcher.polls.waker.payloads = {PAUSES_CHANGED}
+    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds: {PAUSES_CHANGED})
     fetcher._sleep(0.0)
     fetcher.tick()
     assert not fetcher.in_flight.waiting
@@ -378,9 +377,8 @@ def test_pacing_scan_slow_each_time_waits_ten_times_as_long():
 def test_fetcher_cancel_notification_calls_its_callback(make_fetcher, monkeypatch):
     calls = []
     fetcher = make_fetcher(on_requests={CANCEL_REQUESTED: lambda: calls.append("cancel")})
-    monkeypatch.setattr(fetcher.polls.waker, "wait_for_notification", lambda timeout_seconds: True)
     for payload in ("", CANCEL_REQUESTED):
-        fetcher.polls.waker.payloads = {payload}
+        monkeypatch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds, payload=payload: {payload})
         fetcher._sleep(0.0)
     assert calls == ["cancel"]
 

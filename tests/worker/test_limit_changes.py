@@ -46,8 +46,7 @@ def starts(fetcher):
 def starts_after_notification(fetcher, monkeypatch):
     """Return how many jobs the fetcher claims after the notification that `limit_control` sends."""
     with monkeypatch.context() as patch:
-        patch.setattr(fetcher.polls.waker, "wait_for_notification", lambda seconds: True)
-        fetcher.polls.waker.payloads = {PAUSES_CHANGED}
+        patch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds: {PAUSES_CHANGED})
         fetcher._sleep(0.0)
     return starts(fetcher)
 

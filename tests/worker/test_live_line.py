@@ -8,6 +8,7 @@ import select
 import struct
 import termios
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,7 @@ from django_pgqueue.management import terminal
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.supervision import live_line as module
-from django_pgqueue.worker.supervision.live_line import LiveLine
+from django_pgqueue.worker.supervision.live_line import LiveLine, counts_of_children
 
 
 def process(pid, finished=0, running=0):
@@ -45,7 +46,8 @@ def line(screen):
     made = []
 
     def make(processes):
-        made.append(LiveLine(processes, is_enabled=True, output=screen[1]))
+        counts = partial(counts_of_children, processes)
+        made.append(LiveLine(counts, is_enabled=True, output=screen[1]))
         return made[-1]
 
     yield make
@@ -133,9 +135,9 @@ def test_line_stopped_terminal_never_blocks(screen, line):
 def test_line_small_or_missing_terminal_draws_nothing(screen, line):
     resize(screen[1], 3, 80)
     line({}).draw()
-    LiveLine({}, is_enabled=False, output=screen[1]).draw()
+    LiveLine(list, is_enabled=False, output=screen[1]).draw()
     reader, writer = os.pipe()
-    LiveLine({}, is_enabled=True, output=writer).draw()
+    LiveLine(list, is_enabled=True, output=writer).draw()
     os.close(reader)
     os.close(writer)
     assert shown(screen) == ""

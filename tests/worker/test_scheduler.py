@@ -611,14 +611,13 @@ def service(committing):
     schedules_service.link.close()
 
 
-def test_schedule_service_no_schedule_closes_connection(service, monkeypatch):
+def test_schedule_service_no_schedule_reads_once_a_minute(service, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     executed = []
     execute = statements.execute
     replace_execute(monkeypatch, lambda *given: executed.append(given[1]) or execute(*given))
     assert service.tick() == schedule_service.NONE_INTERVAL_SECONDS
     assert len(executed) == 1
-    assert service.link._connection is None
 
 
 def test_schedule_service_tick_returns_the_interval(service, engine):

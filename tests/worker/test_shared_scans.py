@@ -26,7 +26,7 @@ def siblings(count):
     first = SharedScans(count)
     others = [SharedScans(count) for _ in range(count - 1)]
     for place, other in enumerate(others, start=1):
-        other._memory, other.place = first._memory, place
+        other._memory, other._rooms, other.place = first._memory, first._rooms, place
     return [first, *others]
 
 
@@ -95,7 +95,33 @@ def test_shared_scans_answer_returns_next_due_time():
     assert own.answer(before) == before + 7.0
 
 
+def test_shared_scans_first_is_the_first_place_with_room():
+    first, second, third = siblings(3)
+    assert first.is_first()
+    second.set_room(has_room=True)
+    assert [each.is_first() for each in (first, second, third)] == [True, True, False]
+    second.set_room(has_room=False)
+    assert third.is_first()
+
+
 # ------------------------------------------------------------------ the fetcher
+
+
+def test_fetcher_notification_only_the_first_with_room_claims_at_once(engine, make_pair):
+    """All processes are woken. A second claim would find nothing, or would take the job from the first process."""
+    first, second = make_pair()
+    for fetcher in (first, second):  # each has found jobs in this lane before
+        helpers.make_job(engine)
+        fetcher.restart_scans()
+        drain(fetcher)
+    helpers.make_job(engine)
+    notify(second)
+    second.tick()
+    assert not second.in_flight.waiting
+    first.lanes.shared.set_room(has_room=False)
+    notify(second)
+    second.tick()
+    assert len(second.in_flight.waiting) == 1
 
 
 def test_fetcher_sibling_has_scanned_skips_its_scan(make_pair, scans_made):
@@ -181,7 +207,9 @@ def test_fetcher_wake_without_news_continues_idle_interval(make_pair, scans_made
 
 
 def test_next_scan_constant_notifications_scan_is_due():
-    lanes = Lanes([], siblings(2)[1])
+    first, second = siblings(2)
+    first.set_room(has_room=True)
+    lanes = Lanes([], second)
     own_next_scan, began = NextScan(lanes), time.monotonic()
     helpers.wait_until(lambda: own_next_scan.hold_back(time.monotonic(), announced=True) is None, 5.0)
     assert time.monotonic() - began > next_scan.HELD_BACK_SECONDS

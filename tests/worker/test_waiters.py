@@ -21,6 +21,7 @@ from django_pgqueue.worker.completion.waiters import Waiters
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 from tests import helpers
 
 LONG = 20.0
@@ -194,31 +195,30 @@ def test_may_be_over_each_status_is_classified():
 # ------------------------------------------------------------------ receiving notifications
 
 
-def test_notification_waker_awaited_job_continues_the_sleep(engine, new_connection):
-    received, listening = [], new_connection()
+def test_notification_waker_awaited_job_continues_the_sleep(engine, committing):
+    received = []
     waker = NotificationWaker(received.append)
-    for channel in (CHANNEL, listener.AWAITED):
-        listening.execute(f"LISTEN {channel}")
-    waker.listen(listening, lambda: None)
-    waker.wait_for_notification(0.0)
-    waker.payloads.clear()
-    sleeps = helpers.Background(lambda: waker.wait_for_notification(LONG))
+    connections = SharedConnections("default", ("fetcher", "completer"), waker)
+    with connections.share(Preference.ONLY_FIRST).use() as listening:
+        for channel in (CHANNEL, listener.AWAITED):
+            listening.execute(f"LISTEN {channel}")
+    sleeps = helpers.Background(lambda: waker.wait_for_notifications(LONG))
     for number in range(3):
         listener.notify(engine, listener.AWAITED, [number])
         helpers.wait_until(lambda number=number: len(received) > number)
         assert sleeps.thread.is_alive()
     engine.execute(f"NOTIFY {CHANNEL}")
-    assert sleeps.result() is True
-    assert (received, waker.payloads) == (["0", "1", "2"], {""})
+    assert sleeps.result() == {""}
+    assert received == ["0", "1", "2"]
     listener.notify(engine, listener.AWAITED, [3])
     helpers.wait_until(lambda: select.select([listening], [], [], 0.0)[0])
     waker.wake()
     began = time.monotonic()
-    assert waker.wait_for_notification(LONG) is False
+    assert not waker.wait_for_notifications(LONG)
     assert time.monotonic() - began < LONG / 2, "wake() must end the sleep although the notification does not"
     assert received[3:] == ["3"]
     listener.notify(engine, listener.AWAITED, [4])
-    assert waker.wait_for_notification(0.05) is False
+    assert not waker.wait_for_notifications(0.05)
     received.clear()
 
     def notify_again(payload):
@@ -228,7 +228,7 @@ def test_notification_waker_awaited_job_continues_the_sleep(engine, new_connecti
 
     waker._on_awaited = notify_again
     listener.notify(engine, listener.AWAITED, [5])
-    assert waker.wait_for_notification(0.05) is False, "endless notifications must not extend the sleep"
+    assert not waker.wait_for_notifications(0.05), "endless notifications must not extend the sleep"
     assert len(received) > 1
-    waker.stop_listening()
+    connections.close()
     waker.close()

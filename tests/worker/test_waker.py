@@ -5,9 +5,11 @@ No wake-up is lost, notifications are received, and a lost connection is reporte
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -17,11 +19,12 @@ from django_pgqueue import control
 from django_pgqueue.db.engine_connection import connect, is_lost
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED, PAYLOADS
 from django_pgqueue.models import Job
+from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.claiming import listener as listener_module
 from django_pgqueue.worker.claiming.listener import Listener
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.runtime import connection as connection_module
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 from tests import helpers
 
 LONG = 30.0
@@ -32,8 +35,26 @@ LONG = 30.0
 def waker():
     waker = NotificationWaker()
     yield waker
-    waker.stop_listening()
     waker.close()
+
+
+@pytest.fixture
+def connections(committing, waker):
+    """The connections of a worker process, whose first one the waker observes. It does not listen yet."""
+    connections = SharedConnections("default", ("fetcher", "completer"), waker)
+    yield connections
+    connections.close()
+
+
+@pytest.fixture
+def first(connections, waker):
+    """What uses the first connection, which listens. The waker has no notification."""
+    share = connections.share(Preference.ONLY_FIRST)
+    with share.use() as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        waker.expect_notifications(connection)
+    waker.wait_for_notifications(0.0)
+    return share
 
 
 @pytest.fixture
@@ -49,14 +70,20 @@ def seconds_to(action):
     return time.monotonic() - began
 
 
+def notify(engine, connection, payload=""):
+    """Send a notification, and wait until it has reached the client's socket."""
+    engine.execute(f"NOTIFY {CHANNEL}, '{payload}'")
+    assert is_readable(connection.fileno(), LONG)
+
+
 def test_wake_before_or_during_a_wait_ends_one_wait(waker):
     waker.wake()
     waker.wake()
-    assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
-    assert seconds_to(lambda: waker.wait_for_notification(0.05)) >= 0.05
-    waiting = helpers.Background(lambda: waker.wait_for_notification(LONG))
+    assert seconds_to(lambda: waker.wait_for_notifications(LONG)) < LONG / 2
+    assert seconds_to(lambda: waker.wait_for_notifications(0.05)) >= 0.05
+    waiting = helpers.Background(lambda: waker.wait_for_notifications(LONG))
     waker.wake()
-    assert waiting.result() is False
+    assert waiting.result() == set()
 
 
 def test_wake_from_many_threads_is_never_lost(waker):
@@ -76,7 +103,7 @@ def test_wake_from_many_threads_is_never_lost(waker):
     for thread in threads:
         thread.start()
     while taken < per_thread * thread_count:
-        assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
+        assert seconds_to(lambda: waker.wait_for_notifications(LONG)) < LONG / 2
         while queued:
             queued.popleft()
             taken += 1
@@ -84,61 +111,171 @@ def test_wake_from_many_threads_is_never_lost(waker):
         thread.join()
 
 
-def test_wait_for_notification_sent_once_returns_true_once(waker, listening, engine):
-    waker.listen(listening, lambda: None)
-    waker.wait_for_notification(0.0)
+def test_notification_sent_once_ends_one_wait(waker, first, engine):
     engine.execute(f"NOTIFY {CHANNEL}")
-    assert waker.wait_for_notification(LONG)
-    assert not waker.wait_for_notification(0.05)
+    assert waker.wait_for_notifications(LONG) == {""}
+    assert not waker.wait_for_notifications(0.05)
 
 
-def test_listen_new_connection_counts_as_one_notification(waker, listening):
+def test_new_connection_counts_as_one_notification_of_all_kinds(waker, connections):
     """Notifications that were sent before did not reach this process, so a new connection counts as a notification.
 
     A notification that was not sent also relies on this, because the scans after another notification replace it.
     """
-    waker.listen(listening, lambda: None)
-    assert waker.wait_for_notification(LONG)
-    assert not waker.wait_for_notification(0.05)
+    with connections.share(Preference.ONLY_FIRST).use() as connection:
+        waker.expect_notifications(connection)
+    assert waker.wait_for_notifications(LONG) == PAYLOADS | {""}
+    assert not waker.wait_for_notifications(0.05)
 
 
-def test_listen_during_a_wait_ends_the_wait(waker, listening):
-    """The waiting thread does not read from the new connection yet, so `listen()` must wake it."""
-    waiting = helpers.Background(lambda: waker.wait_for_notification(LONG))
-    waker.listen(listening, lambda: None)
-    assert waiting.result(LONG / 2)
+def test_connection_opened_during_a_wait_is_waited_for(waker, connections, engine):
+    """The waiting thread does not wait for the new connection's socket yet, so `opened()` must wake it."""
+    waiting = helpers.Background(lambda: waker.wait_for_notifications(LONG))
+    time.sleep(0.01)
+    with connections.share(Preference.ONLY_FIRST).use() as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+    engine.execute(f"NOTIFY {CHANNEL}")
+    assert waiting.result(LONG / 2) == {""}
 
 
-def test_waker_lost_connection_is_reported_and_wake_works(waker, listening, engine):
-    lost = []
-    waker.listen(listening, lambda: lost.append(waker.error))
-    waker.wait_for_notification(0.0)
-    engine.execute("SELECT pg_terminate_backend(%s)", (listening.info.backend_pid,))
-    helpers.wait_until(lambda: not waker.wait_for_notification(0.05) and waker.error)
-    assert lost == [waker.error]
-    assert is_lost(listening)
+def test_waker_lost_connection_is_reported_and_wake_works(waker, first, connections, engine):
+    changes = []
+    waker._on_change = lambda: changes.append(waker.error)
+    with first.use() as connection:
+        process = connection.info.backend_pid
+    before = connections.connected_at
+    engine.execute("SELECT pg_terminate_backend(%s)", (process,))
+    helpers.wait_until(lambda: not waker.wait_for_notifications(0.05) and waker.error)
+    assert changes == [waker.error]
+    assert is_lost(connection)
     waker.wake()
-    assert seconds_to(lambda: waker.wait_for_notification(LONG)) < LONG / 2
+    assert seconds_to(lambda: waker.wait_for_notifications(LONG)) < LONG / 2
+    with first.use() as connection:
+        assert connections.connected_at > before
 
 
-def test_listen_new_connection_assumes_all_payloads(waker, listening, engine):
-    waker.listen(listening, lambda: None)
-    waker.wait_for_notification(0.0)
-    assert waker.payloads == PAYLOADS
-    waker.payloads = set()
-    engine.execute(f"NOTIFY {CHANNEL}")
-    engine.execute(f"NOTIFY {CHANNEL}, '{CANCEL_REQUESTED}'")
-    helpers.wait_until(lambda: waker.wait_for_notification(LONG) and CANCEL_REQUESTED in waker.payloads)
-    assert waker.payloads == {"", CANCEL_REQUESTED}
+def test_wait_returns_the_payloads_since_the_last_one(waker, first, engine):
+    with first.use() as connection:
+        notify(engine, connection)
+        notify(engine, connection, CANCEL_REQUESTED)
+    received = set()
+    helpers.wait_until(lambda: received.update(waker.wait_for_notifications(0.05)) or len(received) == 2)
+    assert received == {"", CANCEL_REQUESTED}
 
 
-def test_stop_listening_connection_is_no_longer_read(waker, listening, engine):
-    waker.listen(listening, lambda: None)
-    waker.wait_for_notification(0.0)
-    waker.stop_listening()
-    engine.execute(f"NOTIFY {CHANNEL}")
-    assert not waker.wait_for_notification(0.05)
-    assert list(listening.notifies(timeout=LONG, stop_after=1))
+@pytest.mark.parametrize("sender", ["before_return", "answer"])
+def test_notification_that_arrives_with_an_answer_ends_the_wait(waker, first, engine, sender):
+    """libpq has read the notification from the socket, so the socket does not become readable for it."""
+    waiting = helpers.Background(lambda: waker.wait_for_notifications(LONG))
+    with first.use() as connection:
+        notify(engine, connection)
+        if sender == "answer":
+            connection.execute("SELECT 1")
+        else:
+            connection.pgconn.consume_input()
+    assert waiting.result(LONG / 2) == {""}
+
+
+STEPS = ("borrow", "statement", "return", "notify", "wait")
+ORDERS = [
+    order
+    for order in itertools.permutations(STEPS)
+    if order.index("borrow") < order.index("statement") < order.index("return")
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_notification_ends_the_wait_in_any_interleaving(waker, first, engine, order):
+    """Another thread's use of the connection, a notification and the fetcher's wait, in every order."""
+    used = ExitStack()
+    connection = first._connections._first.open_connection
+    do = {
+        "borrow": lambda: used.enter_context(first.use()),
+        "statement": lambda: connection.execute("SELECT 1"),
+        "return": used.close,
+        "notify": lambda: notify(engine, connection) if "wait" not in done else engine.execute(f"NOTIFY {CHANNEL}"),
+        "wait": lambda: waits.append(helpers.Background(lambda: waker.wait_for_notifications(LONG))),
+    }
+    waits, done = [], []
+    for step in order:
+        do[step]()
+        done.append(step)
+        time.sleep(0.002)  # lets the waiting thread react to the step
+    assert waits[0].result(LONG / 2) == {""}
+
+
+def test_no_notification_is_lost_while_others_use_the_connection(waker, first, engine):
+    """Each notification is sent while another thread executes statements, and the waiting thread sees each."""
+    ended = threading.Event()
+
+    def use():
+        while not ended.is_set():
+            with first.use() as connection:
+                connection.execute("SELECT 1")
+
+    users = [helpers.Background(use) for _ in range(2)]
+    try:
+        for number in range(200):
+            engine.execute(f"NOTIFY {CHANNEL}, '{number}'")
+            received = waker.wait_for_notifications(LONG)
+            while str(number) not in received:
+                received = waker.wait_for_notifications(LONG)
+                assert received, f"notification {number} is lost"
+    finally:
+        ended.set()
+        for user in users:
+            user.result()
+
+
+def test_waiting_thread_tries_once_while_another_uses_the_connection(waker, first, connections, engine, monkeypatch):
+    """The socket stays readable meanwhile, so a second attempt would be one of many."""
+    attempts, use = [], connections.use_first_if_free
+    monkeypatch.setattr(connections, "use_first_if_free", lambda read: attempts.append(read) or use(read))
+    with first.use() as connection:
+        notify(engine, connection)
+        assert not waker.wait_for_notifications(0.05)
+        assert len(attempts) == 1
+    assert waker.wait_for_notifications(LONG) == {""}
+
+
+def test_return_right_after_a_failed_attempt_ends_the_wait(waker, first, connections, engine, monkeypatch):
+    used, use = ExitStack(), connections.use_first_if_free
+
+    def fail_before_the_return(read):
+        is_free = use(read)
+        used.close()
+        return is_free
+
+    monkeypatch.setattr(connections, "use_first_if_free", fail_before_the_return)
+    notify(engine, used.enter_context(first.use()))
+    assert helpers.Background(lambda: waker.wait_for_notifications(LONG)).result(LONG / 2) == {""}
+
+
+def test_statements_of_others_do_not_end_the_wait(waker, first):
+    def wait():
+        began = time.monotonic()
+        return waker.wait_for_notifications(0.1), time.monotonic() - began
+
+    waiting = helpers.Background(wait)
+    while waiting.thread.is_alive():
+        with first.use() as connection:
+            connection.execute("SELECT 1")
+    received, seconds = waiting.result()
+    assert not received
+    assert seconds >= 0.1
+
+
+def test_slow_statement_of_another_service_makes_the_fetcher_poll(waker, first, engine):
+    """The server delivers no notification during a statement, so the waiting thread assumes that there was one."""
+    used = helpers.Background(lambda: _execute(first, "SELECT pg_sleep(0.4)"))
+    assert waker.wait_for_notifications(LONG) == PAYLOADS | {""}
+    assert used.thread.is_alive()
+    used.result()
+
+
+def _execute(share, statement):
+    with share.use() as connection:
+        connection.execute(statement)
 
 
 def test_wake_after_close_does_nothing():
@@ -147,27 +284,97 @@ def test_wake_after_close_does_nothing():
     waker.wake()
 
 
-def test_wait_for_notification_huge_timeout_is_accepted(waker):
+def test_wait_huge_timeout_is_accepted(waker):
     waker.wake()
-    assert waker.wait_for_notification(10.0**9) is False
+    assert not waker.wait_for_notifications(10.0**9)
 
 
-def test_listener_lost_connection_raises_before_reconnect(waker, listening, monkeypatch):
-    """A connection attempt to an unreachable server lasts as long as the system allows, so the error comes first."""
-    listener = Listener(Link("default", "listener"), waker, lambda listens: None)
-    with listener.link.use():
-        pass
-    waker.error = psycopg.OperationalError("lost")
-    with monkeypatch.context() as unreachable:
-        for module in (listener_module, connection_module):
-            unreachable.delattr(module, "connect")
-        with pytest.raises(psycopg.OperationalError, match="lost"):
-            listener.tick()
-    assert waker.error is None
+# ------------------------------------------------------------------ the listener
+
+
+@pytest.fixture
+def changes():
+    return []
+
+
+@pytest.fixture
+def listener(connections, waker, changes):
+    return Listener(connections, waker, lambda listens: changes.append(listens))
+
+
+def test_listener_notifications_arrive_and_the_name_says_so(listener, waker, connections, changes, engine):
     listener.tick()
-    assert waker._connection is listener.link._connection is not None
-    listener.at_end()
-    assert waker._connection is None
+    assert changes == [True]
+    assert waker.wait_for_notifications(0.0) == PAYLOADS | {""}
+    engine.execute(f"NOTIFY {CHANNEL}")
+    assert waker.wait_for_notifications(LONG) == {""}
+    with listener.first.use() as connection:
+        assert connection.execute("SHOW application_name").fetchall() == [("pgqueue:fetcher (listens)",)]
+        channels = connection.execute("SELECT pg_listening_channels()").fetchall()
+    assert sorted(channels) == [("pgqueue",), ("pgqueue_awaited",)]
+    listener.tick()
+    assert changes == [True]
+
+
+def test_listener_replaced_connection_is_listened_on(listener, waker, changes, engine):
+    """A statement's error closes the connection. The listener is woken, and listens on the next one."""
+    waker._on_change = listener.wake
+    listener.tick()
+    listener._wake.clear()
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        _execute(listener.first, "SELECT 1 / 0")
+    assert listener._wake.is_set()
+    listener.tick()
+    assert changes == [True, True]
+    waker.wait_for_notifications(0.0)
+    engine.execute(f"NOTIFY {CHANNEL}")
+    assert waker.wait_for_notifications(LONG) == {""}
+
+
+def test_listener_second_connection_lost_too_listens_without_a_pause(listener, changes, engine):
+    """Nobody has used the second connection since the server ended both, so the self-test finds out."""
+    listener.tick()
+    for share in (listener.second, listener.first):
+        with share.use() as connection:
+            engine.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
+    with pytest.raises(psycopg.OperationalError):
+        _execute(listener.first, "SELECT 1")
+    listener.tick()
+    assert changes == [True, True]
+
+
+def test_listener_without_notifications_polls_and_keeps_the_connection(listener, changes, caplog, monkeypatch):
+    monkeypatch.setattr(listener_module, "SELF_TEST_SECONDS", 0.05)
+    monkeypatch.setattr(listener.waker, "read", lambda connection: [])
+    for _ in range(2):
+        assert listener.tick() == listener_module.SELF_TEST_AGAIN_SECONDS
+    assert changes == [False, False]
+    assert len([record for record in caplog.records if "do not arrive" in record.message]) == 1
+    with listener.first.use() as connection:
+        assert connection.execute("SHOW application_name").fetchall() == [("pgqueue:fetcher",)]
+
+
+def test_listener_refused_listen_counts_as_no_notifications(listener, changes, monkeypatch):
+    monkeypatch.setattr(listener_module, "CHANNEL", "not a name")
+    with listener.first.use() as connection:
+        pass
+    listener.tick()
+    assert changes == [False]
+    assert not is_lost(connection)
+
+
+def test_listener_lost_connection_raises_before_reconnect(listener, waker, changes, monkeypatch):
+    """A connection attempt to an unreachable server lasts as long as the system allows, so the error comes first."""
+    listener.tick()
+    waker.error = psycopg.OperationalError("lost")
+    listener._stopping.set()  # so that it does not pause
+    with monkeypatch.context() as unreachable:
+        unreachable.delattr(connection_module, "connect")
+        assert listener._survive() == 0.0
+    assert waker.error is None
+    assert changes == [True, False]
+    listener.tick()
+    assert changes == [True, False, True]
 
 
 def test_cancel_running_job_notifies_workers(listening, engine):

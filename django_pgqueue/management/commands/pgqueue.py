@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import psycopg
+from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import InterfaceError, OperationalError
 
@@ -73,7 +74,7 @@ class Command(BaseCommand):
         super().__init__(*args, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add_subcommands(parser, SUBCOMMANDS)
+        add_subcommands(parser, (*SUBCOMMANDS, *_subcommands_of_apps()))
 
     def handle(self, *args: Any, **options: Any) -> None:
         run = options.pop("run")
@@ -82,3 +83,12 @@ class Command(BaseCommand):
         except (InterfaceError, OperationalError, psycopg.OperationalError) as error:
             text = visible(" ".join(str(error).split()))
             raise CommandError(f"The database failed: {text} (`manage.py pgqueue doctor` examines it.)") from error
+
+
+def _subcommands_of_apps() -> list[Subcommand]:
+    """Return the subcommands of installed apps, such as `django_pgqueue.contrib.remote`."""
+    return [
+        subcommand
+        for config in apps.get_app_configs()
+        for subcommand in getattr(config, "pgqueue_subcommands", tuple)()
+    ]

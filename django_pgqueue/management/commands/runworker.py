@@ -8,39 +8,34 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
-from django.db import connections
 
 from django_pgqueue import __version__, log, middleware, registry
 from django_pgqueue.conf import Settings, get_settings
 from django_pgqueue.management import autoreload
+from django_pgqueue.management.queue_arguments import concurrency, served_queues
 from django_pgqueue.management.standard_streams import (
     discard_unwritable_output,
     open_missing_streams,
     write_if_writable,
 )
-from django_pgqueue.management.subcommands.subcommand import database_alias
 from django_pgqueue.management.terminal import is_coloured, is_terminal
+from django_pgqueue.management.worker_databases import chosen_databases
 from django_pgqueue.metrics import collect
-from django_pgqueue.validation import NAME, unknown_queue
-from django_pgqueue.worker import Options, Supervisor
+from django_pgqueue.worker import Options, Supervisor, SupervisorGroup
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.supervision.metrics_server import open_port
 
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     """Add a worker's arguments."""
-    parser.add_argument(
-        "--queues", metavar="NAME,...", help="Comma-separated queues, served in this order. Default: all queues."
-    )
-    parser.add_argument(
-        "--database", metavar="ALIAS", help="Database of the jobs. Default: chosen by the database routers."
-    )
+    _add_served(parser)
     parser.add_argument("--until-empty", action="store_true", help="Exit when no due job is left.")
     _add_processes(parser)
     parser.add_argument(
@@ -74,13 +69,37 @@ def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:
     )
 
 
+def _add_served(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments about the queues and the databases that the worker serves."""
+    parser.add_argument(
+        "--queues", metavar="NAME,...", help="Comma-separated queues, served in this order. Default: all queues."
+    )
+    parser.add_argument(
+        "--queue",
+        action="append",
+        metavar="NAME[=N]",
+        help="A queue to serve, with at most N of its jobs at a time in each process. Repeat it for further queues. "
+        "The name * stands for all others.",
+    )
+    parser.add_argument(
+        "--database",
+        action="append",
+        metavar="ALIAS",
+        help="Database of the jobs. Default: chosen by the database routers. Repeat it for several databases.",
+    )
+    parser.add_argument(
+        "--all-databases", action="store_true", help="Serve all databases that have the tables of the queue."
+    )
+
+
 def _add_processes(parser: argparse.ArgumentParser) -> None:
     """Add the arguments about the processes of the worker."""
     parser.add_argument(
         "--concurrency",
         type=positive,
         metavar="N",
-        help=f"Jobs at a time in each process. Default: PGQUEUE['CONCURRENCY'], or {Settings().CONCURRENCY}.",
+        help="Jobs at a time in each process. Default: the sum of the numbers in --queue, or PGQUEUE['CONCURRENCY'], "
+        f"or {Settings().CONCURRENCY}.",
     )
     parser.add_argument(
         "--processes",
@@ -102,10 +121,9 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     """Run a worker and return its exit code. Raise `CommandError` for invalid arguments."""
     if arguments["reload"] and not autoreload.is_watched():
         return autoreload.run(stdout)
-    alias = database_alias(arguments)
-    if connections[alias].vendor != "postgresql":
-        raise CommandError(f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database.")
-    options = as_options(alias, arguments, live_line=arguments["verbosity"] >= 1 and is_terminal(stdout))
+    aliases = chosen_databases(arguments)
+    live_line = arguments["verbosity"] >= 1 and is_terminal(stdout)
+    options, *others = [as_options(alias, arguments, live_line=live_line) for alias in aliases]
     if options.read_queue is not None and options.metrics_port is None:
         raise CommandError("--queue-metrics needs a port: pass --metrics-port too.")
     try:
@@ -117,14 +135,14 @@ def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
     except OSError as error:
         raise CommandError(f"--metrics-port {options.metrics_port} cannot be opened: {error}") from None
     if arguments["verbosity"]:
-        write_if_writable(stdout, banner(options, listener.getsockname()[1] if listener else None))
-    supervisor = Supervisor(options, listener)
+        write_if_writable(stdout, banner(options, listener.getsockname()[1] if listener else None, aliases))
+    worker = SupervisorGroup([options, *others], listener) if others else Supervisor(options, listener)
     try:
-        supervisor.health_file.write()
+        worker.health_file.write()
     except OSError as error:
         raise CommandError(f"--health-file cannot be written: {error}") from None
     _print_lines(arguments, stdout)
-    code = supervisor.run()
+    code = worker.run()
     discard_unwritable_output()
     return code
 
@@ -143,15 +161,18 @@ def exit_worker(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def banner(options: Options, metrics_port: int | None = None) -> str:
-    """Return a line that describes the worker that is starting."""
-    names = ", ".join(options.queue_names)
-    queues = f"queues {names}" if len(options.queue_names) > 1 else f"queue {names}" if names else "all queues"
+def banner(options: Options, metrics_port: int | None = None, aliases: Sequence[str] = ()) -> str:
+    """Return a line that describes the worker that is starting. `aliases` are its databases, if there are several."""
+    names = options.served.texts()
+    queues = f"{'queues' if len(names) > 1 else 'queue'} {', '.join(names)}" if names else "all queues"
     processes = "1 process" if options.processes == 1 else f"{options.processes} processes"
     jobs = "1 job" if options.concurrency == 1 else f"{options.concurrency} jobs"
+    databases = f"database {options.database!r},"
+    if len(aliases) > 1:
+        databases = f"databases {', '.join(map(repr, aliases))}, each with"
     metrics = f", metrics on port {metrics_port}" if metrics_port is not None else ""
     return (
-        f"django_pgqueue {__version__}, worker with pid {os.getpid()}: database {options.database!r}, {queues}, "
+        f"django_pgqueue {__version__}, worker with pid {os.getpid()}: {databases} {queues}, "
         f"{processes} x {jobs}, {len(registry.all_tasks())} tasks known{metrics}. Press Ctrl-C or send SIGTERM to stop."
     )
 
@@ -159,10 +180,12 @@ def banner(options: Options, metrics_port: int | None = None) -> str:
 def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False) -> Options:
     """Return a worker's options from the command line's arguments and the settings."""
     settings = get_settings()
+    served = served_queues(arguments["queues"], arguments["queue"])
     return Options(
         database=alias,
-        queue_names=queue_names(arguments["queues"]),
-        concurrency=arguments["concurrency"] or settings.CONCURRENCY,
+        queue_names=served.names,
+        queue_concurrency=served.concurrency,
+        concurrency=concurrency(served, arguments["concurrency"]),
         processes=arguments["processes"] or settings.PROCESSES,
         until_empty=arguments["until_empty"],
         max_jobs=arguments["max_jobs"],
@@ -181,19 +204,6 @@ def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False
 def default_grace() -> float:
     """Return the grace period in seconds if `--grace` is not given."""
     return autoreload.GRACE_SECONDS if autoreload.is_watched() else get_settings().GRACE
-
-
-def queue_names(text: str | None) -> tuple[str, ...]:
-    """Return the queues in `--queues`, each once. Raise `CommandError` for an invalid or unlisted name."""
-    if text is None:
-        return ()
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in names:
-        if not NAME.fullmatch(name):
-            raise CommandError(f"Invalid queue name {name!r} in --queues. Omit --queues for all queues.")
-        for problem in unknown_queue("--queues", name):
-            raise CommandError(problem)
-    return names
 
 
 def positive(text: str) -> int:

@@ -7,20 +7,20 @@ import sys
 from argparse import ArgumentParser
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.findings import counted
 
-from .subcommand import ExitCode, Options, Subcommand, add_database, database_alias
+from .subcommand import ExitCode, Options, Subcommand, add_databases, database_aliases
 
 INDENT: Final = 9
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    add_database(parser)
+    add_databases(parser)
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
     parser.add_argument(
         "--fail-on",
@@ -31,21 +31,27 @@ def _add_arguments(parser: ArgumentParser) -> None:
 
 
 def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    alias = database_alias(options)
-    findings = examine(alias)
-    stdout.write(_as_json(alias, findings) if options["json"] else _as_text(findings))
-    if any(finding.level.is_at_least(Level(options["fail_on"])) for finding in findings):
+    found = {alias: examine(alias) for alias in database_aliases(options)}
+    if options["json"]:
+        documents = {alias: _document(alias, findings) for alias, findings in found.items()}
+        [document] = [{"databases": documents}] if options["all_databases"] else documents.values()
+        stdout.write(json.dumps(document, indent=2, default=str))
+    else:
+        for alias, findings in found.items():
+            heading = f"Database {alias!r}\n" if options["all_databases"] else ""
+            stdout.write(f"{heading}{_as_text(findings)}")
+    least = Level(options["fail_on"])
+    if any(finding.level.is_at_least(least) for findings in found.values() for finding in findings):
         sys.exit(ExitCode.FAILED)
 
 
-def _as_json(alias: str, findings: list[Finding]) -> str:
-    document = {
+def _document(alias: str, findings: list[Finding]) -> dict[str, Any]:
+    return {
         "database": alias,
         "examined_at": datetime.now(UTC).isoformat(),
         "counts": _counts(findings),
         "findings": [finding.as_dict() for finding in findings],
     }
-    return json.dumps(document, indent=2, default=str)
 
 
 def _as_text(findings: list[Finding]) -> str:

@@ -44,7 +44,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     args, kwargs = _parsed("--args", options["call_args"], list), _parsed("--kwargs", options["call_kwargs"], dict)
     try:
         task = _task(options)
-        alias = task.database or database_alias(options)
+        alias = task.fixed_database or database_alias(options)
         if task.plan is not None:
             args, kwargs = decoded(task, task.plan, args, kwargs, alias)
         if options["dry_run"]:

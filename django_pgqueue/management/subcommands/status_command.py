@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
 from django.core.management.base import OutputWrapper
+from django.db import Error
 
 from django_pgqueue import stats
 from django_pgqueue.display import visible
 
 from .output import add_json, coloured, write_json
 from .queues_command import queue_lines, rate, span
-from .subcommand import Options, Subcommand, add_database, database_alias
+from .subcommand import ExitCode, Options, Subcommand, add_databases, database_alias, database_aliases
 
 HEADINGS: Final = frozenset({"queue", "due", "oldest due", "running", "dead", "in/min", "out/min", "slots", "pause"})
 """The columns of the table of queues that fit 80 characters."""
@@ -45,17 +47,45 @@ def table(queues: Sequence[stats.QueueStats], stdout: OutputWrapper, options: Op
 
 
 def _add_arguments(parser: ArgumentParser) -> None:
-    add_database(parser)
+    add_databases(parser)
     add_json(parser)
 
 
 def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    if options["all_databases"]:
+        _print_all(options, stdout)
+        return
     overview = stats.overview(database_alias(options))
     if options["json"]:
         write_json(stdout, overview)
-        return
+    else:
+        _print(overview, stdout, options)
+
+
+def _print(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> None:
     for line in (*tiles(overview, stdout, options), "", *table(overview.queues, stdout, options)):
         stdout.write(line)
+
+
+def _print_all(options: Options, stdout: OutputWrapper) -> None:
+    """Print the figures of each database. Exit with 1 if one cannot be read, after the others are printed."""
+    found: dict[str, stats.Overview | dict[str, str]] = {}
+    for alias in database_aliases(options):
+        try:
+            found[alias] = stats.overview(alias)
+        except Error as error:
+            found[alias] = {"error": " ".join(str(error).split())}
+    if options["json"]:
+        write_json(stdout, {"databases": found})
+    else:
+        for number, (alias, overview) in enumerate(found.items()):
+            stdout.write(f"{chr(10) if number else ''}Database {alias!r}")
+            if isinstance(overview, dict):
+                stdout.write(f"cannot be read: {overview['error']}")
+            else:
+                _print(overview, stdout, options)
+    if any(isinstance(overview, dict) for overview in found.values()):
+        sys.exit(ExitCode.FAILED)
 
 
 STATUS: Final = Subcommand(

@@ -16,6 +16,8 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
+from django_pgqueue.queue_databases import served_aliases
+
 Options = dict[str, Any]
 
 
@@ -79,6 +81,20 @@ def add_subcommands(parser: ArgumentParser, subcommands: Iterable[Subcommand], m
 def add_database(parser: ArgumentParser, help: str = "Database of the jobs.") -> None:  # noqa: A002 -- argparse's word
     """Add `--database`. Read it with `database_alias()`."""
     parser.add_argument("--database", metavar="ALIAS", help=help)
+
+
+def add_databases(parser: ArgumentParser) -> None:
+    """Add `--database` and `--all-databases` to a command that reads. Read them with `database_aliases()`."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--database", metavar="ALIAS", help="Database of the jobs.")
+    group.add_argument(
+        "--all-databases", action="store_true", help="All databases that have the tables of the queue, one by one."
+    )
+
+
+def database_aliases(options: Options) -> list[str]:
+    """Return the aliases that a command is about. Raise `UsageError` for an unknown one."""
+    return served_aliases() if options["all_databases"] else [database_alias(options)]
 
 
 def database_alias(options: Options) -> str:

@@ -16,6 +16,7 @@ from django_pgqueue import stats, worker_control
 from django_pgqueue.display import duration, visible
 from django_pgqueue.models import Worker, WorkerRequest
 from django_pgqueue.models.operations import database_now
+from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import RequestKind
 
 from .output import Column, add_json, counted, write_json, write_summary, write_table
@@ -101,7 +102,8 @@ def _stopped(alias: str) -> list[tuple[stats.WorkerStats, datetime | None]]:
                 host=worker.hostname,
                 pid=worker.pid,
                 version=worker.version,
-                queues=tuple(worker.queue_names.split(",")) if worker.queue_names else (),
+                queues=ServedQueues.from_text(worker.queue_names).names,
+                queue_concurrency=ServedQueues.from_text(worker.queue_names).concurrency,
                 slots_total=worker.concurrency,
                 slots_busy=0,
                 prefetched=0,
@@ -131,6 +133,7 @@ def _as_json(worker: stats.WorkerStats, stopped_at: datetime | None) -> dict[str
         "host": worker.host,
         "pid": worker.pid,
         "queues": list(worker.queues),
+        "queue_concurrency": dict(worker.queue_concurrency),
         "slots_total": worker.slots_total,
         "slots_busy": worker.slots_busy,
         "prefetched": worker.prefetched,
@@ -150,7 +153,7 @@ def _cells(worker: stats.WorkerStats, stopped_at: datetime | None) -> tuple[Any,
         _state(worker, stopped_at),
         worker.host,
         str(worker.pid),
-        ",".join(worker.queues) or "all",
+        ", ".join(ServedQueues(worker.queues, worker.queue_concurrency).texts()) or "all",
         f"{worker.slots_busy} of {worker.slots_total}",
         worker.prefetched,
         None if worker.resident_mib is None else f"{worker.resident_mib} MiB",

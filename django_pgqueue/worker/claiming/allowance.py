@@ -5,7 +5,7 @@ CONCURRENCY jobs, and long jobs would let retiring processes pile up. Two rules 
 
 - Both processes together run at most CONCURRENCY jobs. The retiring process starts no jobs, so the replacement may
   start one job for each job that ends there. It reads the number of running jobs from the shared memory of the
-  retiring process.
+  retiring process. The same holds for each queue with a number of its own (`runworker --queue mail=2`).
 - A process does not retire while the process that it replaced still exists. Each place of the supervisor therefore has
   at most two processes.
 
@@ -30,6 +30,10 @@ class Allowance:
         if self.may_retire or self._predecessor is None:
             return self.concurrency
         return max(0, self.concurrency - len(self._predecessor.running()))
+
+    def running_before(self, group: int) -> int:
+        """Return how many jobs of a group of queues the process that this one replaces still runs."""
+        return 0 if self.may_retire or self._predecessor is None else self._predecessor.running_of(group)
 
     @property
     def may_retire(self) -> bool:

@@ -24,9 +24,11 @@ from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
+from django_pgqueue.worker.slots.queue_slots import UNLIMITED, QueueSlots
 
 from .chunk_lanes import rule_of
-from .lanes import Lanes, cursor_behind
+from .lane_of_job import cursor_behind
+from .lanes import Lanes
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -46,12 +48,16 @@ class Claimer:
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed: list[Claimed] = []
-        for lanes in _by_kind(cursors):
+        for lanes in _by_kind(cursors, self.in_flight.queue_slots):
             left = room - len(claimed)
             if left <= 0:
                 break
+            of_queue = self._room_of_queue(next(iter(lanes)).queue_name, claimed)
+            if of_queue <= 0:
+                continue
             try:
-                claimed += self._claim_from(connection, lanes, left, self._free_slots(claimed))
+                free_slots = min(self._free_slots(claimed), of_queue)
+                claimed += self._claim_from(connection, lanes, min(left, of_queue), free_slots)
             except lifecycle.FAILURES:
                 if not claimed:
                     raise
@@ -64,6 +70,14 @@ class Claimer:
     def _free_slots(self, claimed: Sequence[Claimed]) -> int:
         """Return how many slots are free besides those that these jobs take."""
         return max(0, self.in_flight.free_slots - len(claimed))
+
+    def _room_of_queue(self, queue_name: str, claimed: Sequence[Claimed]) -> int:
+        """Return how many jobs of a queue may be claimed besides these, by `--queue`."""
+        queue_slots = self.in_flight.queue_slots
+        if queue_slots is None:
+            return UNLIMITED
+        group = queue_slots.group_of(queue_name)
+        return queue_slots.room(queue_name) - sum(queue_slots.group_of(job.queue_name) == group for job in claimed)
 
     def _claim_from(
         self, connection: EngineConnection, lanes: dict[Lane, Cursor], room: int, free_slots: int
@@ -243,12 +257,18 @@ def _is_sequence_behind(error: Exception) -> bool:
     return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY
 
 
-def _by_kind(cursors: Mapping[Lane, Cursor]) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane."""
+def _by_kind(cursors: Mapping[Lane, Cursor], queue_slots: QueueSlots | None = None) -> list[dict[Lane, Cursor]]:
+    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane.
+
+    With `--queue`, the lanes of one statement share the slots of their queues.
+    """
     groups: list[dict[Lane, Cursor]] = []
+    before = None
     for lane, cursor in cursors.items():
-        if groups and lane.is_plain and next(iter(groups[-1])).is_plain:
+        shares = None if queue_slots is None else queue_slots.group_of(lane.queue_name)
+        if groups and lane.is_plain and next(iter(groups[-1])).is_plain and shares == before:
             groups[-1][lane] = cursor
         else:
             groups.append({lane: cursor})
+        before = shares
     return groups

@@ -31,7 +31,7 @@ from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
@@ -81,7 +81,7 @@ class Fetcher(Service):
 
     def __init__(
         self,
-        link: Link,
+        link: ConnectionSource,
         in_flight: InFlight,
         pool: Pool,
         completer: Completer,
@@ -100,7 +100,7 @@ class Fetcher(Service):
         self.pool = pool
         self.completer = completer
         self.claimer = claimer
-        self.lanes = lanes = claimer.lanes
+        self.lanes = claimer.lanes
         self.polls = polls
         self.claims = claims
         self.leases = leases
@@ -116,7 +116,7 @@ class Fetcher(Service):
         self._scanned_from_start = False
         self._idle_steps = 0
         self._announced = False
-        self._follow_up = NextScan(lanes)
+        self._follow_up = NextScan(self.lanes)
         self._full_scan_at = 0.0
         self._full_scan_pacing = Pacing()
         self._job_bytes = 1.0
@@ -165,7 +165,7 @@ class Fetcher(Service):
 
     def at_end(self) -> None:
         """Release the prefetched jobs that no slot has started."""
-        health_memory.claims_expected_since = 0.0
+        self._report_room(0)
         self.polls.waker.close()
         try:
             self._release_waiting(float("inf"))
@@ -176,12 +176,11 @@ class Fetcher(Service):
             )
 
     def _sleep(self, timeout_seconds: float) -> None:
-        waker = self.polls.waker
-        if waker.wait_for_notification(timeout_seconds):
+        payloads = self.polls.waker.wait_for_notifications(timeout_seconds)
+        if payloads:
             self._idle_steps = 0
             self._announced = True
             self._follow_up.moment = time.monotonic()
-            payloads, waker.payloads = waker.payloads, set()
             if PAUSES_CHANGED in payloads:
                 self.lanes.scan_again()
             for payload in payloads & self._on_requests.keys():
@@ -200,6 +199,8 @@ class Fetcher(Service):
 
     def _report_room(self, room: int) -> None:
         """Note since when claims are expected: since there is room for jobs."""
+        if self.lanes.shared is not None:
+            self.lanes.shared.set_room(has_room=room > 0)
         if room <= 0:
             health_memory.claims_expected_since = 0.0
         elif not health_memory.claims_expected_since:
@@ -226,7 +227,7 @@ class Fetcher(Service):
         It claims one job only, because the jobs of another lane may come first.
         """
         announced, self._announced = self._announced, False
-        lanes = self.lanes.before_scan(announced=announced)
+        lanes = self.lanes.before_scan(announced=announced, is_first=self._follow_up.is_first)
         if not lanes:
             return False
         with self.link.use() as connection:
@@ -253,8 +254,7 @@ class Fetcher(Service):
     def _claim_from(self, room: int, *, from_start: bool) -> Sequence[Claimed]:
         began = time.monotonic()
         with self.link.use() as connection:
-            if self.link.connected_at >= began:
-                self.lanes.forget()
+            self.lanes.note_connection(self.link.connected_at)
             cursors = self.lanes.ordered(connection, from_start=from_start)
             if not cursors:
                 health_memory.answered("claim")

@@ -14,12 +14,13 @@ from datetime import timedelta
 from typing import Any, Final
 
 from django_pgqueue import lifecycle, registry
-from django_pgqueue.chunks import chunk_key
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 from django_pgqueue.log_events import event
+from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .chunk_lanes import LOCKED_SECONDS, ChunkLanes
+from .lane_of_job import cursor_behind, lane_of
 from .limited_lanes import LimitedLanes
 from .pacing import Pacing
 from .shared_scans import SharedScans
@@ -28,6 +29,9 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 AGE_LIMIT_SECONDS: Final = 1.0
 """How old the last scan may be while claims find jobs. After a claim that found none, only `Pacing` delays a scan."""
+AGE_LIMIT_OF_QUEUES_SECONDS: Final = 0.005
+"""The same for a process with `--queue`. Its claims can find jobs of one queue all the time while another queue, which
+has free slots, gets its first job. As long as the first poll of an idle fetcher."""
 MARGIN: Final = timedelta(seconds=2)
 """How far behind the last scan the cursor of an exhausted lane stays. A job that is due now and commits within this
 time after it was enqueued is still ahead of the cursor."""
@@ -47,13 +51,23 @@ RECENT_LANES: Final = 8
 class Lanes:
     """The lanes of one fetcher. Not for two threads at once."""
 
-    def __init__(self, queue_names: Sequence[str], shared: SharedScans | None = None) -> None:
+    def __init__(
+        self,
+        queue_names: Sequence[str],
+        shared: SharedScans | None = None,
+        queue_slots: QueueSlots | None = None,
+    ) -> None:
         self.shared = shared
         """Where the processes of one supervisor publish their scans. None: this process shares none."""
         self._sibling_due_at = float("inf")
         """When the next job is due by a sibling's scan, if that replaced the last one."""
         self.queue_names = list(queue_names)
         """Claimed strictly in this order. Empty: all queues, by priority, with turns among lanes of one priority."""
+        self.queue_slots = queue_slots
+        """The slots of each queue, by `--queue`. With them, the order is that of a worker for all queues."""
+        self._age_limit_seconds = AGE_LIMIT_SECONDS if queue_slots is None else AGE_LIMIT_OF_QUEUES_SECONDS
+        self._full: set[Lane] = set()
+        """Lanes with due jobs that the last claim left out, because their queues had no free slot."""
         self.last_was_empty = True
         """Whether the last claim found nothing, or there was nothing to claim. If jobs only wait for a slot of this
         process, it is as if the claim had found them."""
@@ -63,6 +77,8 @@ class Lanes:
         """The lanes of tasks with `chunk`."""
         self.paused_tasks: list[str] = []
         """Names of paused tasks, including their aliases. Their jobs must not be claimed."""
+        self.excluded_tasks: set[str] = set()
+        """Names of tasks whose jobs are left to other workers, as if the tasks were paused."""
         self._due_at: dict[Lane, float] = {}
         """When the first job of each lane is due, by the monotonic clock. For a paused queue: when the pause ends."""
         self._cursors: dict[Lane, Cursor] = {}
@@ -76,6 +92,13 @@ class Lanes:
         self._rest = Pacing()
         self._turn = 0
         self._warned = False
+        self._connected_at = 0.0
+
+    def note_connection(self, connected_at: float) -> None:
+        """Start afresh if the worker has reconnected after a loss since the last call."""
+        if self._connected_at != connected_at:
+            self._connected_at = connected_at
+            self.forget()
 
     def forget(self) -> None:
         """Start afresh after a reconnect: another server may lack what the last one had committed."""
@@ -92,7 +115,8 @@ class Lanes:
     def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
         """Return the lanes that have due jobs, in the order to claim from, each with its cursor."""
         age = time.monotonic() - self._scanned_at
-        if age > max(0.0 if self.last_was_empty else AGE_LIMIT_SECONDS, self._rest.seconds):
+        found_none = self.last_was_empty and not self._has_freed_queue()
+        if age > max(0.0 if found_none else self._age_limit_seconds, self._rest.seconds):
             self._scan(connection)
         self._turn += 1
         start, lanes = Cursor(), self._in_order()
@@ -101,25 +125,34 @@ class Lanes:
 
     @property
     def have_waiting(self) -> bool:
-        """Whether due jobs wait for a limit, or for their chunk, as far as this process has seen."""
-        return self.limited.have_waiting or self.chunks.have_waiting
+        """Whether due jobs wait for a limit, their chunk, or a slot of their queue, as far as this process has seen."""
+        return self.limited.have_waiting or self.chunks.have_waiting or bool(self._full)
+
+    def can_continue(self, free_slots: int) -> bool:
+        """Return whether this process may be able to claim jobs because one of its own jobs has ended."""
+        return self.limited.can_continue(free_slots) or self._has_freed_queue()
+
+    def _has_freed_queue(self) -> bool:
+        """Return whether a queue that was full at the last claim has a free slot by now."""
+        slots = self.queue_slots
+        return slots is not None and any(not slots.is_full(lane.queue_name) for lane in self._full)
 
     def postpone_chunk(self, lane: Lane, due_seconds: float | None) -> None:
         """Note when the chunk of a lane is due, because a claim found that it is not. None: it has no due job."""
         now = time.monotonic()
         self._due_at[lane] = float("inf") if due_seconds is None else now + max(due_seconds, LOCKED_SECONDS)
 
-    def before_scan(self, *, announced: bool) -> dict[Lane, Cursor]:
+    def before_scan(self, *, announced: bool, is_first: bool = True) -> dict[Lane, Cursor]:
         """Return the lanes to claim one job from before the scan, each with its cursor.
 
         They are the lanes of limit keys that this process has just freed, and after a notification (`announced`) those
-        in which claims last found jobs.
+        in which claims last found jobs, unless a sibling answers the notification (not `is_first`).
         """
         if announced:
             self.limited.expect_jobs()
         if not self.last_was_empty:
             return {}
-        recent = self.recent_lanes() if announced else {}
+        recent = self.recent_lanes() if announced and is_first else {}
         if self._scanned_at == float("-inf"):  # their queues may be paused now
             return recent
         freed = [lane for lane in self._due_at if lane.is_limited and self.limited.has_freed(lane)]
@@ -134,11 +167,14 @@ class Lanes:
         """Return when the next job is due, by the monotonic clock; infinity if no such job is known.
 
         For a lane whose first job was due at the last attempt but could not be claimed, use `if_overdue` instead. A
-        circle over limit keys goes on after `STEP_SECONDS`.
+        circle over limit keys goes on after `STEP_SECONDS`. Lanes of full queues do not count: the end of a job wakes
+        the fetcher.
         """
         tried_at = self._ordered_at
         own = float("inf")
         for lane, first_due_at in self._due_at.items():
+            if self._full and lane in self._full:  # with 30,000 lanes, each hash counts
+                continue
             due_at = self.limited.rests_until(lane) if lane.is_limited else first_due_at
             if due_at <= tried_at:
                 due_at = tried_at + STEP_SECONDS if self.limited.is_under_way(lane) else if_overdue
@@ -160,7 +196,7 @@ class Lanes:
 
     def move_cursors(self, claimed: Iterable[Claimed]) -> None:
         """Set each lane's cursor to where its claim ended, even if that is further back."""
-        last = {_lane_of(job): job for job in claimed}
+        last = {lane_of(job): job for job in claimed}
         for lane, job in last.items():
             self._served.pop(lane, None)
             self._served[lane] = self._turn
@@ -203,6 +239,7 @@ class Lanes:
         self._rest.after(self._scanned_at - began)
         paused_before = set(self.paused_tasks)
         self.paused_tasks = [name for task_name in paused_tasks for name in registry.names_of(task_name)]
+        self.paused_tasks += self.excluded_tasks
         if seen_at < self._seen_at or not paused_before <= set(self.paused_tasks):
             self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
         self._seen_at = seen_at
@@ -244,22 +281,12 @@ class Lanes:
             if due_at <= self._ordered_at
             and not (lane.is_limited and self.limited.rests_until(lane) > self._ordered_at)
         ]
+        if self.queue_slots is not None:
+            self._full = {lane for lane in due if self.queue_slots.is_full(lane.queue_name)}
+            due = [lane for lane in due if lane not in self._full]
         if not all(lane.is_limited for lane in due):
             due = [lane for lane in due if not (lane.is_limited and self.limited.is_paced(lane))]
-        if self.queue_names:
+        if self.queue_names and self.queue_slots is None:
             position = {name: number for number, name in enumerate(self.queue_names)}
             return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))
         return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))
-
-
-def cursor_behind(job: Claimed) -> Cursor:
-    """Return the cursor at which the claim after this one starts: behind a job, or behind the last job of a chunk."""
-    last = job if not job.others else job.others[-1]
-    return Cursor(last.run_after, last.job_id)
-
-
-def _lane_of(job: Claimed) -> Lane:
-    """Return the lane of a claimed job, or of a chunk by its first job."""
-    if job.others is not None:
-        return Lane(job.queue_name, job.priority, chunk_key=chunk_key(job.task_name))
-    return Lane(job.queue_name, job.priority, job.limit_key is not None)

@@ -33,7 +33,7 @@ from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
@@ -56,7 +56,7 @@ class LeaseMonitor(Service):
 
     def __init__(
         self,
-        link: Link,
+        link: ConnectionSource,
         in_flight: InFlight,
         completer: Completer,
         pool: Pool,

@@ -1,10 +1,11 @@
-"""Keep a connection on which notifications arrive, and lend it to the fetcher, which waits for them.
+"""Listen for notifications on a connection of the worker process, and test whether they arrive.
 
 Notifications only shorten the time until a job starts; polling alone finds every job. A transaction pooler accepts
-LISTEN and delivers nothing, so each connection is tested first with a notification from another connection.
+LISTEN and delivers nothing, so each new connection is tested with a notification from another connection.
 
-Started by the worker process as a service. It reports to the worker process whether notifications arrive, which decides
-how often an idle worker polls.
+Started by the worker process as a service. The fetcher's `NotificationWaker` waits for the notifications, and wakes
+this service when the connection was closed or replaced. The service reports to the worker process whether notifications
+arrive, which decides how often an idle worker polls.
 """
 
 from __future__ import annotations
@@ -15,59 +16,79 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import psycopg
+
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db.engine_connection import EngineConnection, connect
-from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.db.engine_connection import EngineConnection, is_lost
+from django_pgqueue.db.notifications import CHANNEL, LISTENS
 from django_pgqueue.log_events import event
 from django_pgqueue.waiting import listener
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 
 from .notification_waker import NotificationWaker
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+SELF_TEST: Final = "pgqueue_self_test"
+"""A channel of its own, because a notification on the main one makes all idle workers poll."""
 SELF_TEST_SECONDS: Final = 1.0
 SELF_TEST_AGAIN_SECONDS: Final = 60.0
 
 
-class Listener(Service):
-    """Connect, test and lend a connection. Start again when the connection is lost."""
+def listening_connections(
+    alias: str, roles: tuple[str, str], listener_role: str, waker: NotificationWaker
+) -> tuple[SharedConnections, SharedConnections]:
+    """Return the connections of some services, and those of their listener, which are the same if possible.
 
-    def __init__(self, link: Link, waker: NotificationWaker, on_change: Callable[..., None]) -> None:
+    A listener that has to bypass a pooler has connections of its own (`PGQUEUE["LISTEN_DATABASE"]`).
+    """
+    listen_alias = get_settings().listen_alias(alias)
+    if listen_alias == alias:
+        shared = SharedConnections(alias, roles, waker)
+        return shared, shared
+    own = SharedConnections(listen_alias, (listener_role, listener_role), waker)
+    return SharedConnections(alias, roles), own
+
+
+class Listener(Service):
+    """Listen on the first connection, and again on each connection that replaces it."""
+
+    def __init__(
+        self, connections: SharedConnections, waker: NotificationWaker, on_change: Callable[..., None]
+    ) -> None:
         super().__init__("listener")
-        self.link = link
+        self.first = connections.share(Preference.ONLY_FIRST)
+        self.second = connections.share(Preference.ONLY_SECOND)
         self.waker = waker
         self.on_change = on_change
         """Called with `listens=`: whether notifications arrive."""
-        self._lent_connected_at = -1.0
+        self._heard_on: EngineConnection | None = None
+        """The connection on which notifications arrive."""
         self._failed_since: float | None = None
 
     def tick(self) -> float:
-        """Connect, test and lend a connection if none is lent."""
+        """Listen on the first connection, unless notifications arrive on it already."""
         error, self.waker.error = self.waker.error, None
         if error is not None:  # report the loss before a new connection is tried, which may take long
-            self.link.give_up()
             raise error
-        with self.link.use() as connection:
-            if self.link.connected_at != self._lent_connected_at:
-                return self._listen(connection)
-        return 60.0
-
-    def at_end(self) -> None:
-        """Close the connection."""
-        self.waker.stop_listening()
-        self.link.close()
+        with self.first.use() as connection:
+            if connection is self._heard_on:
+                return SELF_TEST_AGAIN_SECONDS
+            self._heard_on = None
+            return self._listen(connection)
 
     def _listen(self, connection: EngineConnection) -> float:
-        connection.execute(f"LISTEN {CHANNEL}")
-        connection.execute(f"LISTEN {listener.AWAITED}")
-        if self._passes_self_test(connection):
-            self._lent_connected_at = self.link.connected_at
-            self._failed_since = None
+        if self._can_listen(connection) and self._passes_self_test(connection):
+            name = f"pgqueue:{self.first.role}{LISTENS}"
+            connection.execute(f"UNLISTEN {SELF_TEST}", prepare=False)
+            connection.execute("SELECT set_config('application_name', %s, false)", (name,), prepare=False)
+            self._heard_on, self._failed_since = connection, None
             self.on_change(listens=True)
-            self.waker.listen(connection, self.wake)
-            return 0.0
+            self.waker.expect_notifications(connection)
+            return SELF_TEST_AGAIN_SECONDS
+        self.on_change(listens=False)
         if self._failed_since is None:
             self._failed_since = time.monotonic()
             logger.warning(
@@ -76,23 +97,43 @@ class Listener(Service):
                 get_settings().POLL_INTERVAL_WITHOUT_LISTEN,
                 extra=event("notifications_missing"),
             )
-        self.link.close()
         return SELF_TEST_AGAIN_SECONDS
+
+    @staticmethod
+    def _can_listen(connection: EngineConnection) -> bool:
+        """Return whether the other end accepts LISTEN. A refusal must not close the connection that others use."""
+        try:
+            connection.execute(f"LISTEN {CHANNEL}", prepare=False)
+            connection.execute(f"LISTEN {listener.AWAITED}", prepare=False)
+            connection.execute(f"LISTEN {SELF_TEST}", prepare=False)
+        except psycopg.Error:
+            if is_lost(connection):
+                raise
+            return False
+        return True
 
     def _passes_self_test(self, connection: EngineConnection) -> bool:
         """Return whether a notification from another connection arrives.
 
-        A notification sent on this connection would arrive even through a pooler, together with the answer.
+        A notification sent on this connection would arrive even through a pooler, together with the answer. For the
+        same reason, no other thread uses this connection during the test.
         """
-        payload = f"self-test {os.getpid()} {time.monotonic()}"
-        with connect(self.link.alias, "listener") as other:
-            other.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+        payload = f"{os.getpid()} {time.monotonic()}"
+        try:
+            self._send(payload)
+        except psycopg.OperationalError:  # it was probably lost together with the former first connection
+            self._send(payload)
         deadline = time.monotonic() + SELF_TEST_SECONDS
         while (left_seconds := deadline - time.monotonic()) > 0:
-            if any(notice.payload == payload for notice in connection.notifies(timeout=left_seconds, stop_after=1)):
+            if is_readable(connection.fileno(), left_seconds) and payload.encode() in self.waker.read(connection):
                 return True
         return False
 
+    def _send(self, payload: str) -> None:
+        with self.second.use() as other:
+            other.execute("SELECT pg_notify(%s, %s)", (SELF_TEST, payload))
+
     def _pause_after(self, error: BaseException) -> float:
+        self._heard_on = None
         self.on_change(listens=False)
         return super()._pause_after(error)

@@ -33,13 +33,19 @@ class NextScan:
         self._held_back_at: float | None = None
         """Since when notifications have been held back without a scan."""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that answers a notification at once."""
+        return self.lanes.shared is None or self.lanes.shared.is_first()
+
     def take_moment(self, free_slots: int) -> float | None:
         """Return the moment and reset it: it counts for one scan.
 
-        If a job of this process has ended and another job of its limit can start, no scan of a sibling can answer.
+        If a job of this process has ended and another job of its limit or queue can start, no scan of a sibling can
+        answer.
         """
         moment, self.moment = self.moment, None
-        return None if self.lanes.limited.can_continue(free_slots) else moment
+        return None if self.lanes.can_continue(free_slots) else moment
 
     def after(self, pause_seconds: float) -> float:
         """Return how many seconds to sleep before a scan that is due in `pause_seconds`."""
@@ -51,13 +57,13 @@ class NextScan:
     def hold_back(self, moment: float | None, *, announced: bool) -> float | None:
         """Return how many seconds a sibling has to scan instead of this process, or None if it is time to scan.
 
-        After a notification, the process at the first place scans at once. A sleep that ended for another reason
+        After a notification, the first process with room for a job scans at once. A sleep that ended for another reason
         continues, because nothing that it waits for has happened.
         """
         if moment is None or self.lanes.shared is None:
             return None
         if announced:
-            if self.lanes.shared.place == 0 or self._was_held_back():
+            if self.is_first or self._was_held_back():
                 return None
             self._interval_seconds = APART_SECONDS
         elif time.monotonic() >= min(moment, self.lanes.next_due_at(float("inf"))):

@@ -3,7 +3,8 @@
 A notification wakes every idle process. Without this module each of them would scan at once and four more times. One
 scan answers for all processes, because they serve the same queues. Each process therefore publishes, in memory that is
 created before the forks, when its last scan began and when the next job is due. A process skips its own scan if the
-scan of a sibling process began late enough.
+scan of a sibling process began late enough. After a notification, the first process that has room for a job claims at
+once, and the others wait a moment for it. Without this, 10 processes made 7 claims for each of 100 jobs a second.
 
 Concurrency: each place of the supervisor has a row that only its process writes. A reader can read while the writer
 writes, so it accepts a row only if the time is the same before and after it reads the rest. After that nothing depends
@@ -35,6 +36,16 @@ class SharedScans:
         self.place = 0
         """The place of this process. It is set after the fork."""
         self._memory = mmap.mmap(-1, places * ROW.size)
+        self._rooms = mmap.mmap(-1, places)
+        """For each place, whether its process has room for a job. If it died with room, the others wait for nothing."""
+
+    def set_room(self, *, has_room: bool) -> None:
+        """Publish whether this process has room for a job."""
+        self._rooms[self.place] = has_room
+
+    def is_first(self) -> bool:
+        """Return whether no process at an earlier place has room for a job."""
+        return not any(self._rooms[: self.place])
 
     def begin(self) -> None:
         """Publish that a scan begins now. Call this before the statement takes its snapshot."""

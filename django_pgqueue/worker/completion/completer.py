@@ -20,7 +20,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
@@ -51,7 +51,7 @@ class Completer(Service):
 
     def __init__(
         self,
-        link: Link,
+        link: ConnectionSource,
         reactions: Reactions = FOREGROUND,
         *,
         on_unwritten: Callable[[Iterable[int]], None] = lambda execution_ids: None,

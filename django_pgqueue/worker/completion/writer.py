@@ -38,6 +38,8 @@ class Finished(NamedTuple):
     locked: list[Report]
     refused: list[lifecycle.Refused[Report]]
     lost: list[Report]
+    repeated: list[Report]
+    """These were written before: the reply to an earlier call was lost."""
 
 
 def finish(connection: Connection, reports: Sequence[Report], reactions: Reactions = FOREGROUND) -> Finished:
@@ -48,7 +50,7 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     by_ending = defaultdict(list)
     for report in reports:
         by_ending[report.ending].append(report)
-    locked, refused, lost = [], [], []
+    refused, by_status = [], defaultdict(list)
     skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
         parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
@@ -61,16 +63,14 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
             result = results[report.claimed.execution_id]
             if result is skipped:
                 continue
-            if result.status is TransitionStatus.LOCKED:
-                locked.append(report)
-            else:
-                if result.status is TransitionStatus.LOST and not report.may_be_committed:
-                    lost.append(report)
+            by_status[result.status].append(report)
+            if result.status is not TransitionStatus.LOCKED:
                 _log(report, result)
                 transitions.append(_transition_of(report, result))
         if transitions:
             reactions.after(connection, transitions)
-    return Finished(locked, refused, lost)
+    lost = [report for report in by_status[TransitionStatus.LOST] if not report.may_be_committed]
+    return Finished(by_status[TransitionStatus.LOCKED], refused, lost, by_status[TransitionStatus.ALREADY_DONE])
 
 
 def _count_successes(

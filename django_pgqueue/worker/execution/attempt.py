@@ -123,7 +123,7 @@ class Attempt:
         if task is None:
             raise DoesNotFit(f"this worker has no task named {self.claimed.task_name!r}")
         self.task = task
-        if task.atomic and task.database not in (None, self.alias):
+        if task.atomic and task.fixed_database not in (None, self.alias):
             raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
         if (level := task.kept_log_level) is not None:
             log_recorder.start(level, self.notes.open_log(self.claimed.key))

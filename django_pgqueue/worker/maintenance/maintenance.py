@@ -29,7 +29,7 @@ from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS, A
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
@@ -67,7 +67,11 @@ class Maintenance(Service):
     """Run each duty when it is due."""
 
     def __init__(
-        self, link: Link, worker_id: int = 0, reactions: Reactions = FOREGROUND, counter: AttemptCounter | None = None
+        self,
+        link: ConnectionSource,
+        worker_id: int = 0,
+        reactions: Reactions = FOREGROUND,
+        counter: AttemptCounter | None = None,
     ) -> None:
         super().__init__("maintenance")
         self.link = link

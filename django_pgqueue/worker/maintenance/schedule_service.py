@@ -1,6 +1,6 @@
 """Run the scheduler in a worker process: when it runs, and how it handles errors.
 
-Started by the worker process as a service. It keeps a connection only while there are schedules.
+Started by the worker process as a service.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.log_events import event
 from django_pgqueue.schedules import job_options
 from django_pgqueue.worker.runtime import django_connections
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
@@ -29,7 +29,9 @@ NONE_INTERVAL_SECONDS: Final = 60.0
 class Schedules(Service):
     """Read the schedules every few seconds and wake for each tick. Without any schedule, read once a minute."""
 
-    def __init__(self, link: Link, application: job_options.Application = job_options.IN_THIS_THREAD) -> None:
+    def __init__(
+        self, link: ConnectionSource, application: job_options.Application = job_options.IN_THIS_THREAD
+    ) -> None:
         super().__init__("schedules")
         self.link = link
         self.scheduler = Scheduler(application)
@@ -51,13 +53,8 @@ class Schedules(Service):
             django_connections.close_all()  # middleware, unique keys and receivers may have opened connections
         self._lacks_privileges = False
         if wait_seconds is None:
-            self.link.close()  # an open connection costs too much for one statement a minute
             return NONE_INTERVAL_SECONDS
         return max(0.0, min(wait_seconds, get_settings().SCHEDULE_INTERVAL))
-
-    def at_end(self) -> None:
-        """Close the connection."""
-        self.link.close()
 
     def _log_missing_privileges(self, error: Exception) -> None:
         """Log once that the role may not fire schedules, until a round succeeds."""

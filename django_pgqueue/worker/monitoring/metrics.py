@@ -29,7 +29,8 @@ from django_pgqueue.worker.runtime.count_memory import (
     CountTable,
 )
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
-from django_pgqueue.worker.runtime.health_report import HealthReport
+from django_pgqueue.worker.runtime.health_report import judge
+from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 Kind = Literal["counter", "gauge", "histogram"]
 Values = Sequence[float]
@@ -48,16 +49,15 @@ Sample = tuple[tuple[str, ...], float | Histogram]
 
 
 class Totals:
-    """The counts of all processes of a worker, added up at one moment."""
+    """The counts of all processes of a supervisor, added up at one moment."""
 
-    def __init__(self, report: HealthReport) -> None:
-        self.report = report
-        self.judgement = report.judge()
-        self.processes = report.memory.living()
-        memories = report.memory.counts
+    def __init__(self, memory: WorkerMemory) -> None:
+        self.judgement = judge(memory)
+        self.processes = memory.living()
+        memories = memory.counts
         self.figures: list[float] = [0.0] * FIGURES
-        for memory in memories:
-            self.figures = [total + value for total, value in zip(self.figures, memory.figures.tolist(), strict=True)]
+        for each in memories:
+            self.figures = [total + value for total, value in zip(self.figures, each.figures.tolist(), strict=True)]
         self.jobs = _added_up(memories, lambda memory: memory.jobs)
         self.statements = _added_up(memories, lambda memory: memory.statements)
 

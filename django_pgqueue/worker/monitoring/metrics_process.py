@@ -22,13 +22,13 @@ from django_pgqueue.worker.runtime.process_info import request_death_signal
 
 from .http_server import HttpServer
 from .pages import Pages
-from .queue_figures import ReadQueue
+from .queue_figures import ReadQueues
 
 SIGN_SECONDS: Final = 1.0
 
 
 def main(
-    listener: socket.socket, supervisor: int, report: HealthReport, read_queue: ReadQueue | None = None
+    listener: socket.socket, supervisor: int, report: HealthReport, read_queue: ReadQueues | None = None
 ) -> NoReturn:
     """Serve until the pipe `supervisor` is closed, and exit without running exit functions of the application."""
     exit_code = 1
@@ -45,7 +45,7 @@ def main(
         os._exit(exit_code)
 
 
-async def _serve(listener: socket.socket, supervisor: int, report: HealthReport, read_queue: ReadQueue | None) -> None:
+async def _serve(listener: socket.socket, supervisor: int, report: HealthReport, read_queue: ReadQueues | None) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(supervisor, ended.set)
     server = await HttpServer(Pages(report, read_queue).by_path()).start(listener)

@@ -10,7 +10,7 @@ from typing import Final
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
 from .http_server import TEXT, Page, Request, Response, error
-from .queue_figures import QueueFigures, ReadQueue
+from .queue_figures import FiguresOfSeveral, QueueFigures, ReadQueues
 
 JSON: Final = "application/json"
 NO_CLIENT: Final = "Metrics need the package prometheus_client: pip install 'dj-pgqueue[prometheus]'."
@@ -21,12 +21,15 @@ class Pages:
 
     Args:
         report: The worker's health.
-        read_queue: Reads the figures of the queue for `/metrics`, or None to serve the worker's figures only.
+        read_queue: Reads the figures of the queue for `/metrics`, or None to serve the worker's figures only. For
+            several databases, a function for each alias.
     """
 
-    def __init__(self, report: HealthReport, read_queue: ReadQueue | None = None) -> None:
+    def __init__(self, report: HealthReport, read_queue: ReadQueues | None = None) -> None:
         self.report = report
-        self._queue = QueueFigures(read_queue) if read_queue is not None else None
+        self._queue: QueueFigures | FiguresOfSeveral | None = None
+        if read_queue is not None:
+            self._queue = QueueFigures(read_queue) if callable(read_queue) else FiguresOfSeveral(read_queue)
         self._rendering = asyncio.Lock()
 
     def by_path(self) -> dict[str, Page]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from django.db import connections
 
 from django_pgqueue.log_events import event
-from django_pgqueue.readings import NOT_READ, Reading
+from django_pgqueue.readings import NOT_READ, Reading, of_several
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -29,6 +29,8 @@ WAIT_SECONDS: Final = 3.0
 
 ReadQueue = Callable[[], Sequence[Reading]]
 """Reads the figures of the queue from the database. It returns `NOT_READ` if the database is not available."""
+ReadQueues = ReadQueue | Mapping[str, ReadQueue]
+"""The same for a worker with several databases, by alias."""
 
 
 class QueueFigures:
@@ -74,3 +76,19 @@ class QueueFigures:
         if self._reading is not None:
             self._reading.set_result(None)
             self._reading = None
+
+
+class FiguresOfSeveral:
+    """Reads the figures of several databases at once, so that one that is away delays no other.
+
+    Args:
+        reads: For each alias, a function that reads its figures.
+    """
+
+    def __init__(self, reads: Mapping[str, ReadQueue]) -> None:
+        self._figures = {alias: QueueFigures(read) for alias, read in reads.items()}
+
+    async def get(self) -> Sequence[Reading]:
+        """Return the figures of all databases, as `QueueFigures.get()`, with the label `database`."""
+        read = await asyncio.gather(*(figures.get() for figures in self._figures.values()))
+        return of_several(dict(zip(self._figures, read, strict=True)))

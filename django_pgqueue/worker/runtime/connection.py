@@ -1,13 +1,15 @@
 """Provide a service with a database connection that is opened on first use and reopened after it was lost.
 
-Every service of the worker and the supervisor has its own `Link`, because two threads cannot share a connection.
+The supervisor, its helper processes and `manage.py pgqueue run` have a `Link` of their own. The services of a worker
+process share two (see `shared_connections`), because two threads cannot use a connection at the same time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
 
 import psycopg
 
@@ -19,17 +21,49 @@ from .clone_guard import clone_guard
 from .outages import outage_log
 
 
-class Link:
-    """The connection of one service. It must not be used by two threads at the same time."""
+class ConnectionSource(Protocol):
+    """Where a service gets its connection: a `Link` of its own, or the connections that the services share."""
 
-    def __init__(self, alias: str, role: str) -> None:
+    @property
+    def alias(self) -> str: ...
+
+    @property
+    def connected_at(self) -> float:
+        """When the first connection after the last loss was opened, by the monotonic clock; 0 if none was."""
+
+    def use(self) -> AbstractContextManager[EngineConnection]:
+        """Yield a live connection; see `Link.use()`."""
+
+
+class Link:
+    """One connection. It must not be used by two threads at the same time.
+
+    Args:
+        alias: Alias of the database.
+        role: What the connection is for; its `application_name` contains it.
+        on_open: Called with each new connection, by the thread that opens it.
+    """
+
+    def __init__(
+        self, alias: str, role: str, on_open: Callable[[EngineConnection], None] = lambda connection: None
+    ) -> None:
         self.alias = alias
         self.role = role
+        self._on_open = on_open
         self.statement_timeout_seconds = get_settings().LEASE / 2
         """No statement takes seconds on a healthy server. Others must time out before the leases expire."""
         self.connected_at = 0.0
         """When the current connection was opened, by the monotonic clock; 0 if none was ever opened."""
+        self.restored_at = 0.0
+        """When a connection was last opened for the first time or after a loss. A connection that was closed on
+        purpose, or after an error of one statement, does not count as lost."""
+        self._is_lost = True
         self._connection: EngineConnection | None = None
+
+    @property
+    def open_connection(self) -> EngineConnection | None:
+        """The connection, if there is one. It may be lost."""
+        return self._connection
 
     @contextmanager
     def use(self) -> Iterator[EngineConnection]:
@@ -44,18 +78,32 @@ class Link:
         """
         connection = self._connection
         if connection is None or is_lost(connection):
-            connection = self._connection = self._connect()
-            self.connected_at = time.monotonic()
+            connection = self._open()
         try:
             yield connection
         except (psycopg.Error, OSError):
             if is_lost(connection):
-                django_connections.distrust_all()  # the connections of the jobs are probably lost too
-            self.close()
+                self.give_up()
+            else:
+                self.close()
             raise
         outage_log.succeeded()
         if connection.is_worn:
             self.close()
+
+    def _open(self) -> EngineConnection:
+        if self._connection is not None:
+            self._is_lost = True
+        try:
+            connection = self._connect()
+        except BaseException:
+            self._is_lost = True
+            raise
+        self._connection, self.connected_at = connection, time.monotonic()
+        if self._is_lost:
+            self._is_lost, self.restored_at = False, self.connected_at
+        self._on_open(connection)
+        return connection
 
     def _connect(self) -> EngineConnection:
         connection = connect(self.alias, self.role, self.statement_timeout_seconds)
@@ -67,8 +115,9 @@ class Link:
         return connection
 
     def give_up(self) -> None:
-        """Close the connection after a caller outside `use()` has found that it is lost."""
-        django_connections.distrust_all()  # as in `use()`
+        """Close the connection because it is lost."""
+        self._is_lost = True
+        django_connections.distrust_all()  # the connections of the jobs are probably lost too
         self.close()
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Judge from shared memory whether a worker is alive and ready, and report it.
 
 `judge()` is the only place that decides this. The health file, the notifications to systemd and the metrics port show
-its answer; `django_pgqueue.health` reads it from the file.
+its answer; `django_pgqueue.health` reads it from the file. For a worker with several databases, `judge_all()` combines
+the answers of its supervisors: such a worker is alive and ready if all of them are.
 
 A worker is **alive** as long as waiting may help: its supervisor works, and so does each process, or the supervisor can
 still replace it. A worker is **ready** if claims, completions and heartbeats move.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -35,6 +36,23 @@ CLAIM_SECONDS: Final = 15.0
 """How much longer than its longest sleep an idle process may go without a claim that the database answers."""
 LEASE_FRACTION: Final = 0.5
 """The part of a lease that must be left. A heartbeat is sent after every quarter."""
+ENDED: Final = "ended"
+"""The status of a supervisor that has ended while those of other databases still work."""
+STATUSES: Final = (
+    "stopping",
+    "foreign database",
+    "supervisor stuck",
+    "process stuck",
+    "event loop blocked",
+    "completions stuck",
+    "database away",
+    "heartbeats late",
+    "claims stuck",
+    "waiting",
+    "ok",
+    ENDED,
+)
+"""Every status, the most serious problem first."""
 
 
 class Judgement(NamedTuple):
@@ -57,6 +75,8 @@ def judge(memory: WorkerMemory) -> Judgement:
     comes before them. Completions that are stuck come before an outage, because the database has answered other
     statements since.
     """
+    if memory.has_ended:
+        return Judgement(is_alive=True, status=ENDED, reasons=())
     processes = memory.living()
     problems = [*_stuck(memory, processes), *_not_moving(memory, processes)]
     if memory.is_foreign:
@@ -69,6 +89,20 @@ def judge(memory: WorkerMemory) -> Judgement:
         is_alive=not any(_is_lost(memory, process) for process in processes) and not _is_hung(memory),
         status=problems[0][0] if problems else "ok",
         reasons=tuple(reason for _, reason in problems),
+    )
+
+
+def judge_all(memories: Mapping[str, WorkerMemory]) -> Judgement:
+    """Judge a worker with several databases. The status is the most serious one of its databases.
+
+    Args:
+        memories: The shared memory of each supervisor, by the alias of its database.
+    """
+    judgements = {alias: judge(memory) for alias, memory in memories.items()}
+    return Judgement(
+        is_alive=all(judgement.is_alive for judgement in judgements.values()),
+        status=min((judgement.status for judgement in judgements.values()), key=STATUSES.index),
+        reasons=tuple(f"{alias}: {reason}" for alias, judgement in judgements.items() for reason in judgement.reasons),
     )
 
 
@@ -144,33 +178,65 @@ def _age(since: float) -> float:
 
 
 class HealthReport:
-    """The state of one worker as its health file and its metrics port report it."""
+    """The state of one worker as its health file and its metrics port report it.
 
-    def __init__(self, memory: WorkerMemory) -> None:
-        self.memory = memory
-        self.supervisor_pid = os.getpid()
+    Args:
+        memory: The shared memory of its supervisor. A worker with several databases has one supervisor for each: then
+            this is a mapping from the alias of the database.
+    """
+
+    def __init__(self, memory: WorkerMemory | Mapping[str, WorkerMemory]) -> None:
+        self.by_database: Mapping[str, WorkerMemory] = {} if isinstance(memory, WorkerMemory) else memory
+        """The memory of each supervisor of a worker with several databases; empty for a worker with one."""
+        self.memory = memory if isinstance(memory, WorkerMemory) else next(iter(memory.values()))
+        """The memory of the only or the first supervisor. The metrics process shows there that it works."""
+        self.main_pid = os.getpid()
         self._status = self._since = ""
 
     def judge(self) -> Judgement:
         """Judge the worker, and note when its status changed."""
-        judgement = judge(self.memory)
+        judgement = judge_all(self.by_database) if self.by_database else judge(self.memory)
         if judgement.status != self._status:
             self._status, self._since = judgement.status, datetime.now(UTC).isoformat(timespec="seconds")
         return judgement
 
+    def living(self) -> list[HealthMemory]:
+        """Return the health of the worker processes that live."""
+        return [process for memory in self._memories() for process in memory.living()]
+
     def as_dict(self) -> dict[str, Any]:
         """Return the state as values of JSON."""
         judgement = self.judge()
-        return {
+        about = {
             "status": judgement.status,
             "since": self._since,
             "alive": judgement.is_alive,
             "ready": judgement.is_ready,
             "reasons": list(judgement.reasons),
-            "pid": self.supervisor_pid,
-            "errors": self.memory.supervisor.errors,
-            "processes": [_process_report(process) for process in self.memory.living()],
+            "pid": self.main_pid,
+            "errors": sum(memory.supervisor.errors for memory in self._memories()),
+            "processes": [_process_report(process) for process in self.living()],
         }
+        if self.by_database:
+            about["databases"] = {alias: _database_report(memory) for alias, memory in self.by_database.items()}
+        return about
+
+    def _memories(self) -> list[WorkerMemory]:
+        return [*self.by_database.values()] or [self.memory]
+
+
+def _database_report(memory: WorkerMemory) -> dict[str, Any]:
+    """Return the state of the supervisor of one of several databases."""
+    judgement = judge(memory)
+    return {
+        "status": judgement.status,
+        "alive": judgement.is_alive,
+        "ready": judgement.is_ready,
+        "reasons": list(judgement.reasons),
+        "pid": memory.supervisor.pid,
+        "errors": memory.supervisor.errors,
+        "processes": [process.pid for process in memory.living()],
+    }
 
 
 def _process_report(process: HealthMemory) -> dict[str, Any]:

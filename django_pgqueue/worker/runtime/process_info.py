@@ -7,6 +7,8 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
@@ -46,6 +48,16 @@ def resident_mib_of(pid: int) -> int | None:
             return int(statm.read().split()[1]) * resource.getpagesize() // 2**20
     except (OSError, IndexError):
         return None
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Yield the id and the exit code of each child process that has ended, without waiting."""
+    with suppress(ChildProcessError):  # there is no child
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
 
 
 def exit_code_text(exit_code: int) -> str:

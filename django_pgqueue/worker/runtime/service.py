@@ -121,3 +121,10 @@ class Service(threading.Thread):
                     exc_info=error,
                     extra=event("service_failed", service=self.name),
                 )
+
+
+def restart_time_limit() -> None:
+    """Restart the time limit of the service whose thread calls this, if it is one. See `Service.progressed()`."""
+    thread = threading.current_thread()
+    if isinstance(thread, Service):
+        thread.progressed()

@@ -16,8 +16,9 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 SLOTS_AT: Final = 64
 """Where the slots begin, behind the fields of `ProcessState`."""
-SLOT: Final = struct.Struct("=qd")
-"""The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit."""
+SLOT: Final = struct.Struct("=qdq")
+"""The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit; the number of
+its group of queues (see `QueueSlots`), or 0."""
 UNWRITTEN_LIMIT: Final = 512
 UNWRITTEN: Final = struct.Struct(f"={UNWRITTEN_LIMIT}q")
 """The ids of executions that have ended here, and whose results the database refuses to store; 0 for none."""
@@ -107,26 +108,30 @@ class ProcessState:
         """How many seconds the leases are still valid; negative if they have expired."""
         return self.lease_until - lease_clock()
 
-    def started(self, slot: int, execution_id: int, stop_at: float = 0.0) -> None:
-        """Record that an execution runs in a slot, and when it must stop (0: no limit)."""
-        SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, execution_id, stop_at)
+    def started(self, slot: int, execution_id: int, stop_at: float = 0.0, group: int = 0) -> None:
+        """Record that an execution runs in a slot, when it must stop (0: no limit), and the group of its queue."""
+        SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, execution_id, stop_at, group)
 
     def ended(self, slot: int) -> None:
         """Record that the slot is free."""
-        SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, 0, 0.0)
+        SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, 0, 0.0, 0)
 
     def running(self) -> list[int]:
         """Return the ids of the executions that have started and not ended."""
-        return [execution_id for execution_id, _ in self._occupied_slots()]
+        return [execution_id for execution_id, _, _ in self._occupied_slots()]
+
+    def running_of(self, group: int) -> int:
+        """Return how many executions of a group of queues have started and not ended."""
+        return sum(found == group for _, _, found in self._occupied_slots())
 
     def suspects(self) -> list[int]:
         """Return the ids of running executions that may have caused the end of this process: all but isolated ones."""
-        return [execution_id for execution_id, stop_at in self._occupied_slots() if stop_at != ELSEWHERE]
+        return [execution_id for execution_id, stop_at, _ in self._occupied_slots() if stop_at != ELSEWHERE]
 
     def overdue(self, seconds: float) -> list[int]:
         """Return the ids of the executions that should have stopped more than this many seconds ago."""
         latest = time.monotonic() - seconds
-        return [execution_id for execution_id, stop_at in self._occupied_slots() if 0 < stop_at < latest]
+        return [execution_id for execution_id, stop_at, _ in self._occupied_slots() if 0 < stop_at < latest]
 
     def set_unwritten(self, execution_ids: Iterable[int]) -> None:
         """Record which executions have ended without a result in the database, 512 at most."""
@@ -137,5 +142,5 @@ class ProcessState:
         """Return the executions that have ended without a result in the database. Their attempts count."""
         return set(UNWRITTEN.unpack_from(self.memory, self._unwritten_at)) - {0}
 
-    def _occupied_slots(self) -> list[tuple[int, float]]:
+    def _occupied_slots(self) -> list[tuple[int, float, int]]:
         return [slot for slot in SLOT.iter_unpack(self.memory[SLOTS_AT : self._unwritten_at]) if slot[0]]

@@ -52,6 +52,10 @@ class LoopSlots(threading.Thread):
         self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
         self.loop = asyncio.new_event_loop()
         self._generation = django_connections.generation()
+        self._connections_used_at = 0.0
+        self._closing: asyncio.TimerHandle | None = None
+        """The timer that closes the connections of the asynchronous ORM."""
+        self._close_task: asyncio.Task[None] | None = None
         self._ending = False
         self._retired = False
         self._asked_at = 0.0
@@ -239,9 +243,30 @@ class LoopSlots(threading.Thread):
             report = await attempt.run_async()
             if django_connections.statements_off_slots() != statements:
                 await sync_to_async(django_connections.after_job)()
+                self._note_connections()
         except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
             return report or attempt.ended_by(error)
         return report
+
+    def _note_connections(self) -> None:
+        """Close the connections of the asynchronous ORM when no job has used them for a while: one timer at a time."""
+        self._connections_used_at = self.loop.time()
+        if self._closing is None:
+            self._closing = self.loop.call_later(django_connections.IDLE_SECONDS, self._close_unused_connections)
+
+    def _close_unused_connections(self) -> None:
+        left_seconds = self._connections_used_at + django_connections.IDLE_SECONDS - self.loop.time()
+        if self.running or left_seconds > 0:
+            wait_seconds = left_seconds if left_seconds > 0 else django_connections.IDLE_SECONDS
+            self._closing = self.loop.call_later(wait_seconds, self._close_unused_connections)
+            return
+        self._closing = None
+        self._close_task = self.loop.create_task(sync_to_async(self._close_if_idle)())
+
+    def _close_if_idle(self) -> None:
+        """Close this thread's connections unless a job has started since. Its statements wait for this thread."""
+        if not self.running:
+            django_connections.close_idle()
 
     def _cancel(self, execution_id: int, mark: Callable[[Attempt], None]) -> None:
         if execution_id in self.running:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from django_pgqueue.lifecycle import Claimed, ExecutionKey
 
+    from .queue_slots import QueueSlots
+
 
 class Prefetched(NamedTuple):
     """A prefetched job, and when it was claimed, by the monotonic clock."""
@@ -45,8 +47,10 @@ class Full(Exception):
 class InFlight:
     """The open executions that this process knows, except those that the completer has taken over."""
 
-    def __init__(self, capacity: int, opened: int | None = None) -> None:
+    def __init__(self, capacity: int, opened: int | None = None, queue_slots: QueueSlots | None = None) -> None:
         """Create `capacity` places. Until `open_places()` is called, `opened` of them may be used (None: all)."""
+        self.queue_slots = queue_slots
+        """The slots of each queue. None: no queue has fewer than the process."""
         self.capacity = capacity
         """Jobs that may run at a time once all places are open."""
         self.opened = capacity if opened is None else opened
@@ -72,6 +76,8 @@ class InFlight:
             if claimed.others:
                 self._first_ids |= {other.execution_id: claimed.execution_id for other in claimed.others}
             self.waiting[claimed.execution_id] = Prefetched(claimed, now)
+        if self.queue_slots is not None:
+            self.queue_slots.take(jobs)
 
     def start(self, execution_id: int, slot: int, *, wait: bool) -> Claimed | None:
         """Move a job from waiting to running and return it; return None if it was released meanwhile.
@@ -99,6 +105,8 @@ class InFlight:
             self.ended_tasks.add(running.claimed.task_name)
             if running.claimed.others is not None:
                 self._forget_chunk(running.claimed)
+            if self.queue_slots is not None:
+                self.queue_slots.free(running.claimed.queue_name)
             self._leave_place()
 
     def running_with(self, execution_id: int) -> Running | None:
@@ -179,6 +187,9 @@ class InFlight:
         if taken:
             self._notify_waiting_threads()
         jobs = [waiting.claimed for waiting in taken if waiting is not None]
+        if self.queue_slots is not None:
+            for job in jobs:
+                self.queue_slots.free(job.queue_name)
         if not self._first_ids:
             return jobs
         for job in jobs:

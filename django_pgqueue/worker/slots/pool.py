@@ -57,7 +57,10 @@ class Pool:
         notes: ProgressSink,
         on_free_slot: Callable[[], None],
     ) -> None:
-        """Create the slots. `on_free_slot` is called when a slot has become free and no prefetched job waits for it."""
+        """Create the slots. `on_free_slot` is called when a slot has become free and no prefetched job waits for it.
+
+        It is also called when a queue that was full has a free slot again.
+        """
         self.options = options
         self.in_flight = in_flight
         self.process_state = process_state
@@ -110,7 +113,9 @@ class Pool:
         if here and task is not None and task.timeout_seconds is not None:
             stop_at = time.monotonic() + task.timeout_seconds
             self.deadlines.add(claimed.execution_id, stop_at)
-        self.process_state.started(slot, claimed.execution_id, stop_at)
+        queue_slots = self.in_flight.queue_slots
+        group = 0 if queue_slots is None else queue_slots.number_of(claimed.queue_name)
+        self.process_state.started(slot, claimed.execution_id, stop_at, group)
 
     def finished(self, report: Report, slot: int) -> None:
         """Hand over a report, and free the slot of its job."""
@@ -123,7 +128,8 @@ class Pool:
         self.in_flight.end(execution_id)
         self.process_state.ended(slot)
         self.loop.room_made()
-        if not self.in_flight.waiting:
+        queue_slots = self.in_flight.queue_slots
+        if not self.in_flight.waiting or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name)):
             self._on_free_slot()
 
     def stop(self) -> None:

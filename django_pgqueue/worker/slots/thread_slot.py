@@ -77,6 +77,12 @@ class ThreadSlot(threading.Thread):
             query_cancel.forget(threading.get_ident())
 
     def _next(self) -> int | None:
+        """Wait for an execution. Meanwhile close the connections and the isolated process that are not needed."""
+        if django_connections.are_open():
+            try:
+                return self.host.jobs.get(timeout=django_connections.IDLE_SECONDS)
+            except Empty:
+                django_connections.close_idle()
         while self.process.exists:
             try:
                 return self.host.jobs.get(timeout=IDLE_PROCESS_SECONDS)

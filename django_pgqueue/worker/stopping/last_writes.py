@@ -19,7 +19,7 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.release import release_executions
-from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.slots.inflight import InFlight
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -30,7 +30,7 @@ class LastWrites:
 
     def __init__(
         self,
-        link: Link,
+        link: ConnectionSource,
         in_flight: InFlight,
         notes: Notes,
         reactions: Reactions,

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+
+from django_pgqueue.worker.runtime.health_memory import HealthMemory
 
 from .heartbeat import ChildProcess
 
@@ -26,17 +28,37 @@ RATE_SECONDS: Final = 5.0
 DRAW_SECONDS: Final = 0.5
 
 
+class ProcessCounts(NamedTuple):
+    """How many jobs run in a worker process, and how many have ended there. The line adds them up."""
+
+    pid: int
+    running: int
+    finished: int
+
+
+def counts_of_children(children: Mapping[int, ChildProcess]) -> list[ProcessCounts]:
+    """Return the counts of the worker processes of a supervisor, which are exact."""
+    return [
+        ProcessCounts(pid, len(each.state.running()), each.health_memory.finished) for pid, each in children.items()
+    ]
+
+
+def counts_of_processes(processes: Iterable[HealthMemory]) -> list[ProcessCounts]:
+    """Return the counts that worker processes have reported, which are up to a second old."""
+    return [ProcessCounts(each.pid, each.running, each.finished) for each in processes]
+
+
 class LiveLine:
-    """The line of one supervisor.
+    """The line of one worker.
 
     Args:
-        processes: The worker processes by pid.
+        counts: Returns the counts of the worker processes that live.
         is_enabled: Whether there is a line. Otherwise the methods do nothing.
         output: The descriptor of the terminal.
     """
 
-    def __init__(self, processes: Mapping[int, ChildProcess], *, is_enabled: bool, output: int = 1) -> None:
-        self._processes = processes
+    def __init__(self, counts: Callable[[], list[ProcessCounts]], *, is_enabled: bool, output: int = 1) -> None:
+        self._read = counts
         self._terminal = _opened(output) if is_enabled else -1
         self._size = (0, 0)
         self._finished: dict[int, int] = {}
@@ -73,9 +95,9 @@ class LiveLine:
         os.write(self._terminal, text.encode())
 
     def _text(self, now: float) -> str:
-        processes = list(self._processes.values())
-        self._finished |= {process.pid: process.health_memory.finished for process in processes}
-        running, done = sum(len(process.state.running()) for process in processes), sum(self._finished.values())
+        processes = self._read()
+        self._finished |= {process.pid: process.finished for process in processes}
+        running, done = sum(process.running for process in processes), sum(self._finished.values())
         self._counts.append((now, done))
         while now - self._counts[0][0] > RATE_SECONDS and len(self._counts) > 2:
             self._counts.popleft()

@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.monitoring.metrics_process import main
-from django_pgqueue.worker.monitoring.queue_figures import ReadQueue
+from django_pgqueue.worker.monitoring.queue_figures import ReadQueues
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
@@ -59,7 +59,7 @@ class MetricsServer:
         fork: Callable[[Callable[[], NoReturn], bytes], int],
         listener: socket.socket | None,
         report: HealthReport,
-        read_queue: ReadQueue | None = None,
+        read_queue: ReadQueues | None = None,
     ) -> None:
         self._fork = fork
         self._socket = listener

@@ -27,7 +27,7 @@ def register(connection: EngineConnection, options: Options, pid: int, worker_id
         pid=pid,
         supervisor_pid=os.getpid() if pid != os.getpid() else None,
         version=django_pgqueue.__version__,
-        queue_names=",".join(options.queue_names),
+        queue_names=options.served.as_text(),
         concurrency=options.concurrency,
         worker_id=worker_id,
     )

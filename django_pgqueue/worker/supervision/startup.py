@@ -69,11 +69,12 @@ def _obstacle(alias: str) -> str:
 
 
 def _warn_about_queues(options: Options) -> None:
-    """Log each queue in `--queues` whose name may be mistyped."""
+    """Log each queue in `--queues` or `--queue` whose name may be mistyped."""
+    option = "--queue" if options.queue_concurrency else "--queues"
     try:
-        for name in options.queue_names:
+        for name in options.served.named:
             if message := queues.mistyped(name, options.database):
-                logger.warning("--queues: %s", message, extra=event("queue_unused"))
+                logger.warning("%s: %s", option, message, extra=event("queue_unused"))
     except Exception as error:  # noqa: BLE001 -- the database may be lost again, and this is only advice
         logger.debug("could not check the queues: %s", in_a_line(error))
     finally:

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
-from types import FrameType
+from functools import partial
 from typing import Final
 
 from django_pgqueue.conf import get_settings
@@ -31,21 +30,23 @@ from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.outages import outage_log
+from django_pgqueue.worker.runtime.process_info import ended_children
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from . import watchdog
-from .exit_log import log_exit, log_failed_step, log_signals
+from .exit_log import log_exit, log_failed_step
 from .health_file import HealthFile
 from .health_thread import health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
 from .helper_processes import HelperProcesses
-from .live_line import LiveLine
+from .live_line import LiveLine, counts_of_children
 from .orders import is_stop_requested, order_all
 from .places import retiring_at, vacant_place
 from .registration import register
 from .restart_backoff import RestartBackoff
 from .startup import wait_until_ready
+from .stop_signals import PassedOnSignals, StopSignals
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -54,27 +55,39 @@ KILL_AFTER_GRACE_SECONDS: Final = 12.0
 
 
 class Supervisor:
-    """Starts, monitors, replaces and stops the worker processes, and sends their heartbeats."""
+    """Starts, monitors, replaces and stops the worker processes, and sends their heartbeats.
 
-    def __init__(self, options: Options, listener: socket.socket | None = None) -> None:
+    Args:
+        options: The worker's options.
+        listener: The socket of the metrics port, or None.
+        memory: The shared memory that a main process has created, or None.
+        passed_on: The signals of that main process.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        listener: socket.socket | None = None,
+        memory: WorkerMemory | None = None,
+        passed_on: PassedOnSignals | None = None,
+    ) -> None:
         self.options = options
         self.link = Link(options.database, "supervisor")
         self.link.statement_timeout_seconds = max(1.0, get_settings().heartbeat_seconds)
         self.children: dict[int, ChildProcess] = {}
-        self.signals = 0
-        self._signals_logged = 0
+        self.signals = StopSignals(self._on_signal, passed_on)
         self.stopping_since: float | None = None
         self._backoff = RestartBackoff()
         self._spawn_at = 0.0
         self._spawned = 0
         self.heartbeats = HeartbeatSender(self.link, options)
         self.shared_scans = SharedScans(options.processes)
-        self.memory = WorkerMemory(options.processes, counting=listener is not None)
+        self.memory = memory or WorkerMemory(options.processes, counting=listener is not None)
         report = HealthReport(self.memory)
         self.health_file = HealthFile(options.health_file, report)
         self.health = health_thread(self.health_file, report)
         self.helpers = HelperProcesses(options, listener, self.link, self.health, report, self._close_inherited)
-        self.live_line = LiveLine(self.children, is_enabled=options.live_line)
+        self.live_line = LiveLine(partial(counts_of_children, self.children), is_enabled=options.live_line)
         self._waker = Waker()
 
     def run(self) -> int:
@@ -83,7 +96,7 @@ class Supervisor:
         self.helpers.log.start()
         self.helpers.metrics.start()
         self.health.start()
-        self._listen_to_signals()
+        self.signals.listen(self._waker)
         clone_guard.start(self.options.database)
         wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
@@ -97,6 +110,7 @@ class Supervisor:
     def _should_wait(self) -> bool:
         """Return whether to continue waiting for a database that is not ready; called before each check."""
         self.memory.round_finished(is_foreign=clone_guard.is_foreign)
+        self.signals.tick()
         self._reap()
         self.helpers.metrics.keep_running()
         return self.stopping_since is None
@@ -111,7 +125,7 @@ class Supervisor:
         wait_until_ready(self.options, self._should_wait, self._wait_and_reap)
 
     def _close(self) -> None:
-        signal.set_wakeup_fd(-1)
+        self.signals.close()
         self.live_line.close()
         self._waker.close()
         self.health.close()
@@ -128,7 +142,7 @@ class Supervisor:
 
     def _turn(self) -> None:
         self.memory.round_finished(is_foreign=clone_guard.is_foreign)
-        self._signals_logged = log_signals(self._signals_logged, self.signals)
+        self.signals.tick()
         self._reap()
         if clone_guard.is_foreign:
             self._wait_for_adoption()
@@ -156,16 +170,9 @@ class Supervisor:
 
     # ---------------------------------------------------------------- signals
 
-    def _listen_to_signals(self) -> None:
-        self._waker.wake_on_signals()
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, count: int) -> None:
         """Stop within the grace period at the first signal, release all jobs at the second, exit at the third."""
-        self.signals += 1
-        if self.signals >= 3:
+        if count >= 3:
             watchdog.end_all(self.children.values())
             self.live_line.close()
             os._exit(130)
@@ -176,7 +183,7 @@ class Supervisor:
         self._order_all()
 
     def _order_all(self) -> None:
-        order_all(self.children.values(), worker_process.STOP if self.signals <= 1 else worker_process.RELEASE)
+        order_all(self.children.values(), worker_process.STOP if self.signals.count <= 1 else worker_process.RELEASE)
 
     def _sleep(self) -> None:
         """Sleep until the next heartbeat, restart, signal or exit of a child, but no longer than a second."""
@@ -261,14 +268,7 @@ class Supervisor:
         self.link.forget_in_child()
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            exit_code = os.waitstatus_to_exitcode(status)
+        for pid, exit_code in ended_children():
             if pid in self.children:
                 self._child_ended(self.children.pop(pid), exit_code)
             else:

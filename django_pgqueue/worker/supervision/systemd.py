@@ -68,7 +68,7 @@ class SystemdNotifier:
         if "STOPPING=1" not in self._sent and judgement.status == "stopping":
             lines.append("STOPPING=1")
         self._sent.update(lines)
-        status = "; ".join(judgement.reasons) or f"{len(self.report.memory.living())} processes are ready"
+        status = "; ".join(judgement.reasons) or f"{len(self.report.living())} processes are ready"
         if judgement.status != self._status:
             self._status = judgement.status
             lines.append(f"STATUS={judgement.status}: {status}")

@@ -22,7 +22,7 @@ from tests.tools.benchmarks.server import server
 from tests.tools.benchmarks.systems import SYSTEMS
 from tests.tools.benchmarks.telling import say
 from tests.tools.peers import brokers
-from tests.tools.peers.environment import said
+from tests.tools.peers.environment import python_version, said
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -69,11 +69,12 @@ def default_work() -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed(sys.argv[1:] if arguments is None else arguments)
+    version = python_version(options.python)
     options.work.mkdir(parents=True, exist_ok=True)
-    ready = environments(options.work, options.python, options.systems)
+    ready = environments(options.work, options.python, version, options.systems)
     top = Path(tempfile.mkdtemp(prefix="run-", dir=options.work))
     rounds: list[Round] = []
-    with server(options.work) as postgresql:
+    with server() as postgresql:
         about = machine(postgresql.variables, options.python) + scale.told()
         say(about)
         runner = Runner(top, postgresql, ready.pythons, options.rounds)

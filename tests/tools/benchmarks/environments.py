@@ -25,9 +25,8 @@ class Ready(NamedTuple):
     versions: dict[str, str]
 
 
-def environments(work: Path, python: str, systems: Sequence[System]) -> Ready:
+def environments(work: Path, python: str, version: tuple[int, ...], systems: Sequence[System]) -> Ready:
     """Make what is not there yet; a system that this machine cannot have is left out, with a word."""
-    version = python_version(python)
     ready = Ready([], {}, {})
     for system in systems:
         if why := lacks(system, version):
@@ -38,11 +37,6 @@ def environments(work: Path, python: str, systems: Sequence[System]) -> Ready:
         ready.pythons[system.name] = home / "bin/python"
         ready.versions[system.name] = measured_version(home / "bin/python", system)
     return ready
-
-
-def python_version(python: str) -> tuple[int, ...]:
-    words = said([python, "-c", "import sys; print(*sys.version_info[:2])"]).split()
-    return tuple(int(word) for word in words)
 
 
 def lacks(system: System, version: tuple[int, ...]) -> str:
@@ -57,8 +51,7 @@ def lacks(system: System, version: tuple[int, ...]) -> str:
 
 def environment(work: Path, python: str, system: System, version: tuple[int, ...]) -> Path:
     """The directory of the system's environment; of npm's packages too, in `node_modules` there."""
-    old = version < DJANGO_6_PYTHON
-    packages = sorted(django.PACKAGES_FOR_3_11 if old and system.packages == django.PACKAGES else system.packages)
+    packages = packages_for(system, version)
     key = hashlib.sha256(" ".join([python, *packages, *system.npm]).encode()).hexdigest()[:8]
     home = work / "environments" / f"{system.distribution or 'django'}-{key}"
     if not (home / "complete").exists():
@@ -69,6 +62,12 @@ def environment(work: Path, python: str, system: System, version: tuple[int, ...
             subprocess.run([home / "bin/npm", "install", "--silent", "--prefix", home, *system.npm], check=True)
         (home / "complete").touch()
     return home
+
+
+def packages_for(system: System, version: tuple[int, ...]) -> list[str]:
+    """Return the system's packages, with the newest Django that this Python can run."""
+    old = version < DJANGO_6_PYTHON
+    return sorted(django.DJANGO_FOR_3_11 if old and name.startswith("django==") else name for name in system.packages)
 
 
 def measured_version(python: Path, system: System) -> str:

@@ -72,13 +72,14 @@ def processes() -> Iterator[Process]:
 
 
 @contextmanager
-def server(work: Path) -> Iterator[Server]:
-    """The server of DATABASE_URL, or a new one in a directory below `work`."""
+def server() -> Iterator[Server]:
+    """Yield the server of DATABASE_URL, or a new one with its data below `/tmp`."""
     if url := os.environ.get("DATABASE_URL"):
         yield Server(_variables(url))
         return
     with _directory() as home:
-        cluster = Cluster(home / "server", reachable(binaries(), work / "postgresql"), settings=DURABLE | TUNED)
+        # The programs are copied there too if need be: the account that runs them cannot enter root's home directory.
+        cluster = Cluster(home / "server", reachable(binaries(), home / "copy"), settings=DURABLE | TUNED)
         cluster.start()
         where = cluster.connection_settings
         try:

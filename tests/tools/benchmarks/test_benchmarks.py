@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.tools.benchmarks import cli, recorded, tables
+from tests.tools.benchmarks import cli, recorded, server, tables
+from tests.tools.benchmarks.environments import packages_for
 from tests.tools.benchmarks.files import record
 from tests.tools.benchmarks.place import Bench
 from tests.tools.benchmarks.runner import Round
@@ -49,6 +50,39 @@ def test_cli_unknown_scenario_or_system_is_refused(wrong, capsys):
     with pytest.raises(SystemExit):
         cli.parsed(wrong)
     assert "no such" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mode", [None, 0o644, 0o755])
+def test_cli_python_that_cannot_run_is_refused_with_advice(mode, tmp_path):
+    python = tmp_path / "python9"
+    if mode is not None:
+        python.write_text("#!/bin/sh\nexit 127\n")
+        python.chmod(mode)
+    work = tmp_path / "work"
+    with pytest.raises(SystemExit, match=r"python9 cannot be run as a Python .*: name a Python that is installed"):
+        cli.main(["1", "--python", str(python), "--work", str(work)])
+    assert not work.exists()
+
+
+def test_packages_django_is_one_that_the_python_can_run():
+    for version, django in ((3, 11), "django==5.2"), ((3, 12), "django==6.1"):
+        found = packages_for(SYSTEMS["us"], version)
+        assert any(name.startswith(django) for name in found)
+        assert len(found) == len(SYSTEMS["us"].packages)
+
+
+def test_server_programs_are_copied_to_where_every_account_may_enter(monkeypatch):
+    class Copied(Exception):
+        pass
+
+    def reachable(bin_dir, copy):
+        raise Copied(copy)
+
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    monkeypatch.setattr(server, "reachable", reachable)
+    with pytest.raises(Copied) as caught, server.server():
+        pass
+    assert not [place for place in caught.value.args[0].parents if place.exists() and not place.stat().st_mode & 0o001]
 
 
 def test_drops_share_lower_by_over_15_percent_is_reported(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}")
-    with suite(seed, options.keep) as shared:
+    with suite(seed, options.keep, fresh_start=not options.quick) as shared:
         rows = [] if options.soak else run_all(shared, faults, options.jobs)
         figures = soak(shared, options.soak, say) if options.soak else None
         with shared.server.connect() as session:

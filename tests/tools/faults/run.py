@@ -91,6 +91,7 @@ class Run:
             database=dict(database or self.settings),
             prefix=prefix,
             variables=self.variables(failpoint) | dict(variables or {}),
+            fresh_start=self.suite.fresh_start,
             **(TIMES | options),
         )
         self.workers.append(worker)

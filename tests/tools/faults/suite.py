@@ -27,8 +27,10 @@ TEMPLATE: Final = "postgres"
 class Suite:
     """The server of a suite run, and the directory where histories go."""
 
-    def __init__(self, server: Server, where: Path, seed: int) -> None:
+    def __init__(self, server: Server, where: Path, seed: int, *, fresh_start: bool) -> None:
         self.server = server
+        self.fresh_start = fresh_start
+        """Whether each worker starts Python anew. Otherwise, workers are forks (see `tests.process.preloaded`)."""
         self.where = where
         self.seed = seed
         self._lock = threading.Lock()
@@ -51,7 +53,9 @@ class Suite:
 
 
 @contextmanager
-def suite(seed: int, keep: Path | None = None, settings: Mapping[str, str] = SETTINGS) -> Iterator[Suite]:
+def suite(
+    seed: int, keep: Path | None = None, settings: Mapping[str, str] = SETTINGS, *, fresh_start: bool = True
+) -> Iterator[Suite]:
     """Start a server for a suite run, and stop it afterwards; histories are kept in `keep`, if given.
 
     In a short path, for that of a socket must not exceed 103 bytes.
@@ -64,6 +68,6 @@ def suite(seed: int, keep: Path | None = None, settings: Mapping[str, str] = SET
                 session.execute(SCHEMA)
             where = keep or Path(home) / "histories"
             where.mkdir(parents=True, exist_ok=True)
-            yield Suite(server, where.resolve(), seed)
+            yield Suite(server, where.resolve(), seed, fresh_start=fresh_start)
         finally:
             server.cluster.stop("immediate")

@@ -1,4 +1,4 @@
-"""The quick part of the fault suite, as CI runs it. It takes about a minute on two cores."""
+"""The quick part of the fault suite, as CI runs it. It takes half a minute on two cores."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Mutants of schedules, unique jobs, pauses, cancelling, expiry, progress, waiting, middleware and the waker.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 import re
@@ -65,6 +65,8 @@ WAITING = "django_pgqueue/waiting/results.py"
 MIDDLEWARE = "django_pgqueue/middleware.py"
 EXCEPTIONS = "django_pgqueue/exceptions.py"
 BELL = "django_pgqueue/worker/claiming/notification_waker.py"
+LISTENER = "django_pgqueue/worker/claiming/listener.py"
+SHARED = "django_pgqueue/worker/runtime/shared_connections.py"
 WAKER = "django_pgqueue/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
@@ -473,33 +475,124 @@ AROUND = of_tests(
 RINGS = of_tests(
     ("tests/worker/test_waker.py",),
     Mutant(
-        "to listen wakes nobody",
-        "        self._is_new_connection = True\n        self.wake()",
-        "        self._is_new_connection = True",
-        path=BELL,
-    ),
-    Mutant("to listen is no news", "        self._is_new_connection = True\n", "", path=BELL),
-    Mutant(
-        "it is news again and again",
-        "is_new_connection, self._is_new_connection = self._is_new_connection, False",
-        "is_new_connection = self._is_new_connection",
+        "a new connection wakes nobody",
+        "= connections, connection\n        super().wake()",
+        "= connections, connection",
         path=BELL,
     ),
     Mutant(
-        "what was told before is not assumed",
-        "            self.payloads |= PAYLOADS\n",
-        "            pass\n",
+        "what was sent before is not assumed",
+        "        self._miss_notifications()\n\n    def read",
+        "        pass\n\n    def read",
         path=BELL,
     ),
-    Mutant("words are not heard", "self.payloads.add(payload)", "pass", path=BELL),
-    Mutant("a loss is not told", "            self._on_lost()\n", "            pass\n", path=BELL),
+    Mutant("payloads stay", "payloads, self._payloads = self._payloads, set()", "payloads = self._payloads", path=BELL),
+    Mutant("payloads are not heard", "self._payloads.add(payload)", "pass", path=BELL),
+    Mutant("a loss is not reported", "            self.error = error\n", "", path=BELL),
     Mutant(
-        "what was taken back is used",
-        "            self._connection = None\n\n    def wait",
-        "            pass\n\n    def wait",
+        "the wait for a return is a busy loop",
+        "        self._awaits_return = True\n        with suppress",
+        "        with suppress",
         path=BELL,
+    ),
+    Mutant(
+        "a return between the attempt and the wait wakes nobody",
+        "                self._connections.use_first_if_free(self._read_here)",
+        "                self._awaits_return = False\n"
+        "                self._awaits_return = not self._connections.use_first_if_free(self._read_here)",
+        path=BELL,
+    ),
+    Mutant(
+        "a return wakes nobody",
+        "            self._awaits_return = False\n            super().wake()",
+        "            self._awaits_return = False",
+        path=BELL,
+    ),
+    Mutant(
+        "a notification with an answer is dropped",
+        "        connection.pgconn.notify_handler = self._receive\n",
+        "",
+        path=BELL,
+    ),
+    Mutant(
+        "a notification with an answer wakes nobody",
+        "        if self._record(notification):\n            super().wake()",
+        "        self._record(notification)",
+        path=BELL,
+    ),
+    Mutant(
+        "what libpq has read stays there",
+        "        with suppress(psycopg.Error):  # it is closed\n            self._read_buffered(connection)",
+        "        pass",
+        path=BELL,
+    ),
+    Mutant(
+        "a slow statement hides notifications", "        connection.on_wait = self._miss_notifications\n", "", path=BELL
+    ),
+    Mutant(
+        "the return of a connection ends the sleep",
+        "            if payloads or is_woken or",
+        "            if True or payloads or is_woken or",
+        path=BELL,
+    ),
+    Mutant(
+        "a closed connection is not replaced",
+        "connection.closed:\n            self._on_change()",
+        "connection.closed:\n            pass",
+        path=BELL,
+    ),
+    Mutant(
+        "the self-test uses the main channel",
+        'SELF_TEST: Final = "pgqueue_self_test"',
+        'SELF_TEST: Final = "pgqueue"',
+        path=LISTENER,
+    ),
+    Mutant(
+        "each tick listens again",
+        "            if connection is self._heard_on:\n                return SELF_TEST_AGAIN_SECONDS\n",
+        "",
+        path=LISTENER,
     ),
     Mutant("a second wake-up is lost", "        self._is_woken = False  # after", "        pass  # after", path=WAKER),
+)
+CONNECTIONS = of_tests(
+    ("tests/worker/test_shared_connections.py",),
+    Mutant(
+        "a connection is lent twice", "            if link not in self._used:\n", "            if True:\n", path=SHARED
+    ),
+    Mutant(
+        "maintenance and schedules use both connections",
+        "        if share.is_background:\n            self._has_background = True\n",
+        "",
+        path=SHARED,
+    ),
+    Mutant("the last one to wait is the first", "in list(self._waiting)", "in self._waiting[::-1]", path=SHARED),
+    Mutant("any use keeps the second open", "(share.preference is not Preference.OPEN or", "(True or", path=SHARED),
+    Mutant(
+        "the need because of the other does not count",
+        " or self._first in self._used)",
+        ")",
+        path=SHARED,
+    ),
+    Mutant(
+        "the first use is the only one",
+        "max(self._first.restored_at, self._second",
+        "max(0.0, self._second",
+        path=SHARED,
+    ),
+    Mutant("a waiting service counts as stuck", "        restart_time_limit()  # of", "        # of", path=SHARED),
+    Mutant(
+        "to open again counts as a loss",
+        "            self._is_lost, self.restored_at = False,",
+        "            self.restored_at =",
+        path="django_pgqueue/worker/runtime/connection.py",
+    ),
+    Mutant(
+        "an outage without a connection is no loss",
+        "        except BaseException:\n            self._is_lost = True\n",
+        "        except BaseException:\n",
+        path="django_pgqueue/worker/runtime/connection.py",
+    ),
 )
 WORKER = "django_pgqueue/worker/"
 BLOCKING = of_tests(
@@ -610,5 +703,5 @@ FRONT_DOOR = of_tests(
 )
 FEATURES = [
     *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *KEPT_LOGS, *WAITS, *AROUND,
-    *RINGS, *BLOCKING, *INTERRUPTING, *FRONT_DOOR,
+    *RINGS, *CONNECTIONS, *BLOCKING, *INTERRUPTING, *FRONT_DOOR,
 ]  # fmt: skip

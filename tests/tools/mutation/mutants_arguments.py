@@ -1,6 +1,6 @@
 """Mutants of typed arguments: what is stored, what comes back, and the rows that are loaded.
 
-What a mutant is, and how they are tried: see `mutation`.
+`mutation` explains what a mutant is and how mutants are tried.
 """
 
 from tests.tools.mutation.mutants import EXECUTOR, Mutant, of_tests

@@ -1,12 +1,14 @@
 """Mutants of bounds and fairness: recycling, cursors, turns, locked rows, shared looks.
 
-What a mutant is, and how they are tried: see `mutation`.
+`mutation` explains what a mutant is and how mutants are tried.
 """
 
 from tests.tools.mutation.mutants import LANES, Mutant, of_tests
 
 ALLOWANCE = "django_pgqueue/worker/claiming/allowance.py"
 HAND = "django_pgqueue/worker/slots/inflight.py"
+CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
+QUEUE_SLOTS = "django_pgqueue/worker/slots/queue_slots.py"
 SHARED_LOOKS = "django_pgqueue/worker/claiming/shared_scans.py"
 FOLLOW_UP = "django_pgqueue/worker/claiming/next_scan.py"
 MAINTENANCE = "django_pgqueue/worker/maintenance/maintenance.py"
@@ -23,8 +25,8 @@ BOUNDS = of_tests(
     ),
     Mutant(
         "a dead predecessor counts for ever",
-        "if self.may_retire or self._predecessor",
-        "if self._predecessor",
+        "if self.may_retire or self._predecessor is None:",
+        "if self._predecessor is None:",
         path=ALLOWANCE,
     ),
     Mutant(
@@ -83,9 +85,21 @@ BOUNDS = of_tests(
     ),
     Mutant("siblings answer for ever", " > SHARED_SECONDS:", " > 1e9:", path=LANES),
     Mutant(
+        "each process claims after a notification",
+        "if announced and is_first else {}",
+        "if announced else {}",
+        path=LANES,
+    ),
+    Mutant(
+        "a full process keeps the others waiting",
+        "not any(self._rooms[: self.place])",
+        "not self.place",
+        path=SHARED_LOOKS,
+    ),
+    Mutant(
         "a storm of notifications keeps it from looking",
-        "self.lanes.shared.place == 0 or self._was_held_back()",
-        "self.lanes.shared.place == 0",
+        "self.is_first or self._was_held_back()",
+        "self.is_first",
         path=FOLLOW_UP,
     ),
     Mutant(
@@ -130,6 +144,75 @@ LOCKED = of_tests(
         path="django_pgqueue/worker/maintenance/pruner.py",
     ),
 )
+QUEUE_OPTIONS = of_tests(
+    ("tests/worker/test_queue_slots.py",),
+    Mutant(
+        "a claim takes more jobs of a queue than it has slots",
+        "min(left, of_queue), free_slots",
+        "left, free_slots",
+        path=CLAIMER,
+    ),
+    Mutant(
+        "the end of a job frees no slot of its queue",
+        "self.queue_slots.free(running.claimed.queue_name)",
+        "pass",
+        path=HAND,
+    ),
+    Mutant(
+        "a released job keeps the slot of its queue",
+        "self.queue_slots.free(job.queue_name)",
+        "pass",
+        path=HAND,
+    ),
+    Mutant(
+        "jobs of the replaced process do not count",
+        " - self._running_before(self._numbers[group])",
+        "",
+        path=QUEUE_SLOTS,
+    ),
+    Mutant(
+        "lanes of different queues share one claim",
+        " and shares == before:",
+        ":",
+        path=CLAIMER,
+    ),
+    Mutant(
+        "a full queue lets the worker end as if it were empty",
+        " or bool(self._full)",
+        "",
+        path=LANES,
+    ),
+    Mutant(
+        "a full queue makes the fetcher poll",
+        "            if self._full and lane in self._full:",
+        "            if False:",
+        path=LANES,
+    ),
+    Mutant(
+        "a sibling's scan delays a freed slot",
+        " or self._has_freed_queue()",
+        "",
+        path=LANES,
+    ),
+    Mutant(
+        "a busy queue hides the jobs of another for a second",
+        "AGE_LIMIT_SECONDS if queue_slots is None else AGE_LIMIT_OF_QUEUES_SECONDS",
+        "AGE_LIMIT_SECONDS",
+        path=LANES,
+    ),
+    Mutant(
+        "the options of queues are an order",
+        "if self.queue_names and self.queue_slots is None:",
+        "if self.queue_names:",
+        path=LANES,
+    ),
+    Mutant(
+        "an awaited slot of a queue wakes nobody",
+        " or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name))",
+        "",
+        path="django_pgqueue/worker/slots/pool.py",
+    ),
+)
 RECYCLING = of_tests(
     ("tests/process/test_recycling.py",),
     Mutant(
@@ -141,8 +224,8 @@ RECYCLING = of_tests(
     Mutant("it opens its places never", "            self._open_places()\n", "", path=CHILD),
     Mutant(
         "a replacement begins with all places",
-        "InFlight(options.concurrency, allowance.places)",
-        "InFlight(options.concurrency)",
+        "InFlight(options.concurrency, allowance.places, queue_slots)",
+        "InFlight(options.concurrency, None, queue_slots)",
         path="django_pgqueue/worker/services.py",
     ),
     Mutant(

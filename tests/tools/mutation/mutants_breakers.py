@@ -1,6 +1,6 @@
 """Mutants of circuit breakers: when they open, which executions decide, and what happens to an operator's pause.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests

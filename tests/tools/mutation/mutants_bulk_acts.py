@@ -1,6 +1,6 @@
 """Mutants of bulk acts and of the audit: exact against the preview, one batch at a time, stoppable, recorded.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests

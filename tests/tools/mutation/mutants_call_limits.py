@@ -1,6 +1,6 @@
 """Mutants of the declaration of limits, of what `enqueue()` writes, and of the lists that contain jobs with a limit.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests

@@ -1,4 +1,4 @@
-"""Mutants of the integrations with other libraries. What a mutant is, and how they are tried: see `mutation`."""
+"""Mutants of the integrations with other libraries. `mutation` explains what a mutant is and how mutants are tried."""
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 

@@ -1,6 +1,6 @@
 """Mutants of signals about workers and processes, of releases and snoozes, of printed lines and of mistyped queues.
 
-What a mutant is, and how they are tried: see `mutation`.
+`mutation` explains what a mutant is and how mutants are tried.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests

@@ -1,6 +1,6 @@
 """Mutants of the archive, of erasure, and of the check of a release before its deploy.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests

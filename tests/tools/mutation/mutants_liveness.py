@@ -1,6 +1,6 @@
 """Mutants of callbacks, liveness, and the limits of what the application's code can do to the engine.
 
-What a mutant is, and how they are tried: see `mutation`.
+`mutation` explains what a mutant is and how mutants are tried.
 """
 
 from tests.tools.mutation.mutants import Mutant

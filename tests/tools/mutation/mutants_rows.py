@@ -1,6 +1,6 @@
 """Mutants of rows that the database refuses, of results, and of what comes after a commit.
 
-What a mutant is, and how they are tried: see `mutation`.
+`mutation` explains what a mutant is and how mutants are tried.
 """
 
 from tests.tools.mutation.mutants import EXECUTOR, FAILURE, TICK_FIRING, Mutant, of_tests

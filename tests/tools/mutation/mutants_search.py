@@ -1,6 +1,6 @@
 """Mutants of search keys (what is written, who may search, when the rows go), and of the figures of the queue.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests

@@ -25,13 +25,14 @@ from queue import SimpleQueue
 
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
-from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, RECYCLING
+from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, QUEUE_OPTIONS, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
 from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
+from tests.tools.mutation.mutants_databases import DATABASES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
@@ -42,6 +43,7 @@ from tests.tools.mutation.mutants_limits import CLAIMS_OF_LIMITS
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_privacy import PRIVACY
+from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_stats import STATS
@@ -342,8 +344,10 @@ MUTANTS = [
     *QUEUES,
     *BAD_ROWS,
     *CLONES,
+    *DATABASES,
     *CONTRIB,
     *TRACED,
+    *REMOTE_WORKERS,
     *SEARCH,
     *CALL_LIMITS,
     *BREAKERS,
@@ -352,6 +356,7 @@ MUTANTS = [
     *LIMIT_STATS,
     *STATS,
     *BOUNDS,
+    *QUEUE_OPTIONS,
     *LOCKED,
     *RECYCLING,
     *OPERATORS,

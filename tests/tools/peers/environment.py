@@ -18,9 +18,22 @@ def default_work() -> Path:
 
 def check_python(python: str) -> None:
     """Refuse, before anything is installed, a Python that one of the peers cannot use."""
-    version = said([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
-    if tuple(int(number) for number in version.split(".")) < OLDEST:
-        raise SystemExit(f"{python} is Python {version}: name one of 3.12 or later with --python, for django-ox.")
+    version = python_version(python)
+    if version < OLDEST:
+        number = ".".join(map(str, version))
+        raise SystemExit(f"{python} is Python {number}: name one of 3.12 or later with --python, for django-ox.")
+
+
+def python_version(python: str) -> tuple[int, ...]:
+    """Return the version of a Python, or end with an advice if it cannot be run."""
+    try:
+        words = said([python, "-c", "import sys; print(*sys.version_info[:2])"]).split()
+        return tuple(int(word) for word in words)
+    except (OSError, subprocess.CalledProcessError, ValueError) as error:
+        raise SystemExit(
+            f"--python {python} cannot be run as a Python ({error}): name a Python that is installed, by its path if "
+            "it is not on the PATH."
+        ) from None
 
 
 def environment(work: Path, python: str, peer: Peer) -> Path:

@@ -19,6 +19,7 @@ from tests.tools.benchmarks.scenarios import (
     scaling,
     snapshot,
     steady,
+    two_servers,
     wake_up,
 )
 from tests.tools.benchmarks.scenarios.scenario import Scenario
@@ -53,5 +54,6 @@ SCENARIOS: dict[str, Scenario] = {
         locks.BACKLOG,
         locks.RATES,
         chunks.CHUNKS,
+        two_servers.TWO_SERVERS,
     )
 }

@@ -61,7 +61,7 @@ def drained(
         bench.produce("bulk", load.task, numbers.start, len(numbers))
     before, server_before = Counters.read(bench.connection), bench.server.cpu_seconds()
     worker = bench.start(system.worker(load))
-    runs = _Runs(bench, numbers)
+    runs = Runs(bench, numbers)
     began = wait_for(lambda: runs.done() > 0, STARTING_SECONDS, "no job has begun", pause=0.001)
     worker_before = cpu_seconds([worker])
     wait_for(lambda: runs.done() == len(numbers), DRAINING_SECONDS, "jobs that have not run", pause=LOOK_SECONDS)
@@ -82,7 +82,7 @@ def drained(
     )
 
 
-class _Runs:
+class Runs:
     """How many of these jobs have run, and when that was seen."""
 
     def __init__(self, bench: Bench, numbers: range) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tests.tools.peers.systems.django import MIGRATE, PACKAGES
 
-__all__ = ["MIGRATE", "PACKAGES", "PACKAGES_FOR_3_11", "project"]
+__all__ = ["DJANGO_FOR_3_11", "MIGRATE", "PACKAGES", "project"]
 
-PACKAGES_FOR_3_11 = ("django==5.2.9", "psycopg[binary]==3.3.9")
+DJANGO_FOR_3_11 = "django==5.2.9"
 
 SETTINGS = """
 import os

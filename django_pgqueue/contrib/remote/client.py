@@ -1,0 +1,227 @@
+"""A client of the HTTP interface, on the standard library alone.
+
+`remote_worker` uses it, and so can a program of your own. Each request opens a connection of its own and follows no
+redirect, so the token is sent to the given host only. It is never sent without encryption, except to this machine.
+"""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+Execution = dict[str, Any]
+"""A claimed job, as the server describes it."""
+
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+WAIT_MARGIN_SECONDS: Final = 15.0
+"""How long the answer to a claim may take beyond the time that the server waits."""
+TEMPORARY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed later."""
+
+
+class RemoteError(Exception):
+    """The server has refused a request, or did not answer.
+
+    Args:
+        detail: What is wrong.
+        status: The HTTP status. 0: there was no answer.
+        retry_after_seconds: How long to wait before the next request, if the server says it.
+    """
+
+    def __init__(self, detail: str, status: int = 0, retry_after_seconds: float | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status == 0 or self.status in TEMPORARY
+
+
+class RemoteClient:
+    """Sends requests to one server with one token. Safe for several threads.
+
+    Args:
+        url: Where the project has included the URLs, such as "https://example.com/remote/".
+        token: What `manage.py pgqueue remote-token create` has printed.
+        timeout_seconds: How long to wait for an answer.
+        context: TLS settings, for example with a certificate authority of your own.
+
+    Raises:
+        ValueError: The URL is not valid, or not encrypted and of another machine.
+
+    Example::
+
+        client = RemoteClient("https://example.com/remote/", token)
+        worker = client.register("vm-7")["worker"]
+        for execution in client.claim(worker, limit=10, wait_seconds=20):
+            client.complete([{"execution": execution["execution"], "result": work(*execution["args"])}])
+    """
+
+    def __init__(
+        self, url: str, token: str, *, timeout_seconds: float = 10.0, context: ssl.SSLContext | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not the URL of a server: pass one such as https://example.com/remote/")
+        if parts.scheme == "http" and not _is_this_machine(parts.hostname):
+            raise ValueError(f"{url!r} would send the token without encryption: use https")
+        self._host = parts.hostname
+        self._port = parts.port
+        self._path = f"{parts.path.rstrip('/')}/v1/"
+        self._is_encrypted = parts.scheme == "https"
+        self._context = context
+        self._token = token
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._claiming: http.client.HTTPConnection | None = None
+        self._is_aborted = False
+
+    # ---------------------------------------------------------------- the operations
+
+    def register(
+        self, name: str, *, pid: int = 0, concurrency: int = 1, queue_names: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Register a worker. Return its handle as `worker`, with the times of the server's leases."""
+        body = {"name": name, "pid": pid, "concurrency": concurrency, "queues": list(queue_names)}
+        answer: dict[str, Any] = self._post("workers", body)
+        return answer
+
+    def stop(self, worker: str) -> None:
+        """Record that a worker has stopped. The executions that it has left open are released."""
+        self._post("workers/stop", {"worker": worker})
+
+    def claim(
+        self,
+        worker: str,
+        *,
+        limit: int = 1,
+        wait_seconds: float = 0.0,
+        queue_names: Sequence[str] = (),
+        task_names: Sequence[str] = (),
+    ) -> list[Execution]:
+        """Claim up to `limit` jobs. If no job is due, the server waits up to `wait_seconds` (at most 25) for one."""
+        body = {
+            "worker": worker,
+            "limit": limit,
+            "wait_seconds": wait_seconds,
+            "queues": list(queue_names),
+            "tasks": list(task_names),
+        }
+        executions: list[Execution] = self._post("claim", body, wait_seconds)["executions"]
+        return executions
+
+    def extend(self, worker: str, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Extend the leases of executions. Without any, say that the worker lives."""
+        return self._on_executions("extend", {"worker": worker, "executions": list(items) or None})
+
+    def complete(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Write that executions have succeeded. Each item has `execution`, and `result` if there is one."""
+        return self._on_executions("complete", {"executions": list(items)})
+
+    def fail(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Write that executions have failed."""
+        return self._on_executions("fail", {"executions": list(items)})
+
+    def release(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Release executions without counting the attempt."""
+        return self._on_executions("release", {"executions": list(items)})
+
+    def abort_claim(self) -> None:
+        """End the claim that waits in another thread, and let every further claim fail.
+
+        If the server has just claimed jobs for it, `stop()` releases them.
+        """
+        with self._lock:
+            self._is_aborted = True
+            if self._claiming is not None and self._claiming.sock is not None:
+                with suppress(OSError):
+                    self._claiming.sock.shutdown(socket.SHUT_RDWR)
+
+    # ---------------------------------------------------------------- HTTP
+
+    def _on_executions(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the results of an operation on executions, also if all of them have failed."""
+        try:
+            answer = self._post(path, body)
+        except _ItemsFailed as failed:
+            answer = failed.answer
+        results: list[dict[str, Any]] = answer["executions"]
+        return results
+
+    def _post(self, path: str, body: dict[str, Any], wait_seconds: float | None = None) -> Any:
+        """Send a request and return the JSON of its answer. `wait_seconds` is for claims."""
+        seconds = self._timeout_seconds if wait_seconds is None else wait_seconds + WAIT_MARGIN_SECONDS
+        connection = self._connection(seconds)
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        try:
+            if wait_seconds is not None:
+                self._begin_claim(connection)
+            connection.request("POST", self._path + path, json.dumps(body).encode(), headers)
+            response = connection.getresponse()
+            text = response.read(MAX_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise RemoteError(f"no answer from {self._host}: {type(error).__name__}: {error}") from error
+        finally:
+            connection.close()
+            if wait_seconds is not None:
+                with self._lock:
+                    self._claiming = None
+        return self._answer(response, text)
+
+    def _begin_claim(self, connection: http.client.HTTPConnection) -> None:
+        connection.connect()
+        with self._lock:
+            if self._is_aborted:
+                raise ConnectionAbortedError("the worker stops")
+            self._claiming = connection
+
+    def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        if self._is_encrypted:
+            return http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout_seconds, context=self._context or ssl.create_default_context()
+            )
+        return http.client.HTTPConnection(self._host, self._port, timeout=timeout_seconds)
+
+    def _answer(self, response: http.client.HTTPResponse, text: bytes) -> Any:
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            answer = None
+        if response.status in (200, 201, 207) and isinstance(answer, dict):
+            return answer
+        if isinstance(answer, dict) and isinstance(answer.get("executions"), list):
+            raise _ItemsFailed(answer, response.status)
+        detail = answer.get("detail", "") if isinstance(answer, dict) else ""
+        after = response.headers.get("Retry-After", "")
+        raise RemoteError(
+            f"{self._host} answered {response.status} {response.reason}{f': {detail}' if detail else ''}",
+            response.status,
+            float(after) if after.isdigit() else None,
+        )
+
+
+class _ItemsFailed(RemoteError):
+    """Every execution of a request has failed alike."""
+
+    def __init__(self, answer: dict[str, Any], status: int) -> None:
+        super().__init__("no execution was changed", status)
+        self.answer = answer
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,116 @@
+"""Signed texts by which a machine names its worker and its executions.
+
+A handle contains everything that the server needs to write how an execution ended, so any process of the server can do
+that. The signature binds it to the project's SECRET_KEY, to the database and to the token: a machine cannot make one,
+and a handle that was stolen is useless without the token. A handle is not encrypted.
+
+The id of an execution and the time of its claim are the fence. Ids recur after a restored dump, the time does not.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+from django.core import signing
+
+from django_pgqueue.lifecycle import Claimed
+
+from .problems import Problem
+
+EXECUTION_SALT: Final = "django_pgqueue.contrib.remote.execution"
+WORKER_SALT: Final = "django_pgqueue.contrib.remote.worker"
+MAX_HANDLE_CHARACTERS: Final = 4000
+
+
+class WorkerHandle(NamedTuple):
+    """A registered remote worker, with what its record says, in case that has to be written again."""
+
+    worker_id: int
+    name: str
+    pid: int
+    concurrency: int
+    queue_names: str
+
+
+def sign_worker(worker: WorkerHandle, token_id: int, alias: str) -> str:
+    """Return the handle of a worker."""
+    return signing.dumps([alias, token_id, *worker], salt=WORKER_SALT)
+
+
+def read_worker(text: str, token_id: int, alias: str) -> WorkerHandle:
+    """Return the worker of a handle. Raise `Problem` (404) if it is not one of this token."""
+    return WorkerHandle(*_read(text, WORKER_SALT, token_id, alias, "worker"))
+
+
+def sign_execution(job: Claimed, worker_id: int, token_id: int, alias: str) -> str:
+    """Return the handle of a claimed job."""
+    content = [
+        worker_id,
+        job.job_id,
+        job.execution_id,
+        int(job.claimed_ms),
+        job.task_name,
+        job.queue_name,
+        job.priority,
+        job.run_after.timestamp(),
+        job.attempt,
+        job.max_attempts,
+        job.crashes,
+        job.unknown_seconds,
+        job.limit_key,
+        job.is_probe,
+    ]
+    return signing.dumps([alias, token_id, *content], salt=EXECUTION_SALT)
+
+
+class ExecutionHandle(NamedTuple):
+    """An execution of a remote worker."""
+
+    claimed: Claimed
+    """The job without its arguments and headers."""
+    worker_id: int
+
+
+def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | None:
+    """Return the execution of a handle. None: it is not a handle of this token."""
+    try:
+        worker_id, *values = _read(text, EXECUTION_SALT, token_id, alias, "execution")
+        job_id, execution_id, claimed_ms, task_name, queue_name, priority, due_at, attempt, *more = values
+        max_attempts, crashes, unknown_seconds, limit_key, is_probe = more
+    except (Problem, ValueError):  # ValueError: a handle of another release
+        return None
+    seconds_ago = max(0.0, time.time() - claimed_ms / 1000)
+    return ExecutionHandle(
+        Claimed(
+            job_id=job_id,
+            execution_id=execution_id,
+            task_name=task_name,
+            queue_name=queue_name,
+            priority=priority,
+            run_after=datetime.fromtimestamp(due_at, UTC),
+            arguments="",
+            attempt=attempt,
+            max_attempts=max_attempts,
+            crashes=crashes,
+            isolated=False,
+            unknown_seconds=unknown_seconds,
+            claimed_ms=float(claimed_ms),
+            claimed_at=time.monotonic() - seconds_ago,
+            limit_key=limit_key,
+            is_probe=is_probe,
+        ),
+        worker_id,
+    )
+
+
+def _read(text: str, salt: str, token_id: int, alias: str, kind: str) -> list[Any]:
+    try:
+        found_alias, found_token_id, *content = signing.loads(text, salt=salt)
+    except (signing.BadSignature, ValueError, TypeError):
+        found_alias, found_token_id, content = "", 0, []
+    if (found_alias, found_token_id) != (alias, token_id):
+        raise Problem(HTTPStatus.NOT_FOUND, "unknown", f"the token has no such {kind}")
+    return list(content)

@@ -1,0 +1,197 @@
+"""Register remote workers, extend their leases, and write how their executions ended.
+
+The views call these functions in a thread of the engine. All state changes through the transitions of `lifecycle`, and
+through the writer of local workers, so retries, dead letters, results, signals and waiting applications are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import psycopg
+
+import django_pgqueue
+from django_pgqueue import lifecycle, signals
+from django_pgqueue.conf import get_settings
+from django_pgqueue.endings import Ending
+from django_pgqueue.headers import decode_headers
+from django_pgqueue.lifecycle import Claimed, TransitionResult
+from django_pgqueue.serialization import decode_arguments
+from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.unwritten import FORMS
+from django_pgqueue.worker.completion.writer import finish
+from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.execution.events import Events, start_of
+from django_pgqueue.worker.execution.report import EXPIRED, Report
+
+from .handles import ExecutionHandle, WorkerHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django_pgqueue.db.engine_connection import EngineConnection
+    from django_pgqueue.progress import Progress
+    from django_pgqueue.reactions import Reactions
+
+LOCKED_SECONDS: Final = 2.0
+"""How long a completion is retried while another session, such as one that cancels the job, has its rows locked."""
+LOCKED_PAUSE_SECONDS: Final = 0.01
+
+_heartbeats: dict[int, float] = {}
+"""When this process last recorded a heartbeat of each worker, by the monotonic clock."""
+
+
+def register(connection: EngineConnection, worker: WorkerHandle) -> WorkerHandle:
+    """Record a remote worker as a worker with an id of its own. An id other than 0 is kept.
+
+    Two workers that register in the same microsecond would get one id; then the second tries again.
+    """
+    for is_last in (False, False, True):
+        try:
+            worker_id = lifecycle.register_worker(
+                connection,
+                hostname=worker.name,
+                pid=worker.pid,
+                version=f"{django_pgqueue.__version__} (remote)"[:50],
+                queue_names=worker.queue_names,
+                concurrency=worker.concurrency,
+                worker_id=worker.worker_id or None,
+            )
+            break
+        except psycopg.errors.UniqueViolation:
+            if is_last:
+                raise
+    return worker._replace(worker_id=worker_id)
+
+
+def record_heartbeat(connection: EngineConnection, worker: WorkerHandle) -> None:
+    """Record a heartbeat, unless the last one is recent. Register the worker again if its record was removed."""
+    now = time.monotonic()
+    if now - _heartbeats.get(worker.worker_id, float("-inf")) < get_settings().heartbeat_seconds:
+        return
+    if worker.worker_id not in lifecycle.record_heartbeats(connection, [worker.worker_id]):
+        register(connection, worker)
+    _heartbeats[worker.worker_id] = now
+    for known, recorded_at in list(_heartbeats.items()):
+        if now - recorded_at > get_settings().LEASE:
+            _heartbeats.pop(known, None)
+
+
+def stop(connection: EngineConnection, worker: WorkerHandle, reactions: Reactions) -> None:
+    """Record that a worker has stopped, and release the executions that it left open."""
+    release_executions(connection, lifecycle.open_executions(connection, worker.worker_id), reactions)
+    lifecycle.unregister_worker(connection, worker.worker_id)
+
+
+class Prepared(NamedTuple):
+    """A claimed job that is ready to be sent."""
+
+    claimed: Claimed
+    args: list[Any]
+    kwargs: dict[str, Any]
+    headers: dict[str, Any]
+
+
+def prepare(connection: EngineConnection, jobs: Sequence[Claimed], reactions: Reactions) -> list[Prepared]:
+    """Decode claimed jobs and send `job_started` for each.
+
+    Jobs that have expired end as cancelled. Jobs whose arguments cannot be read here are released for other workers.
+    """
+    prepared, ended = [], []
+    now = time.monotonic()
+    for job in jobs:
+        if job.start_by is not None and now > job.start_by:
+            ended.append(Report(job, Ending.CANCELLED, now, now, error=EXPIRED))
+            continue
+        try:
+            args, kwargs = decode_arguments(job.arguments)
+            prepared.append(Prepared(job, args, kwargs, decode_headers(job.headers)))
+        except ValueError as error:
+            ended.append(unknown_here(job, str(error)))
+    if ended:
+        finish(connection, ended, reactions)
+    events = Events()
+    for each in prepared:
+        if events.are_heard(signals.job_started, each.claimed.task_name):
+            about = start_of(each.claimed, connection.alias)
+            events.publish(signals.job_started, each.claimed.task_name, about)
+    return prepared
+
+
+def unknown_here(job: Claimed, error: str) -> Report:
+    """Return the report of a job that cannot run on its worker: it waits for another one, but not for ever."""
+    now = time.monotonic()
+    delay_seconds = retry_policy.delay_while_unknown(job.unknown_seconds)
+    ending = Ending.FAILED if delay_seconds is None else Ending.UNKNOWN
+    return Report(job, ending, job.claimed_at, now, error=error, delay_seconds=delay_seconds)
+
+
+class Extended(NamedTuple):
+    """The result of an extension, by execution id, and the executions that are to be cancelled."""
+
+    results: Mapping[int, TransitionResult]
+    cancelled_ids: frozenset[int]
+
+
+def extend(
+    connection: EngineConnection,
+    worker: WorkerHandle,
+    executions: Sequence[ExecutionHandle],
+    progress: Mapping[int, Progress],
+) -> Extended:
+    """Extend the leases of executions, and write their progress."""
+    record_heartbeat(connection, worker)
+    keys = {handle.claimed.execution_id: handle.claimed.key for handle in executions}
+    results = lifecycle.extend_executions(connection, list(keys.values()), lease_seconds=get_settings().LEASE)
+    noted = [lifecycle.Noted(keys[execution_id], each, 0.0) for execution_id, each in progress.items()]
+    if noted:
+        lifecycle.note_progress(connection, noted)
+    worker_ids = sorted({handle.worker_id for handle in executions})
+    asked = {execution_id for _, execution_id in lifecycle.cancel_requests(connection, worker_ids)}
+    return Extended(results, frozenset(asked & keys.keys()))
+
+
+def write(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> dict[int, str]:
+    """Write how executions ended. Return a word for each, by execution id.
+
+    done: this call wrote it. already: an earlier call did. lost: the execution was closed, or its job is gone.
+    locked: another session has the rows locked for 2 s. refused: the database accepts the report in no form.
+
+    A report that the database refuses is written in the forms that local workers try too, at last as a failure.
+    """
+    words = dict.fromkeys((report.claimed.execution_id for report in reports), "done")
+    refused = _write(connection, reports, reactions, words)
+    for form in FORMS:
+        if not refused:
+            break
+        changed = [form(entry.row, entry.error) for entry in refused]
+        still = {entry.row.claimed.execution_id for entry in refused}
+        again = [report for report in changed if report is not None]
+        still -= {report.claimed.execution_id for report in again}
+        more = _write(connection, again, reactions, words)
+        refused = [entry for entry in refused if entry.row.claimed.execution_id in still] + more
+    for entry in refused:
+        words[entry.row.claimed.execution_id] = "refused"
+    return words
+
+
+def _write(
+    connection: EngineConnection, reports: Sequence[Report], reactions: Reactions, words: dict[int, str]
+) -> list[lifecycle.Refused[Report]]:
+    """Write reports, those of locked rows for a while. Change `words`, and return the refused ones."""
+    deadline = time.monotonic() + LOCKED_SECONDS
+    refused = []
+    while reports:
+        finished = finish(connection, reports, reactions)
+        refused += finished.refused
+        words |= {report.claimed.execution_id: "lost" for report in finished.lost}
+        words |= {report.claimed.execution_id: "already" for report in finished.repeated}
+        reports = finished.locked
+        if reports and time.monotonic() > deadline:
+            words |= {report.claimed.execution_id: "locked" for report in reports}
+            break
+        if reports:
+            time.sleep(LOCKED_PAUSE_SECONDS)
+    return refused

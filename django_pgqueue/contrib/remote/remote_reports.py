@@ -1,0 +1,133 @@
+"""Write over HTTP how executions ended: the thread of a remote worker that sends reports.
+
+The slots hand reports over. It protects one rule: a report is kept, and its lease extended, until the server has
+answered. The server answers a repeated report as "already", so a lost answer does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue.endings import ENDINGS
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.log_events import job_event
+from django_pgqueue.reactions import JobTransition
+from django_pgqueue.states import Outcome, State
+from django_pgqueue.worker.execution.events import Events
+
+from .client import RemoteClient
+from .remote_services import BATCH, Leases, RemoteService
+from .wire import request_of
+
+if TYPE_CHECKING:
+    from django_pgqueue.worker.execution.report import Report
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+LINES: Final = Events(lambda signal, task_name, about: None)
+"""Writes the log line of each attempt, and sends no signals: the server has sent them."""
+STATES: Final = {
+    Outcome.SUCCEEDED: State.SUCCEEDED,
+    Outcome.CANCELLED: State.CANCELLED,
+    Outcome.RELEASED: State.READY,
+    Outcome.SNOOZED: State.READY,
+}
+"""The state of a job after its attempt. After a failure it depends on the delay."""
+BATCH_CHARACTERS: Final = 1_000_000
+"""About how large the reports of one request are."""
+
+
+class Reports(RemoteService):
+    """Write how executions ended. A report is kept until the server has answered."""
+
+    def __init__(self, client: RemoteClient, leases: Leases, alias: str) -> None:
+        super().__init__("remote-reports")
+        self._alias = alias
+        self._client = client
+        self._leases = leases
+        self._reports: dict[int, Report] = {}
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def hand_over(self, report: Report) -> None:
+        """Take over a report. Safe from any thread."""
+        self._reports[report.claimed.execution_id] = report
+        self.wake()
+
+    def send(self) -> float:
+        """Write all reports that were handed over, in batches of one operation."""
+        batches: defaultdict[str, list[tuple[Report, dict[str, Any]]]] = defaultdict(list)
+        for execution_id, report in list(self._reports.items()):
+            path, item = request_of(report)
+            handle = self._leases.handles.get(execution_id, "")
+            batches[path].append((report, {"execution": handle} | item))
+        is_any_left = False
+        for path, entries in batches.items():
+            for batch in _batches(entries):
+                results = getattr(self._client, path)([item for _, item in batch])
+                for (report, _), result in zip(batch, results, strict=True):
+                    is_any_left |= not self._settle(report, result)
+        return 0.2 if is_any_left else 60.0
+
+    def _settle(self, report: Report, result: dict[str, Any]) -> bool:
+        """Forget a report that the server has answered. Return False if it must be sent again."""
+        claimed = report.claimed
+        if result["result"] == "locked":
+            return False
+        if result["result"] in ("lost", "unknown", "refused"):
+            logger.warning(
+                "the server does not accept the result of job %s (%s): %s",
+                claimed.job_id,
+                report.ending.value,
+                result["result"],
+                extra=job_event("result_discarded", claimed),
+            )
+        else:
+            LINES.observe(_transition_of(report), self._alias)
+        self._reports.pop(claimed.execution_id, None)
+        self._leases.handles.pop(claimed.execution_id, None)
+        return True
+
+
+def _transition_of(report: Report) -> JobTransition:
+    """Return what became of a job, for its log line."""
+    outcome, claimed = ENDINGS[report.ending].outcome, report.claimed
+    state = STATES.get(outcome, State.DEAD if report.delay_seconds is None else State.READY)
+    return JobTransition(
+        claimed.job_id,
+        claimed.task_name,
+        TransitionResult(TransitionStatus.DONE, state),
+        report.ending,
+        report.error,
+        report.exception,
+        report.delay_seconds,
+        exception_class=report.exception_class,
+        traceback=report.traceback,
+        details={
+            "execution_id": claimed.execution_id,
+            "queue_name": claimed.queue_name,
+            "attempt": claimed.attempt,
+            "duration_seconds": report.duration_seconds,
+        },
+    )
+
+
+def _batches(
+    entries: Sequence[tuple[Report, dict[str, Any]]],
+) -> Iterable[list[tuple[Report, dict[str, Any]]]]:
+    """Yield the entries in batches that are not too large for one request."""
+    batch: list[tuple[Report, dict[str, Any]]] = []
+    size = 0
+    for entry in entries:
+        characters = len(entry[0].result or "") + len(entry[0].traceback) + 1000
+        if batch and (len(batch) >= BATCH or size + characters > BATCH_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += characters
+    if batch:
+        yield batch

@@ -1,0 +1,240 @@
+"""Share two database connections among the services of one worker process.
+
+`Services` creates it. The fetcher prefers the first connection, which stays open and on which notifications arrive. The
+completer prefers the second one, which is opened on first need and closed when nobody has needed it for a while. The
+other services use the second connection while it is open, otherwise the first. If a connection is in use, a service
+takes the other one, and opens it if need be.
+
+Invariants: one thread uses a connection at a time. Maintenance and schedules, whose statements can be slow, use at most
+one connection together, so the fetcher and the completer always have the other.
+
+Concurrency: `_lock` guards who uses which connection. A thread that finds none free waits in a queue. The thread that
+returns a connection passes it to the first waiting thread that may use it, so no thread can overtake another.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from queue import SimpleQueue
+from typing import Final, Protocol
+
+import psycopg
+
+from django_pgqueue.db.engine_connection import EngineConnection
+
+from .connection import Link
+from .service import restart_time_limit
+
+IDLE_SECONDS: Final = 30.0
+"""How long the second connection stays open after its last need. To open one costs the server 2 to 5 ms."""
+
+
+class Preference(Enum):
+    """Which connection a service takes if both are free."""
+
+    FIRST = "first"
+    SECOND = "second"
+    OPEN = "the second if it is open"
+    ONLY_FIRST = "only the first"
+    ONLY_SECOND = "only the second"
+
+
+class Observer(Protocol):
+    """The reader of the notifications that arrive on the first connection."""
+
+    def opened(self, connections: SharedConnections, connection: EngineConnection) -> None:
+        """Take notice of a new first connection. The calling thread uses it."""
+
+    def before_return(self, connection: EngineConnection) -> None:
+        """Read what the last statement has left. The calling thread still uses the first connection."""
+
+    def after_return(self) -> None:
+        """Take notice that the first connection is free or closed."""
+
+
+@dataclass(eq=False)
+class _Turn:
+    """A thread that waits for a connection."""
+
+    share: Share
+    granted: SimpleQueue[Link] = field(default_factory=SimpleQueue)
+
+
+class Share:
+    """The shared connections as one service sees them: a `ConnectionSource`."""
+
+    def __init__(self, connections: SharedConnections, preference: Preference, *, is_background: bool = False) -> None:
+        self._connections = connections
+        self.preference = preference
+        self.is_background = is_background
+        """Whether its statements may be slow. Such services use one connection together."""
+
+    @property
+    def alias(self) -> str:
+        """Alias of the database."""
+        return self._connections.alias
+
+    @property
+    def role(self) -> str:
+        """Purpose of the first connection."""
+        return self._connections.role
+
+    @property
+    def connected_at(self) -> float:
+        """When a connection was last opened for the first time or after a loss, by the monotonic clock."""
+        return self._connections.connected_at
+
+    @contextmanager
+    def use(self) -> Iterator[EngineConnection]:
+        """Wait for a connection, and yield it as `Link.use()` does. Do not call this inside another `use()`."""
+        connections = self._connections
+        link = connections.take(self)
+        try:
+            with link.use() as connection:
+                yield connection
+        finally:
+            connections.give_back(link, self)
+
+
+class SharedConnections:
+    """Two connections to one database, and who uses them.
+
+    Args:
+        alias: Alias of the database.
+        roles: Purposes of the first and the second connection; their `application_name` contains them.
+        observer: The reader of the notifications on the first connection. None: nobody listens on it.
+    """
+
+    def __init__(self, alias: str, roles: tuple[str, str], observer: Observer | None = None) -> None:
+        self.alias = alias
+        self.role = roles[0]
+        self._observer = observer
+        self._first = Link(alias, roles[0], self._on_open)
+        self._second = Link(alias, roles[1])
+        self._lock = threading.Lock()
+        self._used: list[Link] = []
+        self._has_background = False
+        self._waiting: list[_Turn] = []
+        self._needed_at = 0.0
+        """When the second connection was last needed: by the completer, or because the first was in use."""
+        self._first_only = Share(self, Preference.ONLY_FIRST)
+
+    @property
+    def connected_at(self) -> float:
+        """When a connection was last opened for the first time or after a loss, by the monotonic clock."""
+        return max(self._first.restored_at, self._second.restored_at)
+
+    def share(self, preference: Preference, *, is_background: bool = False) -> Share:
+        """Return what one service uses."""
+        return Share(self, preference, is_background=is_background)
+
+    def use_first_if_free(self, function: Callable[[EngineConnection], None]) -> bool:
+        """Call a function with the first connection, if it is open. Return False if another thread uses it.
+
+        Raises:
+            psycopg.Error: from the function. The connection counts as lost then, and is closed.
+        """
+        with self._lock:
+            if self._first in self._used:
+                return False
+            self._used.append(self._first)
+        try:
+            if self._first.open_connection is not None:
+                function(self._first.open_connection)
+        except psycopg.Error:
+            self._first.give_up()
+            raise
+        finally:
+            self.give_back(self._first, self._first_only)
+        return True
+
+    def close_idle(self) -> None:
+        """Close the second connection if nobody has needed it for a while. Never wait."""
+        with self._lock:
+            idle_seconds = time.monotonic() - self._needed_at
+            if self._second in self._used or not self._is_second_open or idle_seconds < IDLE_SECONDS:
+                return
+            self._used.append(self._second)
+        try:
+            self._second.close()
+        finally:
+            self.give_back(self._second, self._first_only)
+
+    def close(self) -> None:
+        """Close both connections. No thread may use them."""
+        self._first.close()
+        self._second.close()
+
+    # ---------------------------------------------------------------- who uses which connection
+
+    def take(self, share: Share) -> Link:
+        """Return a connection that the calling thread uses until it calls `give_back()`. Wait until one is free."""
+        with self._lock:
+            link = self._free_for(share)
+            if link is not None:
+                self._note_use(link, share)
+                return link
+            turn = _Turn(share)
+            self._waiting.append(turn)
+        link = turn.granted.get()
+        restart_time_limit()  # of the calling service, because others caused the wait
+        return link
+
+    def give_back(self, link: Link, share: Share) -> None:
+        """Pass a connection on to the first waiting thread that may use it."""
+        observer = self._observer if link is self._first else None
+        if observer is not None and link.open_connection is not None:
+            observer.before_return(link.open_connection)
+        with self._lock:
+            self._used.remove(link)
+            if share.is_background:
+                self._has_background = False
+            for turn in list(self._waiting):
+                if (free := self._free_for(turn.share)) is not None:
+                    self._waiting.remove(turn)
+                    self._note_use(free, turn.share)
+                    turn.granted.put(free)
+        if observer is not None:
+            observer.after_return()
+
+    @property
+    def _is_second_open(self) -> bool:
+        return self._second.open_connection is not None
+
+    def _free_for(self, share: Share) -> Link | None:
+        """Return the connection that a service may use now, or None. Requires `_lock`."""
+        if share.is_background and self._has_background:
+            return None
+        for link in self._in_order(share.preference):
+            if link not in self._used:
+                return link
+        return None
+
+    def _in_order(self, preference: Preference) -> tuple[Link, ...]:
+        match preference:
+            case Preference.ONLY_FIRST:
+                return (self._first,)
+            case Preference.ONLY_SECOND:
+                return (self._second,)
+            case Preference.FIRST:
+                return (self._first, self._second)
+            case Preference.OPEN if not self._is_second_open:
+                return (self._first, self._second)
+        return (self._second, self._first)
+
+    def _note_use(self, link: Link, share: Share) -> None:
+        """Record that a service uses a connection. Requires `_lock`."""
+        if link is self._second and (share.preference is not Preference.OPEN or self._first in self._used):
+            self._needed_at = time.monotonic()
+        self._used.append(link)
+        if share.is_background:
+            self._has_background = True
+
+    def _on_open(self, connection: EngineConnection) -> None:
+        if self._observer is not None:
+            self._observer.opened(self, connection)

@@ -1,0 +1,87 @@
+"""Limit how many jobs of each queue this process runs at a time, as `runworker --queue NAME=N` says.
+
+The fetcher asks for the room of a queue before it claims from it. A job takes a slot of its queue when it is put in
+flight, and frees it when it ends or is released. Prefetched jobs count too, so no started job has to wait for its
+queue, and no job of a full queue waits before the jobs of other queues.
+
+A process without `--queue` has no `QueueSlots`.
+
+Concurrency: only the fetcher's thread counts. Other threads append to `_freed`, and the fetcher's thread subtracts.
+The count is therefore never too low.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.served_queues import ServedQueues
+
+UNLIMITED: Final = sys.maxsize
+
+
+class QueueSlots:
+    """The slots that the jobs of each queue may use.
+
+    Args:
+        served: The queues of the worker. Queues that share slots are a *group*.
+        running_before: Returns how many jobs of the group with this number the process still runs that this one
+            replaces. Both together run no more than one process may.
+    """
+
+    def __init__(self, served: ServedQueues, running_before: Callable[[int], int] = lambda number: 0) -> None:
+        self._group_of = served.group_of
+        self._capacity = {name: number for name, number in served.concurrency.items() if number is not None}
+        self._numbers = {name: number for number, name in enumerate(self._capacity, start=1)}
+        self._running_before = running_before
+        self._taken: Counter[str] = Counter()
+        self._freed: deque[str] = deque()
+        self._awaited: set[str] = set()
+        """Groups without a free slot that have due jobs."""
+
+    def group_of(self, queue_name: str) -> str | None:
+        """Return the group of a queue, or None if the number of its jobs has no limit."""
+        return self._group_of(queue_name)
+
+    def number_of(self, queue_name: str) -> int:
+        """Return the number of a queue's group, or 0 if the number of its jobs has no limit. Safe from any thread."""
+        return self._numbers.get(self._group_of(queue_name) or "", 0)
+
+    def room(self, queue_name: str) -> int:
+        """Return how many jobs of a queue may be put in flight now."""
+        group = self._group_of(queue_name)
+        if group is None:
+            return UNLIMITED
+        while self._freed:
+            self._taken[self._freed.popleft()] -= 1
+        return self._capacity[group] - self._taken[group] - self._running_before(self._numbers[group])
+
+    def is_full(self, queue_name: str) -> bool:
+        """Return whether a queue with due jobs has no free slot. If so, its next free slot is awaited."""
+        group = self._group_of(queue_name)
+        if group is None:
+            return False
+        # Before the count: a slot that another thread frees after the count would wake nobody otherwise.
+        self._awaited.add(group)
+        if self.room(queue_name) <= 0:
+            return True
+        self._awaited.discard(group)
+        return False
+
+    def is_awaited(self, queue_name: str) -> bool:
+        """Return whether the fetcher waits for a free slot of a queue. Safe from any thread."""
+        return self._group_of(queue_name) in self._awaited
+
+    def take(self, jobs: Iterable[Claimed]) -> None:
+        """Count jobs that are put in flight. A chunk takes one slot."""
+        self._taken.update(group for job in jobs if (group := self._group_of(job.queue_name)) is not None)
+
+    def free(self, queue_name: str) -> None:
+        """Free the slot of a job that has ended or was released. Safe from any thread."""
+        group = self._group_of(queue_name)
+        if group is not None:
+            self._freed.append(group)

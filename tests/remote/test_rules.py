@@ -1,0 +1,186 @@
+"""Remote workers obey the rules of local ones: leases, pauses, limits, expiry, codecs, signals, databases."""
+
+from datetime import timedelta
+from types import MappingProxyType
+
+import pytest
+from django.core import signing
+
+from django_pgqueue import Chunk, control, lifecycle, registry, signals
+from django_pgqueue.chunks import chunk_key
+from django_pgqueue.contrib.remote import handles, operations, tokens
+from django_pgqueue.contrib.remote.engine import close_engines
+from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.limits import Limit
+from django_pgqueue.models import Execution, Job, Worker
+from tests import helpers
+from tests.app import tasks
+from tests.concurrency.limits import add
+
+from .conftest import Machine, state_of
+
+
+@pytest.mark.promise("remote-machine-lost-job-runs-again")
+def test_lost_machine_is_rescued_and_its_completion_refused(machine, engine):
+    job, one, two = tasks.add.enqueue(1), machine(), machine()
+    [lost] = one.claim()
+    helpers.end_lease(engine, lost["execution_id"])
+    assert len(helpers.rescue(engine)) == 1
+    [again] = two.claim()
+    assert (again["attempt"], again["crashes"]) == (2, 1)
+    assert one.end("complete", lost) == (409, ["lost"])
+    status, answer = one.post("extend", {"worker": one.handle, "executions": [{"execution": lost["execution"]}]})
+    assert (status, answer["executions"][0]["result"]) == (409, "lost")
+    assert state_of(job) == "running"
+    assert two.end("complete", again) == (200, ["done"])
+
+
+@pytest.mark.promise("remote-handle-completes-its-execution-only")
+def test_handle_of_recurring_execution_id_is_refused(machine, engine):
+    """After a restored dump, ids recur. The time of the claim is part of the fence."""
+    one = machine()
+    tasks.add.enqueue(1)
+    [old] = one.claim()
+    engine.execute("UPDATE pgqueue_execution SET claimed_at = claimed_at + interval '1 h'")
+    before = Execution.objects.get().lease_expires_at
+    assert one.end("complete", old) == (409, ["lost"])
+    assert one.post("extend", {"worker": one.handle, "executions": [{"execution": old["execution"]}]})[0] == 409
+    assert Execution.objects.get().lease_expires_at == before
+
+
+@pytest.mark.promise("remote-handle-completes-its-execution-only")
+def test_stolen_or_changed_handle_is_unknown(machine, engine):
+    job, one, thief = tasks.add.enqueue(1), machine(), machine()
+    [execution] = one.claim()
+    changed = execution["execution"][:-1] + ("A" if execution["execution"][-1] != "A" else "B")
+    assert thief.end("complete", execution) == (404, ["unknown"])
+    assert one.end("complete", {"execution": changed}) == (404, ["unknown"])
+    assert one.end("complete", {"execution": one.handle}) == (404, ["unknown"])
+    token_id = lifecycle.use_remote_token(engine, tokens.digest_of(one.secret)).token_id
+    of_other_release = signing.dumps(["default", token_id, 7], salt=handles.EXECUTION_SALT)
+    assert one.end("complete", {"execution": of_other_release}) == (404, ["unknown"])
+    assert thief.post("claim", {"worker": one.handle})[0] == 404
+    assert thief.post("workers/stop", {"worker": one.handle})[0] == 404
+    assert state_of(job) == "running"
+    assert one.end("complete", execution, {"execution": changed}) == (207, ["done", "unknown"])
+
+
+def test_worker_row_shows_machine_and_stop_releases_its_jobs(machine):
+    job, one = tasks.add.enqueue(1), machine().register(name="vm-7", pid=77, concurrency=4)
+    row = Worker.objects.get(pid=77)
+    assert (row.hostname.endswith("/vm-7"), row.concurrency, row.supervisor_pid) == (True, 4, None)
+    [execution] = one.claim()
+    assert Execution.objects.get(pk=execution["execution_id"]).worker_id == row.pk
+    assert one.post("workers/stop", {"worker": one.handle}) == (200, {})
+    row.refresh_from_db()
+    assert (row.stopped_at is not None, state_of(job), job.attempt) == (True, "ready", 0)
+
+
+def test_worker_row_that_was_removed_is_written_again(machine, engine):
+    one = machine().register(pid=78)
+    Worker.objects.all().delete()
+    operations._heartbeats.clear()
+    assert one.claim() == []
+    assert Worker.objects.get(pid=78).queue_names == ""
+
+
+@pytest.mark.promise("remote-claims-obey-limits-and-pauses")
+def test_paused_queue_and_task_give_no_jobs(machine):
+    tasks.add.using(queue_name="slow").enqueue(1)
+    tasks.fail.enqueue()
+    control.pause("slow")
+    control.pause(task=tasks.fail)
+    one = machine()
+    assert one.claim() == []
+    control.resume("slow")
+    assert [each["queue"] for each in one.claim()] == ["slow"]
+
+
+@pytest.mark.promise("remote-claims-obey-limits-and-pauses")
+def test_limit_admits_next_job_after_completion(machine, engine, monkeypatch):
+    monkeypatch.setattr(registry, "_limits", MappingProxyType({"one": Limit("one", key="{key}", concurrency=1)}))
+    add(engine, "one:a", 2)
+    one = machine()
+    [first] = one.claim()
+    assert one.claim() == []
+    assert one.end("complete", first) == (200, ["done"])
+    assert len(one.claim()) == 1
+
+
+def test_expired_job_is_cancelled_instead_of_sent(machine, engine):
+    job, one = tasks.add.using(expires=timedelta(seconds=60)).enqueue(1), machine()
+    engine.execute("UPDATE pgqueue_job SET expires_at = expires_at - interval '61 s'")
+    assert one.claim() == []
+    assert state_of(job) == "cancelled"
+
+
+def test_atomic_tasks_and_unknown_tasks_are_left_to_local_workers(machine, engine):
+    atomic, one = tasks.create_group.enqueue("a"), machine()
+    unknown = helpers.make_job(engine, task_name="gone.task")
+    known = tasks.add.enqueue(1)
+    assert [each["job_id"] for each in one.claim()] == [known.pk]
+    assert (state_of(atomic), atomic.attempt) == ("ready", 0)
+    row = Job.objects.get(pk=unknown)
+    assert (row.state, row.attempt) == ("ready", 0)
+
+
+def collect(chunk: Chunk[int]) -> None:
+    """A task that takes chunks. It is not registered, because its jobs would be searched for in all tests."""
+
+
+def test_chunks_are_left_to_local_workers(machine, engine, monkeypatch):
+    task = TaskDefinition(func=collect, chunk=2)
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, task.name: task})
+    monkeypatch.setattr(registry, "_chunk_keys", None)
+    helpers.make_jobs(engine, 2, task_name=task.name)
+    engine.execute("UPDATE pgqueue_job SET limit_key = %s", [chunk_key(task.name)])
+    assert machine().claim() == []
+    assert not Execution.objects.exists()
+
+
+def test_ended_attempts_are_counted(machine, engine):
+    tasks.add.enqueue(1)
+    tasks.add.enqueue(2)
+    one = machine()
+    first, second = one.claim()
+    one.end("complete", first)
+    one.end("fail", second, then="dead", exception_class="node.Error")
+    close_engines()
+    counted = "SELECT sum(succeeded), sum(dead), max(exception_class) FROM pgqueue_rollup"
+    assert engine.execute(counted).fetchone() == (1, 1, "node.Error")
+
+
+def test_encoded_arguments_and_results_pass_as_plain_json(machine, settings):
+    settings.PGQUEUE = {"CODECS": ["tests.app.codecs.Hidden"]}
+    job, one = tasks.add.enqueue(1, b=2), machine()
+    [execution] = one.claim()
+    assert (execution["args"], execution["kwargs"]) == ([1], {"b": 2})
+    assert one.end("complete", execution, result={"sum": 3}) == (200, ["done"])
+    assert Job.objects.get(pk=job.pk).result == {"sum": 3}
+
+
+def test_signals_are_sent_by_the_server(machine):
+    seen = []
+
+    def receive(sender, signal, **about):
+        seen.append((signal, about["job_id"]))
+
+    heard = (signals.job_started, signals.job_succeeded)
+    for signal in heard:
+        signal.connect(receive)
+    try:
+        job, one = tasks.add.enqueue(1), machine()
+        assert one.end("complete", *one.claim()) == (200, ["done"])
+    finally:
+        for signal in heard:
+            signal.disconnect(receive)
+    assert seen == [(signal, job.pk) for signal in heard]
+
+
+def test_jobs_of_another_database_have_addresses_and_handles_of_their_own(token, other):
+    secret, job = token(), tasks.add.enqueue(1)
+    one = Machine(secret, place="other").register()
+    [execution] = one.claim()
+    assert execution["job_id"] == job.pk, "the alias leads to the same database"
+    assert Machine(secret).end("complete", execution) == (404, ["unknown"])
+    assert one.end("complete", execution) == (200, ["done"])

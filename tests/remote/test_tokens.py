@@ -1,0 +1,75 @@
+"""Who may do what: the scope, the end and the rate of tokens."""
+
+import pytest
+
+from django_pgqueue import lifecycle
+from django_pgqueue.contrib.remote import tokens, waiting_claims
+from django_pgqueue.models import Execution
+from tests.app import tasks
+
+from .conftest import state_of
+
+
+@pytest.mark.promise("remote-token-has-a-scope")
+def test_token_without_scope_gets_403_and_no_jobs(machine):
+    other = tasks.add.using(queue_name="other").enqueue(1)
+    tasks.fail.enqueue()
+    one = machine(queue_names=["default"], task_names=[tasks.add.name])
+    assert one.claim() == []
+    assert one.post("claim", {"worker": one.handle, "queues": ["other"]})[0] == 403
+    assert one.post("claim", {"worker": one.handle, "tasks": [tasks.fail.name]})[0] == 403
+    assert one.post("workers", {"name": "m", "queues": ["other"]})[0] == 403
+    mine = tasks.add.enqueue(1)
+    assert [each["job_id"] for each in one.claim()] == [mine.pk]
+    assert state_of(other) == "ready"
+    assert Execution.objects.count() == 1, "jobs outside the scope must not be claimed and released"
+
+
+@pytest.mark.promise("remote-revoked-token-is-refused-at-once")
+def test_token_revoked_expired_or_wrong_gets_401_at_once(machine, engine):
+    one, late = machine(), machine(expires_in_seconds=60)
+    late_row = lifecycle.use_remote_token(engine, tokens.digest_of(late.secret))
+    engine.execute(
+        "UPDATE pgqueue_remote_token SET expires_at = now() - interval '1 s' WHERE id = %s", [late_row.token_id]
+    )
+    row = lifecycle.use_remote_token(engine, tokens.digest_of(one.secret))
+    assert lifecycle.revoke_remote_token(engine, row.token_id, revoked_by="ann") == row.name
+    assert lifecycle.revoke_remote_token(engine, row.token_id, revoked_by="ann") is None
+    for each in (one, late):
+        assert each.post("claim", {"worker": each.handle})[0] == 401
+        assert each.post("claim", b"{")[0] == 401, "the body must not be read before the token"
+        status, answer = each.post("claim", b"{", Authorization="Basic abc")
+        assert (status, answer["code"]) == (401, "unauthorized")
+
+
+def test_token_is_stored_as_digest_and_its_use_is_recorded(machine, engine):
+    one = machine()
+    [row] = engine.execute("SELECT row_to_json(t)::text, used_at, digest FROM pgqueue_remote_token AS t").fetchall()
+    assert one.secret not in row[0]
+    assert row[1] is not None
+    assert bytes(row[2]) == tokens.digest_of(one.secret)
+
+
+def test_token_for_unsupported_task_is_refused(token):
+    for name in (tasks.create_group.name, "no.such.task"):
+        with pytest.raises(ValueError, match="cannot run on a remote worker"):
+            token(task_names=[name])
+
+
+def test_claim_for_too_many_different_scopes_gets_429(machine, monkeypatch):
+    monkeypatch.setattr(waiting_claims, "MAX_SCOPES", 1)
+    one = machine()
+    assert one.claim() == []
+    assert one.post("claim", {"worker": one.handle, "queues": ["other"]})[0] == 429
+    assert one.claim() == []
+
+
+def test_rate_above_limit_gets_429_until_bucket_fills(machine, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(tokens.rates, "_clock", lambda: now[0])
+    one = machine(requests_per_minute=6)
+    assert one.post("claim", {"worker": one.handle})[0] == 200
+    status, answer = one.post("claim", {"worker": one.handle})
+    assert (status, answer["code"]) == (429, "too_many")
+    now[0] += 10.0
+    assert one.post("claim", {"worker": one.handle})[0] == 200

@@ -1,0 +1,91 @@
+"""Mutants of remote workers. `mutation` explains what a mutant is and how mutants are tried."""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+REMOTE = "django_pgqueue/contrib/remote/"
+
+INTERFACE = of_tests(
+    ("tests/remote/test_rules.py", "tests/remote/test_tokens.py"),
+    Mutant(
+        "leases of remote workers are extended by id alone",
+        "          AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms\n",
+        "",
+        "EXTEND_EACH",
+    ),
+    Mutant(
+        "a revoked token is valid",
+        "      AND revoked_at IS NULL\n      AND",
+        "      AND",
+        "CHECK_REMOTE_ACCESS",
+    ),
+    Mutant(
+        "a handle is valid with every token",
+        "    if (found_alias, found_token_id) != (alias, token_id):",
+        "    if found_alias != alias:",
+        path=REMOTE + "handles.py",
+    ),
+    Mutant(
+        "a scope leaves out nothing",
+        "        self.lanes.excluded_tasks = scope.excluded_names()\n",
+        "",
+        path=REMOTE + "claim_group.py",
+    ),
+    Mutant(
+        "jobs of unknown tasks are sent",
+        "            is_allowed = job.others is None and self.scope.allows(job.task_name)",
+        "            is_allowed = True",
+        path=REMOTE + "claim_group.py",
+    ),
+    Mutant(
+        "expired jobs are sent",
+        "        if job.start_by is not None and now > job.start_by:",
+        "        if False:",
+        path=REMOTE + "operations.py",
+    ),
+    Mutant(
+        "the token is checked after the body",
+        "    caller = await engine.run(caller_of, digest)\n    return Call(caller, engine, parsed(_body(request)))",
+        "    body = parsed(_body(request))\n    return Call(await engine.run(caller_of, digest), engine, body)",
+        path=REMOTE + "endpoint.py",
+    ),
+)
+
+WAITS = of_tests(
+    ("tests/remote/test_waiting.py",),
+    Mutant(
+        "a notification wakes nobody",
+        "                group.expect_jobs()\n\n    def _take_new",
+        "                pass\n\n    def _take_new",
+        path=REMOTE + "waiting_claims.py",
+    ),
+    Mutant(
+        "a token is not read again while its machine waits",
+        "        if not is_fresh and lifecycle",
+        "        if False and lifecycle",
+        path=REMOTE + "waiting_claims.py",
+    ),
+    Mutant(
+        "a request keeps its thread while it waits",
+        "            if waits:\n",
+        "            if False:\n",
+        path=REMOTE + "endpoint.py",
+    ),
+)
+
+CLIENT = of_tests(
+    ("tests/remote/test_client.py",),
+    Mutant(
+        "a report is dropped without an answer",
+        '        if result["result"] == "locked":\n            return False\n',
+        "",
+        path=REMOTE + "remote_reports.py",
+    ),
+    Mutant(
+        "leases count from the answer of a failed extension",
+        "        except RemoteError:\n            self._extend_at = 0.0\n            raise\n",
+        "        except RemoteError:\n            self._extend_at = 0.0\n",
+        path=REMOTE + "remote_services.py",
+    ),
+)
+
+REMOTE_WORKERS = [*INTERFACE, *WAITS, *CLIENT]
