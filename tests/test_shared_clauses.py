@@ -16,6 +16,10 @@ import pytest
 from tests.statements import STATEMENTS
 
 NOW = "statement_timestamp() + %(time_shift)s::interval"
+CLAIMED_JOB = (
+    "SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text, "
+    "attempt + 1, max_attempts, crashes, isolated,"
+)
 NAMES_OF_TABLES = re.compile(r"\b(locked|owner|job|execution|pgqueue_job|finished|page|given|old|schedule)\.(?=\w)")
 
 
@@ -145,13 +149,21 @@ CLAUSES = {
         "CLAIM NEXT_IN_LINE",
     ),
     "claimed job": Clause(
-        "SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text, "
-        "attempt + 1, max_attempts, crashes, isolated, "
-        f"CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
+        f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
         f"floor(1000 * date_part('epoch', {NOW})), headers::text, CASE WHEN isfinite(expires_at) "
         "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
-        "arguments::text, attempt",
-        "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB CLAIM_CHUNK",
+        f"isfinite(unknown_since) THEN date_part('epoch', {NOW}",
+        "CLAIM CLAIM_ONE CLAIM_CHUNK",
+    ),
+    "claimed job with a limit": Clause(
+        f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END, "
+        "floor(1000 * date_part('epoch', claimed_at)), headers::text, CASE WHEN isfinite(expires_at) "
+        "THEN date_part('epoch', expires_at - claimed_at) END",
+        "isfinite(unknown_since) THEN date_part('epoch', claimed_at",
+        "CLAIM_KEYS CLAIM_LIMITED_JOB",
+    ),
+    "first columns of a claimed job": Clause(
+        CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB CLAIM_CHUNK"
     ),
     "lanes of jobs with a limit key": Clause(
         "WITH RECURSIVE lane AS ( ( SELECT queue_name, priority FROM pgqueue_job "
@@ -202,9 +214,9 @@ CLAUSES = {
     "key of an execution": Clause(
         "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",
         "= claimed_ms",
-        f"{FENCED} SETTLE REMOVE_ORPHANS KEEP_LOGS",
+        f"{FENCED} EXTEND_EACH SETTLE REMOVE_ORPHANS KEEP_LOGS",
     ),
-    "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", FENCED),
+    "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", f"{FENCED} EXTEND_EACH"),
     "lock of execution and job": Clause(
         "FOR NO KEY UPDATE OF execution, job SKIP LOCKED ) AS locked", "UPDATE OF execution", FENCED
     ),
@@ -306,7 +318,8 @@ def test_clause_is_the_same_in_all_its_statements(clause):
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_clock_is_shifted_wherever_it_is_read(name):
-    text = plain(STATEMENTS[name])
+    text = plain(STATEMENTS[name]).replace("clock_timestamp() AS clock (at)", "")
+    text = text.replace("clock.at", "statement_timestamp()").replace("clock_timestamp", "statement_timestamp")
     assert text.count("statement_timestamp()") == len(
         re.findall(r"statement_timestamp\(\) \+ %\(time_shift\)s|- statement_timestamp\(\) - %\(time_shift\)s", text)
     )

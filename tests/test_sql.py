@@ -58,7 +58,13 @@ def test_statement_begins_with_its_name(name):
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statement_never_reads_transaction_time(name):
-    assert not re.search(r"\b(now|transaction_timestamp|clock_timestamp|current_timestamp)\b", STATEMENTS[name], re.I)
+    assert not re.search(r"\b(now|transaction_timestamp|current_timestamp)\b", STATEMENTS[name], re.I)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_only_claims_that_count_read_the_clock_and_once(name):
+    """Their time must not be earlier than the end of an execution that their count has seen to have ended."""
+    assert STATEMENTS[name].count("clock_timestamp()") == (name in {"CLAIM_KEYS", "CLAIM_LIMITED_JOB"})
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -156,7 +162,7 @@ def call_everything(engine, job_in):
     helpers.claim_all(engine)
     lifecycle.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
     lifecycle.extend(engine, [1], lease_seconds=60.0)
-    lifecycle.extend_each(engine, [1], lease_seconds=60.0)
+    lifecycle.extend_each(engine, [helpers.key_of(engine, 1)], lease_seconds=60.0)
     lifecycle.cancel_requests(engine, [1])
     lifecycle.open_executions(engine, 1)
     lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
@@ -195,6 +201,7 @@ def call_everything(engine, job_in):
     call_statements_of_history(engine)
     call_statements_of_limits(engine)
     call_statements_of_chunks(engine)
+    call_statements_of_remote_tokens(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -225,6 +232,14 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.call_shapes(engine, [1])
     lifecycle.stored_calls.read_calls(engine, [1])
     lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
+
+
+def call_statements_of_remote_tokens(engine):
+    options = {"queue_names": [], "task_names": [], "requests_per_minute": 1, "expires_in_seconds": 1.0}
+    token_id = lifecycle.create_remote_token(engine, name="test", digest=b"digest", created_by="", **options)
+    assert lifecycle.use_remote_token(engine, b"digest") is not None
+    assert lifecycle.revoke_remote_token(engine, token_id, revoked_by="") == "test"
+    engine.execute("DELETE FROM pgqueue_remote_token")
 
 
 def call_statements_of_chunks(engine):

@@ -32,20 +32,17 @@ WHERE id = %(job_id)s AND state = 'ready'
 # ordered key. If the limit does not admit a ready job, the only row says why: the job that comes first and its state,
 # the slots in use, and the seconds until the hold ends and until the tokens have come back.
 CLAIM_LIMITED_JOB: Final = """/* pgqueue:claim_limited_job */
-WITH given AS (
+WITH given AS MATERIALIZED (
     SELECT %(limit_key)s::varchar AS limit_key, nullif(%(concurrency)s::bigint, 0) AS concurrency,
-           nullif(%(interval_us)s::bigint, 0) AS interval_us, nullif(%(burst)s::bigint, 0) AS burst
+           nullif(%(interval_us)s::bigint, 0) AS interval_us, nullif(%(burst)s::bigint, 0) AS burst,
+           clock_timestamp() + %(time_shift)s::interval AS claimed_at
 ),
 used AS MATERIALIZED (
     SELECT given.*, CASE WHEN given.concurrency IS NOT NULL THEN open.weight END AS used_slots,
            state.id AS state_id, head.id AS head_id, head.state AS head_state,
-           coalesce(
-               ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
-           )::bigint AS held_us,
+           coalesce(ceil(1e6 * date_part('epoch', hold.held_until - given.claimed_at)), 0)::bigint AS held_us,
            least(
-               greatest(
-                   ceil(1e6 * date_part('epoch', state.full_at - statement_timestamp() - %(time_shift)s::interval)), 0
-               ),
+               greatest(ceil(1e6 * date_part('epoch', state.full_at - given.claimed_at)), 0),
                given.burst * given.interval_us
            )::bigint AS used_us
     FROM given
@@ -85,7 +82,7 @@ picked AS MATERIALIZED (
            job.limit_weight, least(coalesce(job.limit_weight, 1), used.concurrency, 1000000000) AS slots,
            least(coalesce(job.limit_weight, 1), used.burst, 1000000000) AS tokens,
            used.limit_key, used.concurrency, used.interval_us, used.burst, used.used_slots, used.used_us, used.held_us,
-           used.state_id, used.head_id, used.head_state
+           used.state_id, used.head_id, used.head_state, used.claimed_at
     FROM used
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
@@ -122,16 +119,14 @@ opened AS (
     INSERT INTO pgqueue_execution
         (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at, limit_key, limit_weight)
     SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + %(time_shift)s::interval,
-           statement_timestamp() + %(time_shift)s::interval,
-           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
+           claimed_at, claimed_at, claimed_at + make_interval(secs => %(lease_seconds)s::float8),
            limit_key, coalesce(limit_weight, 1)
     FROM due
 ),
 spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
     SELECT limit_key,
-           statement_timestamp() + %(time_shift)s::interval
+           claimed_at
            + (used_us + CASE WHEN is_admitted THEN tokens * interval_us ELSE 0 END) * interval '1 microsecond'
     FROM checked
     WHERE interval_us IS NOT NULL AND (is_admitted OR used_us >= burst * interval_us)
@@ -146,12 +141,10 @@ replaced AS (
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
+       CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END,
+       floor(1000 * date_part('epoch', claimed_at)),
        headers::text,
-       CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
        NULL::bigint, NULL::varchar, NULL::bigint, NULL::float8, NULL::float8, NULL::bigint
 FROM due
 UNION ALL

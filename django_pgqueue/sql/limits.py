@@ -115,6 +115,9 @@ ORDER BY given.place
 # `due` limits prefetching as in CLAIM. In addition, jobs with a rate are not prefetched, because they would start later
 # than they were counted. `picked` has one of them more than free slots: no job behind it is prefetched.
 #
+# `claimed_at` is the time at which the statement counts. statement_timestamp() can be earlier than the end of an
+# execution that the count has seen to have ended, so that the history would show one execution more than the limit.
+#
 # The first rows are the claimed jobs. Then comes a row for each key: whether it got a job, whether its limit admits
 # more, and the seconds until the limit admits the next job, or until the next job of an ordered key is due. They are
 # NULL if nothing but the end of a job can help, or nothing waits. The last column is the execution after which open
@@ -124,7 +127,7 @@ CLAIM_KEYS: Final = """/* pgqueue:claim_keys */
 WITH given AS (
     SELECT each.limit_key, nullif(each.concurrency, 0) AS concurrency, nullif(each.interval_us, 0) AS interval_us,
            nullif(each.burst, 0) AS burst, each.share, each.is_ordered,
-           each.after_at, each.after_id, each.turn,
+           each.after_at, each.after_id, each.turn, clock.at + %(time_shift)s::interval AS claimed_at,
            CASE WHEN each.open_after <= pg_sequence_last_value('pgqueue_execution_id_seq')
                 THEN each.open_after ELSE 0 END AS open_after
     FROM unnest(
@@ -134,17 +137,14 @@ WITH given AS (
     ) WITH ORDINALITY AS each (
         limit_key, concurrency, interval_us, burst, share, is_ordered, after_at, after_id, open_after, turn
     )
+    CROSS JOIN clock_timestamp() AS clock (at)
 ),
 used AS MATERIALIZED (
     SELECT given.*, open.weight, open.first_id, state.id AS state_id,
            head.id AS head_id, head.state AS head_state, head.run_after AS head_run_after,
-           coalesce(
-               ceil(1e6 * date_part('epoch', hold.held_until - statement_timestamp() - %(time_shift)s::interval)), 0
-           )::bigint AS held_us,
+           coalesce(ceil(1e6 * date_part('epoch', hold.held_until - given.claimed_at)), 0)::bigint AS held_us,
            least(
-               greatest(
-                   ceil(1e6 * date_part('epoch', state.full_at - statement_timestamp() - %(time_shift)s::interval)), 0
-               ),
+               greatest(ceil(1e6 * date_part('epoch', state.full_at - given.claimed_at)), 0),
                given.burst * given.interval_us
            )::bigint AS used_us
     FROM given
@@ -186,7 +186,8 @@ key AS MATERIALIZED (
     FROM used
 ),
 picked AS MATERIALIZED (
-    SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
+    SELECT key.claimed_at,
+           job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
            job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
            job.limit_weight, least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000) AS slots,
            least(coalesce(job.limit_weight, 1), key.burst, 1000000000) AS tokens,
@@ -277,40 +278,39 @@ opened AS (
     INSERT INTO pgqueue_execution
         (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at, limit_key, limit_weight)
     SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + %(time_shift)s::interval,
-           CASE WHEN place <= %(free_slots)s
-                THEN statement_timestamp() + %(time_shift)s::interval END,
-           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
+           claimed_at,
+           CASE WHEN place <= %(free_slots)s THEN claimed_at END,
+           claimed_at + make_interval(secs => %(lease_seconds)s::float8),
            limit_key, coalesce(limit_weight, 1)
     FROM due
 ),
 result AS MATERIALIZED (
-    SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
+    SELECT claimed_at, turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
            least(slots_left - sum(slots), tokens_left - sum(tokens)) AS free,
            used_us + sum(tokens)::bigint * interval_us AS used_us,
            sum(slots) > 0 AS is_taken, min(next_tokens) AS next_tokens, min(execution_id) AS execution_id
     FROM (
-        SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
+        SELECT claimed_at, turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
                slots_left, tokens_left, used_us, 0 AS slots, 0 AS tokens,
                NULL::bigint AS next_tokens, NULL::bigint AS execution_id
         FROM key
         UNION ALL
-        SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
+        SELECT claimed_at, turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
                slots_left, tokens_left, used_us, slots, tokens, NULL, execution_id
         FROM due
         UNION ALL
-        SELECT turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
+        SELECT claimed_at, turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
                slots_left, tokens_left, used_us, 0, 0, tokens, NULL
         FROM counted
         WHERE (slots_so_far > slots_left OR tokens_so_far > tokens_left)
           AND slots_so_far - slots <= slots_left AND tokens_so_far - tokens <= tokens_left
     ) AS each
-    GROUP BY turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
+    GROUP BY claimed_at, turn, limit_key, interval_us, burst, state_id, first_id, head_state, head_run_after, held_us,
              slots_left, tokens_left, used_us
 ),
 spent AS (
     INSERT INTO pgqueue_limit_state (limit_key, full_at)
-    SELECT limit_key, statement_timestamp() + %(time_shift)s::interval + used_us * interval '1 microsecond'
+    SELECT limit_key, claimed_at + used_us * interval '1 microsecond'
     FROM result
     WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)
 ),
@@ -322,12 +322,10 @@ replaced AS (
 )
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
+       CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END,
+       floor(1000 * date_part('epoch', claimed_at)),
        headers::text,
-       CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
        limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint
 FROM due
 UNION ALL
@@ -338,7 +336,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
            WHEN used_us + (coalesce(next_tokens, 1) - burst) * interval_us > 0
            THEN (used_us + (coalesce(next_tokens, 1) - burst) * interval_us) / 1e6
            WHEN head_state = 'ready' AND NOT is_taken
-           THEN date_part('epoch', head_run_after - statement_timestamp() - %(time_shift)s::interval)
+           THEN date_part('epoch', head_run_after - claimed_at)
        END,
        coalesce(first_id, execution_id, pg_sequence_last_value('pgqueue_execution_id_seq') + 1) - 1
 FROM result

@@ -33,7 +33,7 @@ ORDER = Limit("order", ordered=True)
 BLOCK = Limit("block", ordered=True, on_dead="block")
 LIMITS = (SLOTS, ORDER, BLOCK, RATE)
 CLAIMS = ((SLOTS, "running"), (ORDER, "ready"), (RATE, "running"))
-GIVEN = "open_after, turn\n    )\n"
+GIVEN = "CROSS JOIN clock_timestamp() AS clock (at)\n"
 LOCKED = "WHERE {gate} pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || each.limit_key, 0))"
 BEHIND_GATE = f"(SELECT pg_advisory_xact_lock_shared({GATE}) IS NOT NULL) AND"
 NAME = attrgetter("name")

@@ -63,8 +63,7 @@ def starts_by_name(history: History) -> dict[str, list[Event]]:
 def starts_beside(history: History) -> Iterator[tuple[Event, dict[int | None, int]]]:
     """Yield each claim of a job with a limit, and what is open of its key then: the weights by execution, its own too.
 
-    By the order of events, and by the executions' own times too: what has finished later than the claim was inserted
-    was open then. `claimed_at` itself says when the claim began, which may have waited for a table before it counted.
+    By the order of events, and by the executions' own times too: what has finished after `claimed_at` was open then.
     """
     weights: dict[str, dict[int | None, tuple[int, float]]] = defaultdict(dict)
     for event in history.events:
@@ -73,7 +72,7 @@ def starts_beside(history: History) -> Iterator[tuple[Event, dict[int | None, in
             continue
         of_key = weights[row["limit_key"]]
         if is_start(event):
-            still = {number: (weight, end) for number, (weight, end) in of_key.items() if end > event.at}
+            still = {number: (weight, end) for number, (weight, end) in of_key.items() if end > row["claimed_at"]}
             weights[row["limit_key"]] = still
             still[event.execution] = (row["weight"], float("inf"))
             yield event, {number: weight for number, (weight, _) in still.items()}

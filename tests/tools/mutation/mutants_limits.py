@@ -1,6 +1,6 @@
 """Mutants of limits: the locks and counts of claims, what a limit admits, and the turns of keys.
 
-What a mutant is, and how they are tried: see `mutation`. Each names the tests that are to kill it.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests
@@ -10,7 +10,6 @@ LANE = "django_pgqueue/worker/claiming/limited_lane.py"
 LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
 CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
 CURSORS = "django_pgqueue/worker/claiming/key_cursors.py"
-NEXT_SCAN = "django_pgqueue/worker/claiming/next_scan.py"
 OVERRIDES = "django_pgqueue/lifecycle/limit_overrides.py"
 POLICIES = "django_pgqueue/limit_policies.py"
 ENDED = "django_pgqueue/worker/claiming/ended_limits.py"
@@ -19,7 +18,7 @@ IN_ONE_STATEMENT = f"""
 for _name, _key in (("FIND_KEYS", ""), ("LOCK_KEYS", "given.")):
     _text = getattr(sql.limits, _name)
     setattr(sql.limits, _name, _text.replace("{LOCK}".format(_key), "true"))
-_given = "open_after, turn\\n    )\\n"
+_given = "CROSS JOIN clock_timestamp() AS clock (at)\\n"
 _text = sql.limits.CLAIM_KEYS
 assert _given in _text
 sql.limits.CLAIM_KEYS = _text.replace(_given, _given + "    WHERE {LOCK}\\n".format("each."))
@@ -28,6 +27,7 @@ sql.limits.CLAIM_KEYS = _text.replace(_given, _given + "    WHERE {LOCK}\\n".for
 
 ADMISSION = of_tests(
     ("tests/concurrency/test_limits.py",),
+    Mutant("the time of a claim is that of its statement", "clock_timestamp()", "statement_timestamp()", "CLAIM_KEYS"),
     Mutant("a search locks no key", LOCK.format(""), "true", "FIND_KEYS"),
     Mutant("freed keys are not locked", LOCK.format("given."), "true", "LOCK_KEYS"),
     Mutant(
@@ -202,7 +202,10 @@ SLOTS = of_tests(
     ),
     Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(lane)", "False", path=CLAIMER),
     Mutant(
-        "siblings hold a freed key back", "limited.can_continue(free_slots)", "limited.have_waiting", path=NEXT_SCAN
+        "siblings hold a freed key back",
+        "limited.can_continue(free_slots)",
+        "limited.have_waiting",
+        path="django_pgqueue/worker/claiming/lanes.py",
     ),
     Mutant("a cursor stays behind its jobs", "Cursor(job.run_after, job.job_id)", "Cursor()", path=CURSORS),
     Mutant("a cursor never looks back", "if time.monotonic() < self._looks_back_at[key]", "if True", path=CURSORS),
