@@ -96,6 +96,11 @@ class Bench(Place):
         measured: dict[str, float] = json.loads(output.splitlines()[-1])
         return measured
 
+    def settle(self) -> None:
+        """Update the planner's statistics and write a checkpoint, so that neither happens in a measurement."""
+        self.connection.execute("ANALYZE")
+        self.connection.execute("CHECKPOINT")
+
     def stop(self, workers: Sequence[Worker]) -> None:
         """Stop workers as an operator would, and harder if that does not help."""
         for worker in workers:

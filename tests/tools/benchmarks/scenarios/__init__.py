@@ -29,7 +29,9 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         drain.SYNC,
         drain.ASYNC,
+        drain.SYNC_TWICE,
         drain.TWO,
+        drain.TWO_TWICE,
         orm.ORM,
         latency.PICK_UP,
         latency.DUE,

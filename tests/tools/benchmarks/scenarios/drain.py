@@ -59,6 +59,7 @@ def drained(
     """Enqueue these jobs, unless they are there, start a worker, wait until all are done, and look at it."""
     if enqueue:
         bench.produce("bulk", load.task, numbers.start, len(numbers))
+        bench.settle()
     before, server_before = Counters.read(bench.connection), bench.server.cpu_seconds()
     worker = bench.start(system.worker(load))
     runs = Runs(bench, numbers)
@@ -104,9 +105,9 @@ class Runs:
         return next(instant for instant, done in self._seen if done >= jobs)
 
 
-def _drain(task: str, processes: int = 1) -> Callable[[Bench, System], Figures]:
+def _drain(task: str, processes: int = 1, times: int = 1) -> Callable[[Bench, System], Figures]:
     load = Load(task, processes=processes)
-    return lambda bench, system: drained(bench, system, load, range(system.drain_jobs)).figures
+    return lambda bench, system: drained(bench, system, load, range(times * system.drain_jobs)).figures
 
 
 def _runs(task: str) -> Callable[[System], bool]:
@@ -139,4 +140,18 @@ TWO = SYNC._replace(
     measure=_drain("noop", processes=2),
     takes_part=lambda system: _runs("noop")(system) and system.name != "limit",
     targets=("≥ 1.5 × PgQueuer with two",),
+)
+SYNC_TWICE = SYNC._replace(
+    name="1b",
+    title="drain twice as many no-op jobs, one worker process",
+    measure=_drain("noop", times=2),
+    jobs=lambda system: 2 * system.drain_jobs,
+    targets=("ahead of graphile-worker", "the rate of scenario 1"),
+)
+TWO_TWICE = TWO._replace(
+    name="2b",
+    title="drain twice as many no-op jobs, two worker processes",
+    measure=_drain("noop", processes=2, times=2),
+    jobs=lambda system: 2 * system.drain_jobs,
+    targets=("ahead of graphile-worker", "the rate of scenario 2"),
 )
