@@ -143,11 +143,18 @@ def test_completer_writes_begin_apart_unless_batch_is_full(engine, completer, mo
     waits = []
     monkeypatch.setattr(completer._has_awaited, "wait", waits.append)
     completer.tick()
-    assert [seconds <= module.WRITE_INTERVAL_SECONDS for seconds in waits] == [True] * rests
+    assert [seconds <= module.LONGEST_INTERVAL_SECONDS for seconds in waits] == [True] * rests
+
+
+@pytest.mark.parametrize(
+    ("took_seconds", "interval_seconds"), [(0.0, 0.005), (0.0001, 0.005), (0.001, 0.01), (0.0015, 0.015), (3.0, 0.02)]
+)
+def test_completer_slower_writes_are_further_apart_within_bounds(took_seconds, interval_seconds):
+    assert module.write_interval(took_seconds) == pytest.approx(interval_seconds)
 
 
 def test_completer_awaited_report_is_written_without_the_rest_between_writes(engine, committing, monkeypatch):
-    monkeypatch.setattr(module, "WRITE_INTERVAL_SECONDS", 60.0)
+    monkeypatch.setattr(module, "write_interval", lambda took_seconds: 60.0)
     link = Link("default", "completer")
     completer = Completer(link, is_awaited=lambda report: report.claimed.limit_key == "one:a")
     helpers.make_jobs(engine, 2)

@@ -43,6 +43,10 @@ BEHIND_SECONDS: Final = 1.0
 """If a report waits and nothing is written for this long, no more jobs are claimed."""
 WRITE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between the starts of two writes, unless a full batch or an awaited report is queued."""
+LONGEST_INTERVAL_SECONDS: Final = 0.02
+WRITE_FACTOR: Final = 10
+"""Up to `LONGEST_INTERVAL_SECONDS`, the interval is this multiple of the duration of the last write. Then the writes of
+small batches take a tenth of the time at most, and a slow disk or server makes the batches larger."""
 LOCKED_PAUSE_SECONDS: Final = 0.05
 
 
@@ -177,7 +181,8 @@ class Completer(Service):
         health_memory.finished = self.finished
         self.pending.extend(locked)
         if not is_whole:
-            self._has_awaited.wait(began + WRITE_INTERVAL_SECONDS - time.monotonic())
+            took_seconds = time.monotonic() - began
+            self._has_awaited.wait(write_interval(took_seconds) - took_seconds)
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
 
     def at_end(self) -> None:
@@ -232,6 +237,11 @@ class Completer(Service):
             self.pending.popleft()
             size += len(report.result or report.traceback)
         return True
+
+
+def write_interval(took_seconds: float) -> float:
+    """Return the time from the start of a write to that of the next one."""
+    return min(max(WRITE_INTERVAL_SECONDS, WRITE_FACTOR * took_seconds), LONGEST_INTERVAL_SECONDS)
 
 
 def _payload_size(reports: list[Report]) -> int:
