@@ -1,4 +1,4 @@
-"""pgbench as an application beside the queue: its tables, a run at a fixed rate, and the latency of its transactions."""
+"""pgbench as an application beside the queue: its tables, runs at a fixed rate, and their latencies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import NamedTuple
 from example_project.embedded.server import binaries
 from tests.tools.benchmarks.percentiles import percentile
 from tests.tools.benchmarks.place import Bench
-from tests.tools.benchmarks.scenarios.scenario import Figures
 
 SCALE = 20
 """2,000,000 accounts, 300 MB. 20 branches, so that few of the 8 clients meet at one."""
@@ -79,16 +78,15 @@ class Run(NamedTuple):
             raise RuntimeError(f"pgbench ended with {self.process.returncode}:\n{output}")
         return output
 
-    def latencies(self, since: float, until: float) -> Figures:
+    def latencies(self, since: float, until: float) -> dict[str, float]:
         """The latencies of the transactions that ended in this interval of Unix time."""
         self.output()
         found = [one.latency_ms for one in self._transactions() if since <= one.ended_at < until]
         return {"tps": len(found) / (until - since), **latency_figures(found)}
 
     def _transactions(self) -> list[Transaction]:
-        return [
-            transaction(line) for log in self.directory.glob(f"{self.prefix}.*") for line in log.read_text().splitlines()
-        ]
+        logs = self.directory.glob(f"{self.prefix}.*")
+        return [transaction(line) for log in logs for line in log.read_text().splitlines()]
 
 
 def transaction(line: str) -> Transaction:
@@ -97,7 +95,7 @@ def transaction(line: str) -> Transaction:
     return Transaction(int(fields[4]) + int(fields[5]) / 1e6, int(fields[2]) / 1000)
 
 
-def latency_figures(found: Sequence[float]) -> Figures:
+def latency_figures(found: Sequence[float]) -> dict[str, float]:
     """The mean and the percentiles, in ms."""
     if not found:
         raise RuntimeError("pgbench has logged no transaction")

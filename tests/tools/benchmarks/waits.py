@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.tools.benchmarks.place import Bench
-from tests.tools.benchmarks.scenarios.scenario import Figures
 from tests.tools.peers.brokers import connect
 
 SAMPLING_SECONDS = 0.02
@@ -31,7 +30,7 @@ class Waits:
         self.seen: Counter[str] = Counter()
 
     @property
-    def percent(self) -> Figures:
+    def percent(self) -> dict[str, float]:
         """The share of each wait event in all samples of all sessions. A session without a wait uses a processor.
 
         `idle` and `idle in transaction`: the session waits for its client.

@@ -82,6 +82,8 @@ class Trial:
             began, before = time.time(), self._see(it)
             time.sleep(counted)
             ended, after = time.time(), self._see(it)
+            if not it.lasts():
+                raise RuntimeError(f"{name} ended before the application: more jobs are needed")
             latencies = run.latencies(began, ended)
         took = after.at - before.at
         self.measured[name] = {

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -83,7 +84,7 @@ def _clients(bench: Bench, sessions: int, batch: int) -> Iterator[list[subproces
     """Start the client processes, and wait until all sessions are connected."""
     (bench.directory / record.GO).unlink(missing_ok=True)
     bounds = [sessions * place // PROCESSES for place in range(PROCESSES + 1)]
-    shares = [(low, high - low) for low, high in zip(bounds, bounds[1:], strict=False) if high > low]
+    shares = [(low, high - low) for low, high in pairwise(bounds) if high > low]
     ready = [bench.directory / f"{record.READY}-{first}" for first, _ in shares]
     for file in ready:
         file.unlink(missing_ok=True)
