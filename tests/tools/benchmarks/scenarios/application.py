@@ -77,6 +77,7 @@ class Trial:
         """Run the application beside this, and keep the figures by that name."""
         warming, counted = seconds(WARMING_SECONDS), seconds(COUNTED_SECONDS)
         with beside() as it:
+            os.sync()  # otherwise what was written before the part is flushed during it, and commits wait
             run = Pgbench(self._bench).start(f"log{len(self.measured)}", self._per_second, warming + counted + 1)
             time.sleep(warming)
             began, before = time.time(), self._see(it)
@@ -102,10 +103,11 @@ def measure(bench: Bench, system: System) -> Figures:
     """Measure the application alone, beside jobs, and beside each control."""
     application = Pgbench(bench)
     application.fill(jobs(SCALE, least=1))
+    bench.connection.execute("CHECKPOINT")
     most = application.most_per_second(seconds(COUNTED_SECONDS / 2))
     trial = Trial(bench, most / PART_OF_MOST)
-    alone = trial.run("alone", nothing)
     with _another_server(bench, system) as other:
+        alone = trial.run("alone", nothing)
         here, elsewhere = Jobs(bench, system), Jobs(other, system, is_elsewhere=True)
         for name, load in LOADS.items():
             beside = trial.run(name, partial(load, here))
