@@ -10,8 +10,13 @@ from tests.tools.peers.place import Worker
 
 def child(worker: Worker) -> int:
     """The one process that runs the jobs of a worker of ours, which its supervisor has started."""
-    [pid] = [process.pid for process in processes() if process.parent == worker.pid]
+    [pid] = children(worker)
     return pid
+
+
+def children(worker: Worker) -> list[int]:
+    """The processes that run the jobs of a worker of ours."""
+    return [process.pid for process in processes() if process.parent == worker.pid]
 
 
 def resident_mb(pid: int) -> float:

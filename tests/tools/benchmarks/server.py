@@ -17,7 +17,7 @@ from psycopg import sql
 from example_project.embedded.server import Cluster, binaries, reachable
 from tests.tools.peers.brokers import connect
 
-DURABLE = {"max_connections": "200", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+DURABLE = {"max_connections": "300", "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 TUNED = {"shared_buffers": "1GB", "max_wal_size": "8GB", "checkpoint_timeout": "15min"}
 """So that no checkpoint falls into one round and not into another. All else is PostgreSQL's default."""
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tests.tools.benchmarks.runner import Round
-from tests.tools.benchmarks.scenarios.scenario import Scenario
+from tests.tools.benchmarks.scenarios.scenario import GROUP_ENDS, Scenario
 
 US = "us"
 
@@ -31,6 +31,15 @@ def gathered(rounds: Iterable[Round]) -> dict[str, dict[str, list[float]]]:
 
 def table(scenario: Scenario, rounds: Sequence[Round], versions: Mapping[str, str]) -> str:
     """The scenario's own table, with its targets and what could not be measured."""
+    lines = _by_group(rounds, versions) if scenario.by_group else _by_system(scenario, rounds, versions)
+    text = [f"### {scenario.name}: {scenario.title}", "", *("| " + " | ".join(line) + " |" for line in lines)]
+    text += ["", *(f"- to be shown: {target}" for target in scenario.targets)]
+    text += [f"- {one.system} could not be measured: {one.failure}" for one in rounds if one.failure]
+    return "\n".join(text) + "\n"
+
+
+def _by_system(scenario: Scenario, rounds: Sequence[Round], versions: Mapping[str, str]) -> list[list[str]]:
+    """A line for each system, and how we compare."""
     found = gathered(rounds)
     others = [figure for figures in found.values() for figure in figures if figure != scenario.figure]
     heads = ["system", "version", scenario.figure, f"we are, against it ({better(scenario)})", *dict.fromkeys(others)]
@@ -40,10 +49,22 @@ def table(scenario: Scenario, rounds: Sequence[Round], versions: Mapping[str, st
         ratio = _ratio(ours, figures.get(scenario.figure), bigger_is_better=scenario.bigger_is_better)
         values = [spread(figures.get(figure)) for figure in (scenario.figure, *dict.fromkeys(others))]
         lines.append([system, versions.get(system, ""), values[0], "" if system == US else ratio, *values[1:]])
-    text = [f"### {scenario.name}: {scenario.title}", "", *("| " + " | ".join(line) + " |" for line in lines)]
-    text += ["", *(f"- to be shown: {target}" for target in scenario.targets)]
-    text += [f"- {one.system} could not be measured: {one.failure}" for one in rounds if one.failure]
-    return "\n".join(text) + "\n"
+    return lines
+
+
+def _by_group(rounds: Sequence[Round], versions: Mapping[str, str]) -> list[list[str]]:
+    """A line for each system and group, with the figures of the group."""
+    rows: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+    for system, figures in gathered(rounds).items():
+        for figure, values in figures.items():
+            group, _, name = figure.partition(GROUP_ENDS)
+            rows[system, group][name] = spread(values)
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    heads = ["system", "version", "", *names]
+    return [heads, ["---"] * len(heads)] + [
+        [system, versions.get(system, ""), group, *(row.get(name, "") for name in names)]
+        for (system, group), row in rows.items()
+    ]
 
 
 def better(scenario: Scenario) -> str:

@@ -268,6 +268,24 @@ MUTANTS: Final = (
     ),
     Broken(
         Mutant(
+            "behind a pooler statements are prepared",
+            "    return _open(**params, prepare_threshold=None)\n",
+            "    return _open(**params, prepare_threshold=1)\n",
+            path="django_pgqueue/db/engine_connection.py",
+        ),
+        "F50",
+    ),
+    Broken(
+        Mutant(
+            "an idle worker keeps its second connection",
+            "or idle_seconds < IDLE_SECONDS:\n",
+            "or idle_seconds < 1000 * IDLE_SECONDS:\n",
+            path=WORKER + "runtime/shared_connections.py",
+        ),
+        "F50",
+    ),
+    Broken(
+        Mutant(
             "a pause of a queue holds nothing back",
             "Lane(name, priority): max(due, resumes or due) for",
             "Lane(name, priority): due for",

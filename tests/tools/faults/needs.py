@@ -18,6 +18,14 @@ def faketime_library() -> Path | None:
     return found[0] if found else None
 
 
+PGBOUNCER_VARIABLE: Final = "PGQUEUE_PGBOUNCER"
+
+
+def pgbouncer() -> str:
+    """Return the program PgBouncer: that in PGQUEUE_PGBOUNCER, or the one in the PATH."""
+    return os.environ.get(PGBOUNCER_VARIABLE, "pgbouncer")
+
+
 def _root() -> str:
     return "" if os.geteuid() == 0 else "needs root"
 
@@ -79,7 +87,7 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "memory cgroup": _memory,
     "tmpfs": _tmpfs,
     "nft": program("nft"),
-    "pgbouncer": program("pgbouncer"),
+    "pgbouncer": lambda: program(pgbouncer())(),
     "namespaces": _namespaces,
     "tbf": _tbf,
 }

@@ -13,10 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 
 from example_project.embedded.server import service_account
+from tests.tools.faults.needs import pgbouncer
 from tests.tools.faults.ports import free_port
 from tests.tools.faults.run import Run
+
+
+def pgbouncer_version() -> tuple[int, ...]:
+    """Return the version of PgBouncer, such as (1, 21, 0)."""
+    done = subprocess.run([pgbouncer(), "--version"], capture_output=True, text=True, check=True)
+    return tuple(int(part) for part in done.stdout.split()[1].split("."))
 
 
 class Pooler:
@@ -44,7 +52,7 @@ class Pooler:
     def _start(self) -> subprocess.Popen[bytes]:
         account = service_account()  # it refuses root, as the server does
         process = subprocess.Popen(
-            [shutil.which("pgbouncer") or "pgbouncer", "-q", str(self.home / "ini")],
+            [shutil.which(pgbouncer()) or pgbouncer(), "-q", str(self.home / "ini")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -65,8 +73,12 @@ class Pooler:
             return False
         return True
 
-    def tell(self, command: str) -> None:
-        """Give a command at its console."""
+    def show(self, what: str, database: str) -> list[dict[str, Any]]:
+        """Return the rows of a command such as `SHOW CLIENTS` that belong to a database."""
+        return [row for row in self.tell(f"SHOW {what}") if row["database"] == database]
+
+    def tell(self, command: str) -> list[dict[str, Any]]:
+        """Give a command at its console; return the rows of its answer."""
         with psycopg.connect(
             host="127.0.0.1",
             port=self.port,
@@ -76,7 +88,9 @@ class Pooler:
             connect_timeout=5,
             cursor_factory=psycopg.ClientCursor,
         ) as console:
-            console.execute(command)
+            cursor = console.cursor(row_factory=dict_row)
+            cursor.execute(command)
+            return cursor.fetchall() if cursor.description else []
 
     def settings(self, database: dict[str, Any]) -> dict[str, Any]:
         """The settings of a database that is reached through it."""

@@ -1,7 +1,10 @@
 """All scenarios, by name, in the order that they are run in."""
 
 from tests.tools.benchmarks.scenarios import (
+    application,
+    backlog,
     chunks,
+    claim_waits,
     drain,
     enqueueing,
     fairness,
@@ -17,6 +20,7 @@ from tests.tools.benchmarks.scenarios import (
     payload,
     saturated,
     scaling,
+    sessions,
     snapshot,
     steady,
     two_servers,
@@ -42,6 +46,7 @@ SCENARIOS: dict[str, Scenario] = {
         snapshot.HELD,
         history.HISTORY,
         scaling.SCALING,
+        claim_waits.CLAIM_WAITS,
         idle.IDLE,
         idle.GROWTH,
         notify.NOTIFY,
@@ -57,5 +62,9 @@ SCENARIOS: dict[str, Scenario] = {
         locks.RATES,
         chunks.CHUNKS,
         two_servers.TWO_SERVERS,
+        backlog.ONE,
+        backlog.TWO,
+        sessions.CLAIMING_SESSIONS,
+        application.APPLICATION,
     )
 }

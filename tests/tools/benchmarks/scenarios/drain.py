@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tests.tools.benchmarks.place import Bench, cpu_seconds, wait_for
@@ -22,13 +22,18 @@ class Drained(NamedTuple):
 
     jobs: int
     seconds: float
-    last_tenth: float
-    """The rate over the last tenth of the runs, as a share of that over the first."""
+    tenths: Sequence[float]
+    """The jobs per second over each tenth of the runs."""
     worker_cpu_seconds: float
     """From the first run on: what it takes to start is not in it."""
     server_cpu_seconds: float
     counted: Counters
     seen: Figures
+
+    @property
+    def last_tenth(self) -> float:
+        """The rate over the last tenth of the runs, as a share of that over the first."""
+        return self.tenths[-1] / self.tenths[0]
 
     @property
     def jobs_per_second(self) -> float:
@@ -55,6 +60,7 @@ def drained(
     *,
     enqueue: bool = True,
     look: Callable[[Worker], Figures] = lambda worker: {},
+    pause: float = LOOK_SECONDS,
 ) -> Drained:
     """Enqueue these jobs, unless they are there, start a worker, wait until all are done, and look at it."""
     if enqueue:
@@ -65,7 +71,7 @@ def drained(
     runs = Runs(bench, numbers)
     began = wait_for(lambda: runs.done() > 0, STARTING_SECONDS, "no job has begun", pause=0.001)
     worker_before = cpu_seconds([worker])
-    wait_for(lambda: runs.done() == len(numbers), DRAINING_SECONDS, "jobs that have not run", pause=LOOK_SECONDS)
+    wait_for(lambda: runs.done() == len(numbers), DRAINING_SECONDS, "jobs that have not run", pause=pause)
     ended = wait_for(lambda: not system.unfinished(bench), DRAINING_SECONDS, "jobs that are not finished")
     worker_cpu, server_after = cpu_seconds([worker]) - worker_before, bench.server.cpu_seconds()
     seen = look(worker)
@@ -75,7 +81,7 @@ def drained(
     return Drained(
         jobs=len(numbers),
         seconds=ended - began,
-        last_tenth=runs.last_tenth(),
+        tenths=runs.tenths(),
         worker_cpu_seconds=worker_cpu,
         server_cpu_seconds=server_after - server_before,
         counted=after.since(before),
@@ -95,14 +101,16 @@ class Runs:
         self._seen.append((time.monotonic(), done))
         return done
 
-    def last_tenth(self) -> float:
-        tenth = len(self._numbers) / 10
-        first = self._instant(tenth) - self._instant(1)
-        last = self._instant(len(self._numbers)) - self._instant(9 * tenth)
-        return first / last if last else 1.0
+    def tenths(self) -> list[float]:
+        """The jobs per second of each tenth. A tenth that fits between two looks has the rate of what they saw."""
+        return [self._rate(len(self._numbers) * tenth / 10, len(self._numbers) / 10) for tenth in range(10)]
 
-    def _instant(self, jobs: float) -> float:
-        return next(instant for instant, done in self._seen if done >= jobs)
+    def _rate(self, first: float, jobs: float) -> float:
+        began = next(place for place, (_, done) in enumerate(self._seen) if done >= max(1.0, first))
+        ended = next(place for place, (_, done) in enumerate(self._seen) if done >= first + jobs)
+        began = min(began, ended - 1)
+        (before, done_before), (after, done_after) = self._seen[began], self._seen[ended]
+        return (done_after - done_before) / (after - before)
 
 
 def _drain(task: str, processes: int = 1, times: int = 1) -> Callable[[Bench, System], Figures]:

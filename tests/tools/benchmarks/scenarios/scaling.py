@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 from tests.tools.benchmarks.place import Bench, wait_for
 from tests.tools.benchmarks.scale import seconds
 from tests.tools.benchmarks.scenarios.scenario import Scenario
@@ -33,14 +36,25 @@ def measure(bench: Bench, system: System) -> dict[str, float]:
     return measured
 
 
-def nap(bench: Bench, system: System, slots: int, first: int, jobs: int) -> float:
-    """Jobs per second, from the beginning of the first until the books have finished the last."""
+def nap(
+    bench: Bench,
+    system: System,
+    slots: int,
+    first: int,
+    jobs: int,
+    during: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> float:
+    """Jobs per second, from the beginning of the first until the books have finished the last.
+
+    The context `during` is open from the end of the first job to that of the last one.
+    """
     bench.produce("bulk", "nap", first, jobs)
     worker = bench.start(system.worker(Load("nap", concurrency=slots)))
     last = first + jobs
     noted = wait_for(lambda: any(bench.runs[first:last]), 60, "no job has run", pause=0.001)
     limit = 60 + 5 * jobs / A_SECOND
-    wait_for(lambda: not bench.runs[first:last].count(0), limit, "jobs that have not run", pause=0.005)
+    with during():
+        wait_for(lambda: not bench.runs[first:last].count(0), limit, "jobs that have not run", pause=0.005)
     ended = wait_for(lambda: not system.unfinished(bench), limit, "jobs that are not finished")
     bench.stop([worker])
     return jobs / (ended - noted + NAP_SECONDS)  # a nap is noted at its end

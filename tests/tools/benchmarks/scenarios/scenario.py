@@ -9,6 +9,12 @@ from tests.tools.benchmarks.place import Bench
 from tests.tools.benchmarks.systems.system import System
 
 Figures = Mapping[str, float]
+GROUP_ENDS = ": "
+
+
+def grouped(groups: Mapping[str, Figures]) -> Figures:
+    """The figures of several parts of one measurement, each with the name of its part before its own."""
+    return {f"{group}{GROUP_ENDS}{name}": value for group, its in groups.items() for name, value in its.items()}
 
 
 class Scenario(NamedTuple):
@@ -27,5 +33,7 @@ class Scenario(NamedTuple):
     bigger_is_better: bool = True
     targets: Sequence[str] = ()
     """What is to be shown, in words."""
+    by_group: bool = False
+    """Whether the names of figures begin with that of a group, and the table has a row for each: see `grouped()`."""
     rounds: int | None = None
     """How many rounds, whatever is asked for: where one takes very long."""
