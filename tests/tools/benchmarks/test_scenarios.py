@@ -11,7 +11,7 @@ import pytest
 from tests.tools.benchmarks import pgbench, tables
 from tests.tools.benchmarks.runner import Round, Runner
 from tests.tools.benchmarks.scale import scale, scaled
-from tests.tools.benchmarks.scenarios import SCENARIOS, application, backlog, claim_waits, sessions
+from tests.tools.benchmarks.scenarios import SCENARIOS, application, backlog, claim_waits, rates, sessions
 from tests.tools.benchmarks.scenarios.drain import Runs
 from tests.tools.benchmarks.scenarios.scenario import grouped
 from tests.tools.benchmarks.server import server
@@ -124,3 +124,11 @@ def test_scenario_of_an_application_has_each_control(measured):
         assert its["tps"] > 0
         is_beside_jobs = name.removesuffix(", on another server") in application.LOADS
         assert name == "without a limit" or (its["jobs_per_second"] > 0) == is_beside_jobs, (name, its)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_scenario_of_rates_measures_each_rate(measured):
+    figures = measured("25")
+    assert list(figures) == [f"{rate:,} jobs/s" for rate in rates.WAYS]
+    assert all(its["commits"] > 0 and its["wal_bytes"] > 500 for its in figures.values())

@@ -18,6 +18,7 @@ from tests.tools.benchmarks.scenarios import (
     notify,
     orm,
     payload,
+    rates,
     saturated,
     scaling,
     sessions,
@@ -66,5 +67,6 @@ SCENARIOS: dict[str, Scenario] = {
         backlog.TWO,
         sessions.CLAIMING_SESSIONS,
         application.APPLICATION,
+        rates.RATES,
     )
 }
