@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from django_pgqueue import lifecycle
 from tests.deploys import trees
@@ -150,6 +150,11 @@ class Fleet:
             database=settings,
         )
 
+    def assert_producing(self) -> None:
+        """Fail if the application has ended, with what it printed."""
+        application = self.run.processes[-1]
+        assert application.poll() is None, application.communicate()[0]
+
     def stop_producing(self) -> None:
         """Kill the application, which may lose the answer of its last enqueue."""
         for process in self.run.processes:
@@ -164,15 +169,17 @@ class Fleet:
         jobs: list[int] = []
         found: dict[Host, list[int]] = {}
         while len(jobs) < HOLDERS:
-            jobs += self.run.enqueue("plain", until=str(gate), priority=-1)
-            self.run.wait_until(lambda: self._is_running(jobs[-1]), what="a job to begin")
+            [job] = self.run.enqueue("plain", until=str(gate), priority=-1)
+            self._wait_until_running(job)
+            jobs.append(job)
             found = {host: self._on(host, jobs) for host in hosts}
             if all(len(there) >= each for there in found.values()):
                 return gate, found
         raise AssertionError(f"of {len(jobs)} jobs, too few run on a host: {found}")
 
-    def _is_running(self, job: int) -> Any:
-        return self.run.scalar("SELECT count(*) FROM fault_effect WHERE job_id = %s", [job])
+    def _wait_until_running(self, job: int) -> None:
+        effects = "SELECT count(*) FROM fault_effect WHERE job_id = %s"
+        self.run.wait_until(lambda: self.run.scalar(effects, [job]), what="a job to begin")
 
     def _on(self, host: Host, jobs: Sequence[int]) -> list[int]:
         return [job for [job] in self.run.sql(ON_HOST, [host.running.process.pid, [*jobs]])]
@@ -223,6 +230,7 @@ class Fleet:
 
     def calm(self) -> float:
         """Let the fleet work undisturbed for a while; return the jobs per second."""
+        self.assert_producing()
         began = time.time()
         time.sleep(CALM_SECONDS)
         return self.rate(began, time.time())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.deploys import trees
 from tests.process.harness import environment
-from tests.tools.faults.fleet import PROCESSES, Fleet, Host
+from tests.tools.faults.fleet import Fleet, Host
 from tests.tools.faults.run import SETTINGS_MODULE
 
 DETECT_SECONDS: Final = 2.0
@@ -138,6 +137,11 @@ def restart(fleet: Fleet, host: Host, tree: Path | None, *, wait: bool = True) -
     return took
 
 
+def wait_for_words(host: Host, words: str) -> None:
+    """Wait until the log of a host's worker contains these words."""
+    host.running.wait_until(lambda: words in host.running.said, 30)
+
+
 def migrate(fleet: Fleet, tree: Path) -> float:
     """Run `migrate` of a release; return how long it took."""
     began = time.monotonic()
@@ -165,8 +169,7 @@ def deploy(fleet: Fleet, tree: Path, *, early: Iterable[Host], late: Iterable[Ho
     for host in early:
         restart(fleet, host, tree, wait=False)
     for host in early:
-        worker = host.running
-        worker.wait_until(lambda worker=worker: "manage.py migrate" in worker.said, 30)
+        wait_for_words(host, "manage.py migrate")
     took = migrate(fleet, tree)
     migrated = time.time()
     first = max((fleet.wait_until_works(host, migrated) for host in early), default=None)

@@ -128,5 +128,5 @@ def _range(values: list[float | None]) -> str:
     known = sorted(value for value in values if value is not None)
     if not known:
         return ""
-    low, high = (f"{value:.1f}" if isinstance(value, float) else str(value) for value in (known[0], known[-1]))
+    low, high = (f"{round(value, 1):g}" for value in (known[0], known[-1]))
     return low if low == high else f"{low} to {high}"
