@@ -96,14 +96,13 @@ def lose_primary(fleet: Fleet, *, isolate: bool) -> Recovery:
     fleet.pair.promote()
     promoted = time.time()
     first = fleet.first_done(promoted, PATIENCE_SECONDS)
-    pids = [host.running.process.pid for host in fleet.hosts]
     last = max(fleet.wait_until_works(host, promoted, PATIENCE_SECONDS) for host in fleet.hosts)
     during = fleet.rate(lost, time.time())
     if isolate:
         primary.cluster.stop("immediate")
         primary.machine.heal()
     after = fleet.calm()
-    assert all(host.running.process.poll() is None for host in fleet.hosts), pids
+    assert all(host.running.process.poll() is None for host in fleet.hosts), "a supervisor has exited"
     return Recovery(f"primary {'isolated' if isolate else 'killed'}", 0, first, last, None, before, during, after)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests import helpers
 from tests.tools.faults import journal, needs
 from tests.tools.faults.fleet import Starts
 from tests.tools.faults.host_faults import Recovery
@@ -89,8 +92,43 @@ def test_machines_cut_off_hear_nothing_until_healed():
             second.kill()
         assert answers == ["connected\n", "timed out\n", "timed out\n", "connected\n"]
         names = [router.name, first.name, second.name]
-    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
-    assert not [name for name in names if name in left]
+    assert not {*names} & {*namespaces()}
+
+
+@pytest.mark.process
+@pytest.mark.skipif(bool(needs.missing(NEEDS)), reason="needs root and namespaces that route")
+def test_interrupted_run_leaves_no_process_and_no_namespace(tmp_path):
+    """SIGTERM and Ctrl-C do the same; a background process of a shell would ignore Ctrl-C."""
+    command = [sys.executable, "-m", "tests.tools.faults", "--only", "F135", "--keep", tmp_path / "kept"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        stem = f"pgq{run.pid}-"
+        helpers.wait_until(lambda: [name for name in namespaces() if name.startswith(stem) and "host5" in name], 60)
+        helpers.wait_until(lambda: [*(tmp_path / "kept" / "F135").glob("worker-4.log")], 30)
+        pids = [pid for name in namespaces() if name.startswith(stem) for pid in pids_in(name)]
+        run.send_signal(signal.SIGTERM)
+        assert "KeyboardInterrupt" in run.communicate(timeout=60)[1]
+    assert len(pids) > 5
+    assert [name for name in namespaces() if name.startswith(stem)] == []
+    assert [pid for pid in pids if is_postgres_or_worker(pid)] == []
+
+
+def namespaces() -> list[str]:
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return [line.split()[0] for line in done.stdout.splitlines()]
+
+
+def pids_in(name: str) -> list[int]:
+    done = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in done.stdout.split()]
+
+
+def is_postgres_or_worker(pid: int) -> bool:
+    """Whether the process still exists; another one may have got its number."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"postgres" in command or b"runworker" in command
 
 
 PONG = """
