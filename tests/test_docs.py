@@ -38,6 +38,7 @@ from tests.tools.benchmarks import cli
 
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
+    "--soak-hosts",
     *("--deep", "--stateful-examples", "--python", "--heartbeat-timeout"),
 }
 """Options of `bin/faults`, of the model, of the tests and of the comparison with other queues."""

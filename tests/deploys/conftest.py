@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,12 +64,8 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def code_of(tree: Path) -> dict[str, str]:
-    """Return the environment variables with which a process imports the code of a tree, whatever its directory."""
-    return {
-        "PYTHONPATH": f"{tree}{os.pathsep}{trees.TOP}",
-        "PYTHONSAFEPATH": "1",
-        "DJANGO_SETTINGS_MODULE": "tests.deploys.settings",
-    }
+    """Return the environment variables of a process of the release in a tree."""
+    return {**trees.path_to(tree), "DJANGO_SETTINGS_MODULE": "tests.deploys.settings"}
 
 
 def run(tree: Path, settings: dict[str, Any], *arguments: str) -> str:

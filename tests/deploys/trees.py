@@ -45,6 +45,11 @@ def migrations(after: str) -> dict[str, str]:
     return made
 
 
+def path_to(tree: Path) -> dict[str, str]:
+    """Return the environment variables with which a process imports the code of a tree, whatever its directory."""
+    return {"PYTHONPATH": f"{tree}{os.pathsep}{TOP}", "PYTHONSAFEPATH": "1"}
+
+
 def build_previous(home: Path) -> Path:
     """Make the tree of the previous release below `home`."""
     source = Path(os.environ.get(PREVIOUS_TREE, TOP))

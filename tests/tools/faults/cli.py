@@ -11,19 +11,24 @@ import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from tests.tools.faults import needs, report
 from tests.tools.faults.catalogue import Fault, load
 from tests.tools.faults.report import Row
 from tests.tools.faults.run import Run, Skip
+from tests.tools.faults.scenarios.hosts import NEEDS as HOSTS_NEEDS
 from tests.tools.faults.soak import lines as soak_lines
 from tests.tools.faults.soak import soak
+from tests.tools.faults.soak_hosts import lines as soak_hosts_lines
+from tests.tools.faults.soak_hosts import soak_hosts
 from tests.tools.faults.suite import Suite, suite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; return 1 if anything failed."""
     options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that `timeout` leaves nothing behind, like Ctrl-C
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # a shell's background job inherits it ignored, and so would workers
     faults = _chosen(load(), options)
     if options.list:
@@ -33,11 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}")
     with suite(seed, options.keep, fresh_start=not options.quick) as shared:
-        rows = [] if options.soak else run_all(shared, faults, options.jobs)
-        figures = soak(shared, options.soak, say) if options.soak else None
+        rows, figures, told = _run(shared, faults, options)
         with shared.server.connect() as session:
             server = session.execute("SHOW server_version").fetchall()[0][0]
-    for line in soak_lines(figures) if figures else []:
+    for line in told:
         say(line)
     say(report.summary(rows, seed))
     if options.markdown:
@@ -46,6 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.write(options.json, rows, seed=seed, server=server, soak=figures)
     failed = any(row.status == "FAILED" for row in rows) or (figures and (figures["violations"] or figures["stuck"]))
     return 1 if failed else 0
+
+
+def _run(
+    shared: Suite, faults: list[Fault], options: argparse.Namespace
+) -> tuple[list[Row], dict[str, Any] | None, list[str]]:
+    """Run scenarios or a soak; return the rows, or the figures of the soak and their lines."""
+    if options.soak:
+        figures = soak(shared, options.soak, say)
+        return [], figures, soak_lines(figures)
+    if options.soak_hosts:
+        if reason := needs.missing(HOSTS_NEEDS):
+            return [], None, [f"skipped: the soak of several hosts: {reason}"]
+        figures = soak_hosts(shared, options.soak_hosts, say)
+        return [], figures, soak_hosts_lines(figures)
+    return run_all(shared, faults, options.jobs), None, []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the results there as a table")
     parser.add_argument("--seed", type=int, help="repeat what was random")
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: random faults under load, for so long")
+    parser.add_argument(
+        "--soak-hosts", type=float, metavar="MINUTES", help="instead: random faults of five hosts, for so long"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep histories and logs there")
     return parser
 
@@ -98,6 +120,10 @@ def run_one(shared: Suite, fault: Fault) -> Row:
         status, measured = "skipped", str(reason)
     except Exception:  # noqa: BLE001 -- whatever it is, it is the row's result
         status, measured, detail = "FAILED", "see below", traceback.format_exc()
+    except BaseException:
+        if run:
+            run.abandon()
+        raise
     try:
         _, violations = run.close() if run else (None, [])
     except Exception:  # noqa: BLE001 -- as above

@@ -379,6 +379,25 @@ MUTANTS: Final = (
         ),
         "F130",
     ),
+    Broken(Mutant("a host that was cut off finishes lost jobs", FENCE, UNFENCED, "SUCCEED"), "F131"),
+    Broken(
+        Mutant(
+            "hosts send no heartbeats",
+            "        self._survive(lambda: self.heartbeats.send(self.children.values()))\n",
+            "",
+            path=WORKER + "supervision/supervisor.py",
+        ),
+        "F132",
+    ),
+    Broken(
+        Mutant(
+            "the jobs of a lost host are not rescued",
+            "            rescued = lifecycle.rescue(\n",
+            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
+            path=WORKER + "maintenance/maintenance.py",
+        ),
+        "F135",
+    ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
 

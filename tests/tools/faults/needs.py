@@ -66,6 +66,19 @@ def _namespaces() -> str:
         return "" if name else "no network namespaces here"
 
 
+def _routed_namespaces() -> str:
+    if reason := _namespaces():
+        return reason
+    with _namespace() as name:
+        for words in (
+            ["ip", "-n", name, "rule", "add", "from", "192.0.2.1", "blackhole"],
+            ["ip", "netns", "exec", name, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"],
+        ):
+            if subprocess.run(words, capture_output=True, check=False).returncode:
+                return f"namespaces cannot route here: `{' '.join(words[4:])}` fails"
+    return ""
+
+
 def _tbf() -> str:
     if reason := _namespaces() or program("tc")():
         return reason
@@ -89,6 +102,7 @@ NEEDS: Final[dict[str, Callable[[], str]]] = {
     "nft": program("nft"),
     "pgbouncer": lambda: program(pgbouncer())(),
     "namespaces": _namespaces,
+    "routed namespaces": _routed_namespaces,
     "tbf": _tbf,
 }
 

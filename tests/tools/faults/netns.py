@@ -107,7 +107,7 @@ def listening_on(net: Net, **settings: str) -> Iterator[Server]:
         given = {**SETTINGS, "max_connections": "100", "listen_addresses": net.here, **settings}
         server = Server(Path(home), port=PORT, settings=given)
         try:
-            _admit(server, f"{net.here}/24")
+            admit(server, f"{net.here}/24")
             yield server
         finally:
             server.cluster.stop("immediate")
@@ -124,9 +124,10 @@ def across(run: Run, **settings: str) -> Net:
     return net
 
 
-def _admit(server: Server, network: str) -> None:
+def admit(server: Server, network: str) -> None:
+    """Let clients and standbys of a network in."""
     hba: Any = server.cluster.data / "pg_hba.conf"
     with hba.open("a") as file:
-        file.write(f"host all all {network} trust\n")
+        file.write(f"host all,replication all {network} trust\n")
     with server.connect() as session:
         session.execute("SELECT pg_reload_conf()")

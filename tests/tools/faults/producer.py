@@ -85,7 +85,7 @@ def main() -> int:
 def arguments_of(name: str, chance: random.Random) -> dict[str, Any]:
     """Return what a job is to be called with, besides its tag."""
     arguments: dict[str, Any] = {}
-    if name not in ("failing", "atomic_failing") and chance.random() < 0.05:
+    if name not in ("failing", "atomic_failing", "throttled") and chance.random() < 0.05:
         arguments["seconds"] = chance.choice([0.05, 0.3, 3.0])
     if name == "failing":
         arguments["before"] = chance.choice([2, 3, 99])

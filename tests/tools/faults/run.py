@@ -99,15 +99,24 @@ class Run:
             worker.wait_until_ready()
         return worker
 
-    def producer(self, *arguments: str, failpoint: str = "", module: str = "producer") -> subprocess.Popen[str]:
+    def producer(
+        self,
+        *arguments: str,
+        failpoint: str = "",
+        module: str = "producer",
+        prefix: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        database: Mapping[str, Any] | None = None,
+    ) -> subprocess.Popen[str]:
         """Start a process that enqueues through the public API: `producer` or `bulk_producer`."""
+        where = dict(database or self.settings)
         process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.tools.faults.{module}", *arguments],
+            [*prefix, sys.executable, "-m", f"tests.tools.faults.{module}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment(self.settings, **TIMES) | self.variables(failpoint),
+            env=environment(where, **TIMES) | self.variables(failpoint) | dict(variables or {}),
             start_new_session=True,
         )
         self.processes.append(process)
@@ -307,6 +316,11 @@ class Run:
             self.connection.close()
         self.suite.drop_database(self._first_database)
         return history, checker.check(history, self.rules)
+
+    def abandon(self) -> None:
+        """End everything and put all back, without a look at the history: for a run that is interrupted."""
+        with self._undo:
+            self.end_all()
 
     def end_all(self) -> None:
         """Kill every process of this run that is there still."""

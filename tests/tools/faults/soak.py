@@ -99,7 +99,7 @@ def soak(shared: Suite, minutes: float, say: Callable[[str], None]) -> dict[str,
     try:
         return _soaked(run, minutes, say)
     except BaseException:
-        run.end_all()  # else they outlive this process, and their server
+        run.abandon()  # else its processes outlive this one, and their server
         raise
 
 

@@ -33,6 +33,9 @@ class Standby(Server):
 class Pair:
     """Two servers with one history, until it forks."""
 
+    old: Server
+    new: Server
+
     def __init__(self, run: Run, home: Path) -> None:
         self.run = run
         self.old = Server(home, port=free_port(), settings=REPLICATION)

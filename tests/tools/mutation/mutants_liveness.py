@@ -19,11 +19,27 @@ HEALTH = "django_pgqueue/worker/runtime/health_report.py"
 COUNTS = "django_pgqueue/worker/runtime/counts.py"
 SYSTEMD = "django_pgqueue/worker/supervision/systemd.py"
 
+BACKOFF = "django_pgqueue/worker/supervision/restart_backoff.py"
+
 IN_PARTS = ("tests/worker/test_callbacks.py", "tests/worker/test_liveness.py")
 IN_WORKERS = ("tests/process/test_hostile_code.py",)
 STARVED = ("tests/process/test_starved_completer.py",)
 
 LIVENESS = [
+    Mutant(
+        "each process that dies at a failover delays the next",
+        "elif process.born_at < self._stepped_at:",
+        "elif False:",
+        path=BACKOFF,
+        tests=("tests/worker/test_restart_backoff.py",),
+    ),
+    Mutant(
+        "replacements that die are replaced at once",
+        "elif process.born_at < self._stepped_at:",
+        "elif self._restarts:",
+        path=BACKOFF,
+        tests=("tests/worker/test_restart_backoff.py",),
+    ),
     *(
         mutant._replace(tests=IN_PARTS)
         for mutant in (
