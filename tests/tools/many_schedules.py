@@ -2,13 +2,16 @@
 
 The program starts a private server with this many schedules of one interval, and one worker, whose first rounds are
 not counted. It prints a row: ticks fired in each second, how late they were, and the processor time of the worker and
-of the server. Without `--run-jobs`, the worker does not serve the queue of the jobs, so only the schedules cost time.
+of the server. The last column is how long a lost execution waited for its rescue, because maintenance and schedules
+share a connection. Without `--run-jobs`, the worker does not serve the queue of the jobs, so only the schedules cost
+time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,8 +24,8 @@ from tests.process.harness import descendants
 from tests.process.server import Server
 from tests.tools.many_workers import SERVER, TICKS, own_ticks, scalar, server_cpu_seconds
 
-FIRST_SECONDS: Final = 6.0
-"""Time until the worker has started and fired the ticks that were due then."""
+FIRST_SECONDS: Final = 36.0
+"""Time until the worker has started, fired the ticks that were due then, and rescues. It waits for two heartbeats."""
 SCHEDULES: Final = """
 INSERT INTO pgqueue_schedule (name, task_name, arguments, expression, queue_name, next_run_at)
 SELECT 'schedule-' || n, 'tests.app.tasks.noop', '{"args": [], "kwargs": {}}', %s, 'scheduled',
@@ -33,6 +36,17 @@ FIRED: Final = """
 SELECT count(*), percentile_cont(ARRAY[0.5, 0.99, 1]) WITHIN GROUP (ORDER BY extract(epoch FROM fired_at - tick_at))
 FROM pgqueue_schedulerun
 WHERE fired_at >= to_timestamp(%s) AND fired_at < to_timestamp(%s)
+"""
+LOST: Final = """
+WITH job AS (
+    INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt)
+    VALUES ('tests.app.tasks.noop', 'lost', '{"args": [], "kwargs": {}}', 'running', 1) RETURNING id
+)
+INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at)
+SELECT id, 1, 1000000, statement_timestamp() - interval '1 h', statement_timestamp() FROM job RETURNING id
+"""
+RESCUED: Final = """
+SELECT extract(epoch FROM finished_at - lease_expires_at)::float8 FROM pgqueue_execution WHERE id = %s
 """
 SLOWEST: Final = """
 SELECT calls, round(total_exec_time) AS ms, round((total_exec_time / calls)::numeric, 3) AS mean, left(query, 60)
@@ -50,8 +64,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="number of workers")
     parser.add_argument("--statements", action="store_true", help="print the statements that took most time")
     options = parser.parse_args()
-    print("| schedules | fired/s | late p50 ms | p99 ms | most ms | worker CPU % | server CPU % |")  # noqa: T201 -- a program
-    print("|---|---|---|---|---|---|---|")  # noqa: T201 -- a program
+    print("| schedules | fired/s | late p50 ms | p99 ms | most ms | worker CPU % | server CPU % | rescue s |")  # noqa: T201 -- a program
+    print("|---|---|---|---|---|---|---|---|")  # noqa: T201 -- a program
     for number in options.schedules.split(","):
         print(measure(int(number), options), flush=True)  # noqa: T201 -- a program
 
@@ -97,6 +111,7 @@ def observed(
     connection.execute("SELECT pg_stat_statements_reset()")
     worker_cpu, server_cpu = cpu_seconds(workers), server_cpu_seconds(server)
     began = scalar(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
+    lost = scalar(connection, LOST)
     time.sleep(options.seconds)
     ended = scalar(connection, "SELECT extract(epoch FROM clock_timestamp())::float8")
     took = ended - began
@@ -106,7 +121,8 @@ def observed(
             print(*row, file=sys.stderr)  # noqa: T201 -- a program
     [(fired, late)] = connection.execute(FIRED, (began, ended)).fetchall()
     p50, p99, most = (f"{1000 * value:,.0f}" for value in late or (0, 0, 0))
-    cpu = f"{100 * worker_cpu / took:.0f} | {100 * server_cpu / took:.0f}"
+    [(rescued,)] = connection.execute(RESCUED, (lost,)).fetchall()
+    cpu = f"{100 * worker_cpu / took:.0f} | {100 * server_cpu / took:.0f} | {rescued or math.nan:.1f}"
     return f"| {schedules:,} | {fired / took:,.0f} | {p50} | {p99} | {most} | {cpu} |"
 
 

@@ -70,13 +70,15 @@ class Scheduler:
         """Store definitions and fire due ticks. Return the seconds until the next tick, None without any schedule."""
         definitions = declarations.definitions(connection.alias)
         seen_at, found = lifecycle.read_schedules(connection)
+        read_at = time.monotonic()
         self._track_confirmations(found)
         if self._store_definitions(connection, definitions, seen_at, found):
             seen_at, found = lifecycle.read_schedules(connection)
+            read_at = time.monotonic()
         self._clean_up(connection, found)
         ready = [schedule for schedule in found if schedule.enabled and is_confirmed(schedule)]
         wait_seconds = fire_all(connection, ready, self.application, partial(self._contain_errors_of, connection))
-        return wait_seconds if found else None
+        return wait_seconds - (time.monotonic() - read_at) if found else None
 
     # ---------------------------------------------------------------- definitions in the code
 

@@ -18,7 +18,7 @@ ROUNDS: Final = 3
 JOBS: Final = 10_000
 """Jobs of a drain and of a bulk enqueue."""
 SINGLES: Final = 500
-MOVED: Final = 3_000
+MOVED: Final = 2_000
 """Jobs of a prune and of an archive. The small history has enough old jobs for all rounds."""
 WAIT_SECONDS: Final = 120.0
 NAMES: Final = (SMALL, LONG)
