@@ -21,6 +21,8 @@ MEASURED: Final = {
     "max_wal_size": "8GB",
     "checkpoint_timeout": "15min",
     "track_io_timing": "on",
+    "log_min_duration_statement": "250ms",
+    "log_autovacuum_min_duration": "0",
 }
 """The server of the measurements: durable, with more memory than the default, and few checkpoints."""
 FILLING: Final = MEASURED | {

@@ -24,7 +24,7 @@ HEAD: Final = (
 )
 STATE: Final = """
 SELECT (SELECT count(*) FROM pgqueue_execution WHERE id > %(last)s AND finished_at IS NOT NULL),
-       (SELECT count(*) FROM pgqueue_job WHERE state = 'ready' AND queue_name = 'default'),
+       (SELECT count(*) FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NULL AND queue_name = 'default'),
        pg_relation_size('pgqueue_job'), pg_relation_size('pgqueue_execution'), pg_relation_size('pgqueue_job_ready'),
        pg_relation_size('pgqueue_job_pkey'), pg_relation_size('pgqueue_job_finished'),
        pg_relation_size('pgqueue_job_task'), pg_relation_size('pgqueue_execution_job'),
