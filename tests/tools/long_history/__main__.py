@@ -17,19 +17,19 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from example_project.embedded.server import Cluster
 
 os.environ |= {"DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": "postgres:///postgres"}
-SMALL_JOBS: Final = 20_000
 
 
 def main() -> int:
     """Fill, measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50_000_000, help="finished jobs in the long history")
+    parser.add_argument("--small-jobs", type=int, default=20_000, help="finished jobs in the small one")
     parser.add_argument("--directory", type=Path, help="keep the server here, and continue with it; a short path")
     parser.add_argument("--fill-seconds", type=float, default=float("inf"), help="stop filling after this time")
     parser.add_argument("--measure", default="sizes,rates,moves,stats,console", help="what to measure, by commas")
@@ -56,7 +56,7 @@ def prepare_and_measure(home: Path, options: argparse.Namespace) -> int:
     until = time.monotonic() + options.fill_seconds
     if not (home / "filled").exists():
         with place.running(home, place.FILLING) as cluster:
-            if not make_databases(cluster, options.jobs, until):
+            if not make_databases(cluster, {place.SMALL: options.small_jobs, place.LONG: options.jobs}, until):
                 return 1
         (home / "filled").touch()
     with place.running(home, place.MEASURED) as cluster:
@@ -69,13 +69,13 @@ def prepare_and_measure(home: Path, options: argparse.Namespace) -> int:
     return 0
 
 
-def make_databases(cluster: Cluster, jobs: int, until: float) -> bool:
+def make_databases(cluster: Cluster, jobs: dict[str, int], until: float) -> bool:
     """Create the two databases and fill them. Return whether they are complete."""
     from django.core.management import call_command
 
     from tests.tools.long_history import fill, place
 
-    for name, number in ((place.SMALL, SMALL_JOBS), (place.LONG, jobs)):
+    for name, number in jobs.items():
         place.use_database(cluster, "postgres")
         if not place.scalar("SELECT count(*) FROM pg_database WHERE datname = %s", [name]):
             place.run(f"CREATE DATABASE {name}")
