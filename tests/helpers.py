@@ -180,16 +180,16 @@ def schedule_of(connection, schedule_id: int) -> lifecycle.Scheduled:
     return found
 
 
+def tick_of(one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Tick:
+    """Return the next tick of a schedule as it was read."""
+    following_at = one.next_run_at + timedelta(seconds=following_in)
+    tick = lifecycle.Tick(one, one.next_run_at, one.next_run_at, following_at, lifecycle.JobOptions("default", 0, 10))
+    return tick._replace(**changes)
+
+
 def fire(connection, one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Fired | None:
     """Fire the next tick of a schedule as it was read."""
-    options = {
-        "expected_at": one.next_run_at,
-        "tick_at": one.next_run_at,
-        "following_at": one.next_run_at + timedelta(seconds=following_in),
-        "options": lifecycle.JobOptions("default", 0, 10),
-        **changes,
-    }
-    return lifecycle.fire(connection, one, **options)
+    return lifecycle.fire(connection, tick_of(one, following_in, **changes))
 
 
 def claim_one(connection, **changes: Any) -> Claimed:

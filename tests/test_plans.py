@@ -173,6 +173,11 @@ def tick(connection):
     return {**read, **OPTIONS, "tick_at": read["expected_at"], "delay_seconds": 0.0, "confirmed_seconds": 180.0}
 
 
+def many_ticks(connection):
+    ticks = [helpers.tick_of(schedule) for schedule in lifecycle.read_schedules(connection)[1]]
+    return {"ticks": json.dumps([tick.columns() for tick in ticks]), "confirmed_seconds": 180.0}
+
+
 def keyed_tick(connection):
     return {**tick(connection), "unique_key": "key7", "task_name": "noop", "period_seconds": 60.0}
 
@@ -260,6 +265,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "PRUNE_PAUSES": (lambda _: {"older_than_seconds": 0.0}, 5, set()),
     "SCHEDULES": (lambda _: {}, SCHEDULES, set()),
     "FIRE": (keyed_tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_uniqueness_window_key"}),
+    "FIRE_MANY": (many_ticks, 30 * SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"}),
     "RUN_SCHEDULE": (keyed_tick, SCHEDULES, {"pgqueue_uniqueness_window_key", "pgqueue_job_unique"}),
     "SCHEDULE_ARGUMENTS": (as_read, SCHEDULES, set()),
     "NOTE_PROBLEM": (lambda c: {**as_read(c), "problem": "none"}, SCHEDULES, set()),
@@ -325,6 +331,7 @@ def test_cases_find_rows_to_read_or_change(filled):
     """A plan that reads few rows because there is nothing to do would prove nothing."""
     with helpers.transaction(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
+        assert len(execute(filled, sql.ticks.FIRE_MANY, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         assert len(lifecycle.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH

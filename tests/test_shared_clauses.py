@@ -89,7 +89,7 @@ CLAUSES = {
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
-        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
@@ -115,6 +115,14 @@ CLAUSES = {
         f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO NOTHING RETURNING id",
         "FROM drawn WHERE %(period_seconds)s::float8 IS NULL",
         "FIRE RUN_SCHEDULE",
+    ),
+    "judgement of a tick": Clause(
+        "THEN 'again' WHEN due.if_running = 'overlap' OR NOT EXISTS ( SELECT FROM ( SELECT job_id FROM "
+        "pgqueue_schedulerun WHERE schedule_id = due.id AND job_id IS NOT NULL ORDER BY tick_at DESC LIMIT 20 ) AS "
+        "recent CROSS JOIN LATERAL ( SELECT FROM pgqueue_job WHERE id = recent.job_id AND finished_at IS NULL OFFSET 0 "
+        ") AS unfinished ) THEN 'fired' WHEN due.if_running = 'queue' THEN 'waits' ELSE 'skipped' END AS what",
+        "THEN 'again'",
+        "FIRE FIRE_MANY",
     ),
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",

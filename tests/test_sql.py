@@ -317,6 +317,7 @@ def call_everything_of_schedules(engine):
     lifecycle.confirm_schedules(engine, [schedule_id])
     schedule = helpers.schedule_of(engine, schedule_id)
     helpers.fire(engine, schedule, following_in=0.0)
+    lifecycle.fire_many(engine, [helpers.tick_of(schedule)])
     lifecycle.plan_schedule(engine, schedule, schedule.next_run_at)
     lifecycle.change_schedule(
         engine, schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at

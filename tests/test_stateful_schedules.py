@@ -6,6 +6,8 @@ backwards, and schedules are paused, changed and cleaned up.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
@@ -34,6 +36,12 @@ KEYS = {
     "c": lifecycle.JobOptions("default", 0, 1, unique_key="c", task_name=helpers.NOOP, period_seconds=7200.0),
 }
 """The jobs of the second schedule are unique while they wait, those of the third for two hours."""
+
+
+@contextmanager
+def raise_errors(schedule: Scheduled, *, is_over: bool = True) -> Iterator[None]:
+    """Contain no error: none is expected here."""
+    yield
 
 
 class Schedules(RuleBasedStateMachine):
@@ -82,21 +90,27 @@ class Schedules(RuleBasedStateMachine):
     @rule(worker=st.integers(0, 2))
     def work(self, worker: int) -> None:
         """Fire the schedules as this worker has read them, however long ago that was."""
-        fire = lifecycle.fire
+        fire, fire_many = lifecycle.fire, lifecycle.fire_many
 
-        def record_fired(connection, schedule, *, tick_at, **options):
-            fired = fire(connection, schedule, tick_at=tick_at, **options)
-            if fired is not None and fired.what == "fired":
-                self.fired.append((schedule.schedule_id, tick_at))
+        def record(ticks, results):
+            for tick in ticks:
+                fired = results.get(tick.scheduled.schedule_id)
+                if fired is not None and fired.what == "fired":
+                    self.fired.append((tick.scheduled.schedule_id, tick.tick_at))
+            return results
+
+        def record_fired(connection, tick):
+            fired = fire(connection, tick)
+            record([tick], {tick.scheduled.schedule_id: fired})
             return fired
 
         with (
             mock.patch.object(lifecycle, "fire", record_fired),
+            mock.patch.object(lifecycle, "fire_many", lambda on, ticks: record(ticks, fire_many(on, ticks))),
             mock.patch.object(job_options, "options_of", self.options),
         ):
-            for schedule in self.read.get(worker, []):
-                if schedule.enabled:
-                    firing.fire_due(self.engine, schedule)
+            enabled = [schedule for schedule in self.read.get(worker, []) if schedule.enabled]
+            firing.fire_all(self.engine, enabled, job_options.IN_THIS_THREAD, raise_errors)
 
     @rule(data=st.data(), expression=EXPRESSIONS)
     def change(self, data: st.DataObject, expression: str) -> None:

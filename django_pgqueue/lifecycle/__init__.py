@@ -68,15 +68,12 @@ from .requeues import Requeued, requeue
 from .rescues import rescue
 from .rollups import ROLLUPS_MERGED, append_rollups, merge_rollups, prune_rollups
 from .schedules import (
-    CONFIRMED_SECONDS,
     Definition,
-    Fired,
     Scheduled,
     add_schedule,
     arguments_of,
     change_schedule,
     confirm_schedules,
-    fire,
     note_problem,
     pause_schedule,
     plan_schedule,
@@ -84,9 +81,9 @@ from .schedules import (
     read_schedules,
     remove_schedules,
     resume_schedule,
-    run_schedule,
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
+from .ticks import CONFIRMED_SECONDS, Fired, Tick, fire, fire_many, run_schedule
 from .types import (
     EPOCH,
     Cancelled,
@@ -179,6 +176,7 @@ __all__ = [
     "Requeued",
     "Scheduled",
     "Succeeded",
+    "Tick",
     "TransitionResult",
     "TransitionStatus",
     "WorkerRequestRow",
@@ -222,6 +220,7 @@ __all__ = [
     "fail",
     "finished_jobs",
     "fire",
+    "fire_many",
     "holders",
     "keep_logs",
     "limit_overrides",

@@ -1,7 +1,7 @@
-"""Write schedules, and enqueue the jobs of their ticks.
+"""Write schedules. `ticks` enqueues their jobs.
 
-The worker's scheduler and the admin call these functions. Two invariants: a tick fires at most once, and nothing that
-was computed from an older version of a schedule is written (the `revision` and the expected tick are the fence).
+The worker's scheduler and the admin call these functions. The invariant: nothing that was computed from an older
+version of a schedule is written (the `revision` and the expected tick are the fence).
 """
 
 from __future__ import annotations
@@ -12,28 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
-
-from psycopg import errors
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import exact
-from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.options import JobOptions
 
-from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry
+from .execute import execute_with_retry
 from .operator import LOCK_WAIT_SECONDS
 
-CONFIRMED_SECONDS: Final = 180.0
-"""How long a worker's confirmation that its code has a schedule is valid."""
-KEY_WAIT: Final = "500ms"
-"""How long FIRE waits for an uncommitted transaction that has taken its unique key."""
 FIRST_OPTIONS: Final = 3
 """Job options in every digest. A later one is included only if it is set, so that a new release changes no digest."""
-ANY: Final = "any"
-"""Value of `seen_last_run` that matches every last run."""
 PRUNE_LIMIT: Final = 10_000
 """Ticks of each schedule that one statement removes at most."""
 
@@ -110,18 +100,6 @@ class Scheduled(NamedTuple):
         return 0.0 if self.confirmed_at is None else (self.seen_at - self.confirmed_at).total_seconds()
 
 
-class Fired(NamedTuple):
-    """The result of a tick.
-
-    * "fired": its job was enqueued. "again": the tick was fired before.
-    * "skipped": an earlier job is not finished. "duplicate": another job has the unique key.
-    * "waits": for an earlier job, or for an uncommitted transaction that has taken the unique key.
-    """
-
-    what: str
-    job_id: int | None
-
-
 def read_schedules(connection: Connection) -> tuple[datetime, list[Scheduled]]:
     """Return the database's clock, and all schedules (also paused ones) by id, with timestamps in UTC.
 
@@ -133,58 +111,6 @@ def read_schedules(connection: Connection) -> tuple[datetime, list[Scheduled]]:
     return rows[0][0], [
         Scheduled._make([*row[:first_option], JobOptions(*row[first_option:])]) for row in rows if row[1] is not None
     ]
-
-
-def fire(
-    connection: Connection,
-    scheduled: Scheduled,
-    *,
-    expected_at: datetime,
-    tick_at: datetime,
-    following_at: datetime,
-    options: JobOptions,
-    delay_seconds: float = 0.0,
-) -> Fired | None:
-    """Enqueue the job of a tick and set the next tick; return None if the schedule has changed or is locked.
-
-    If an uncommitted transaction has the unique key and does not end within `KEY_WAIT`, the result is "waits". The
-    scheduler tries again in its next turn, so the other schedules are not delayed.
-    """
-    params = {
-        "schedule_id": scheduled.schedule_id,
-        "revision": scheduled.revision,
-        "expected_at": expected_at,
-        "tick_at": tick_at,
-        "following_at": following_at,
-        "delay_seconds": delay_seconds,
-        "confirmed_seconds": CONFIRMED_SECONDS,
-        "key_wait": KEY_WAIT if options.unique_key and isinstance(connection, EngineConnection) else None,
-        **options._asdict(),
-    }
-    try:
-        rows = execute_with_retry(connection, sql.schedules.FIRE, params, retry_on=TRANSIENT_EXCEPT_LOCKS)
-    except errors.LockNotAvailable:
-        return Fired("waits", None)
-    return Fired._make(rows[0]) if rows else None
-
-
-def run_schedule(
-    connection: Connection, scheduled: Scheduled, options: JobOptions, *, seen_last_run: datetime | str | None = ANY
-) -> Fired | None:
-    """Enqueue a job of a schedule now, even if it is paused.
-
-    Return None if the schedule has changed, or has run since `seen_last_run`. Return "fired" with the job, or
-    "duplicate" if another job has the unique key; nothing is written then. Raise `JobLocked` if the row stays locked.
-    """
-    last = seen_last_run if isinstance(seen_last_run, str) else exact(seen_last_run)
-    seen = {"schedule_id": scheduled.schedule_id, "revision": scheduled.revision, "seen_last_run": last}
-    params = {**seen, **options._asdict()}
-
-    def run() -> list[Row]:
-        [[exists, what, job_id]] = execute_with_retry(connection, sql.schedules.RUN_SCHEDULE, params)
-        return [(exists, what and Fired(what, job_id))]
-
-    return cast("Fired | None", _repeat_while_locked(run, scheduled.schedule_id))
 
 
 def arguments_of(connection: Connection, scheduled: Scheduled) -> str | None:
@@ -241,7 +167,7 @@ def change_schedule(
     def change() -> list[Row]:
         return execute_with_retry(connection, sql.schedules.CHANGE_SCHEDULE, params)
 
-    return (_repeat_while_locked(change, schedule_id) if tries else change()[0][1]) is not None
+    return (repeat_while_locked(change, schedule_id) if tries else change()[0][1]) is not None
 
 
 def confirm_schedules(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bool]:
@@ -281,10 +207,10 @@ def _in_utc(value: Any) -> Any:
 def _switch(connection: Connection, schedule_id: int, *, enabled: bool, next_run_at: datetime | None) -> bool:
     params = {"schedule_id": schedule_id, "enabled": enabled, "next_run_at": next_run_at}
     switch = partial(execute_with_retry, connection, sql.schedules.SWITCH_SCHEDULE, params)
-    return bool(_repeat_while_locked(switch, schedule_id))
+    return bool(repeat_while_locked(switch, schedule_id))
 
 
-def _repeat_while_locked(change: Callable[[], list[Row]], schedule_id: int) -> Any:
+def repeat_while_locked(change: Callable[[], list[Row]], schedule_id: int) -> Any:
     """Repeat an operator's change while the row is locked; return None if the row is missing or has changed.
 
     Raises `JobLocked` after `LOCK_WAIT_SECONDS`.

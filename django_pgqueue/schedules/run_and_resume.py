@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import wake_workers_after_commit
 from django_pgqueue.lifecycle import Scheduled
-from django_pgqueue.lifecycle.schedules import ANY
+from django_pgqueue.lifecycle.ticks import ANY
 
 from . import expressions, job_options
 

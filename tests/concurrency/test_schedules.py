@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from django_pgqueue import JobLocked, lifecycle, registry
-from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle import schedules as lifecycle_schedules
+from django_pgqueue.lifecycle import ticks as lifecycle_ticks
 from django_pgqueue.schedules import declarations
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
@@ -24,15 +25,26 @@ def counts(connection) -> tuple[int, int]:
     return tuple(helpers.scalar(connection, f"SELECT count(*) FROM pgqueue_{name}") for name in ("job", "schedulerun"))
 
 
-def test_fire_by_two_workers_at_once_fires_once(engine, second):
+def fire_by_the_statement_for_many(connection, schedule: lifecycle.Scheduled) -> lifecycle.Fired | None:
+    """Fire the next tick of a schedule as `helpers.fire()` does."""
+    return lifecycle.fire_many(connection, [helpers.tick_of(schedule)]).get(schedule.schedule_id)
+
+
+@pytest.fixture(params=[helpers.fire, fire_by_the_statement_for_many], ids=["one", "many"])
+def fire(request):
+    """Return the function that fires a tick. FIRE and FIRE_MANY must do the same."""
+    return request.param
+
+
+def test_fire_by_two_workers_at_once_fires_once(fire, engine, second):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(engine):
-        assert helpers.fire(engine, schedule).what == "fired"
-        assert helpers.fire(second, schedule) is None, (
+        assert fire(engine, schedule).what == "fired"
+        assert fire(second, schedule) is None, (
             "the second worker must neither wait for the first nor fire the tick again"
         )
         engine.execute("COMMIT")
-    assert helpers.fire(second, schedule) is None
+    assert fire(second, schedule) is None
     assert counts(engine) == (1, 1)
 
 
@@ -46,15 +58,15 @@ def test_fire_by_two_workers_at_once_fires_once(engine, second):
     ],
     ids=["it is paused", "no worker's code has it", "its tick has not come"],
 )
-def test_fire_schedule_not_due_does_nothing(engine, change):
+def test_fire_schedule_not_due_does_nothing(fire, engine, change):
     """A worker checks the schedule before it fires the tick, and the statement checks it again."""
     schedule_id = helpers.make_schedule(engine)
     engine.execute(f"UPDATE pgqueue_schedule SET {change}")
-    assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)) is None
+    assert fire(engine, helpers.schedule_of(engine, schedule_id)) is None
     assert counts(engine) == (0, 0)
 
 
-def test_fire_delayed_by_table_lock_fires_once(engine, second, watcher):
+def test_fire_delayed_by_table_lock_fires_once(fire, engine, second, watcher):
     """The snapshot of the delayed statement is older than the other session's commit, and its locks are newer.
 
     A later call with the same old values then finds the schedule changed, and does not fire the tick again.
@@ -62,24 +74,24 @@ def test_fire_delayed_by_table_lock_fires_once(engine, second, watcher):
     schedule_id = helpers.make_schedule(engine)
     schedule = helpers.schedule_of(engine, schedule_id)
     with helpers.transaction(engine, "LOCK TABLE pgqueue_schedulerun IN ACCESS EXCLUSIVE MODE"):
-        late = helpers.Background(lambda: helpers.fire(second, schedule))
+        late = helpers.Background(lambda: fire(second, schedule))
         helpers.wait_for_lock(watcher, second.info.backend_pid)
         engine.execute("COMMIT")
     assert late.result().what == "fired"
-    assert helpers.fire(engine, schedule) is None
+    assert fire(engine, schedule) is None
     assert counts(engine) == (1, 1)
 
 
-def test_fire_if_running_skip_after_many_ticks_sees_last_job(engine):
+def test_fire_if_running_skip_after_many_ticks_sees_last_job(fire, engine):
     schedule_id = helpers.make_schedule(engine, due_in=-3600.0, if_running="skip")
     engine.execute(
         "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
         "SELECT %s, statement_timestamp() - n * interval '2 hours', -n FROM generate_series(1, 25) AS n",
         [schedule_id],
     )
-    fired = helpers.fire(engine, helpers.schedule_of(engine, schedule_id))
+    fired = fire(engine, helpers.schedule_of(engine, schedule_id))
     assert fired.what == "fired"
-    assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "skipped"
+    assert fire(engine, helpers.schedule_of(engine, schedule_id)).what == "skipped"
     assert helpers.rows_of(engine, "pgqueue_schedule")[schedule_id]["last_job_id"] == fired.job_id
 
 
@@ -127,7 +139,7 @@ def test_scheduler_eight_workers_fire_each_tick_once(engine, new_connection, mon
 @pytest.mark.quick
 @pytest.mark.promise("tick-all-or-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_schedulerun", "pgqueue_schedule"])
-def test_fire_one_write_refused_writes_nothing(engine, table):
+def test_fire_one_write_refused_writes_nothing(fire, engine, table):
     """If one of the three writes fails, none of them takes effect, and the tick is still due."""
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     event = "UPDATE" if table == "pgqueue_schedule" else "INSERT"
@@ -137,22 +149,22 @@ def test_fire_one_write_refused_writes_nothing(engine, table):
     try:
         engine.execute(f"CREATE TRIGGER refusing BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION refuse()")
         with pytest.raises(psycopg.Error, match="refused"):
-            helpers.fire(engine, schedule)
+            fire(engine, schedule)
     finally:
         engine.execute("DROP FUNCTION refuse CASCADE")
     assert counts(engine) == (0, 0)
     assert helpers.schedule_of(engine, schedule.schedule_id)._replace(seen_at=schedule.seen_at) == schedule
-    assert helpers.fire(engine, schedule).what == "fired"
+    assert fire(engine, schedule).what == "fired"
 
 
 @pytest.mark.promise("tick-lost-reply")
-def test_fire_after_lost_reply_does_not_fire_again(engine, second):
+def test_fire_after_lost_reply_does_not_fire_again(fire, engine, second):
     """The worker that lost the reply fires again with the row as it was before the first call."""
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    assert helpers.fire(engine, schedule).what == "fired"
-    assert helpers.fire(engine, schedule) is None
+    assert fire(engine, schedule).what == "fired"
+    assert fire(engine, schedule) is None
     engine.execute("UPDATE pgqueue_schedule SET next_run_at = %s", [schedule.next_run_at])  # a restored row
-    assert helpers.fire(engine, schedule).what == "again"
+    assert fire(engine, schedule).what == "again"
     assert counts(engine) == (1, 1)
 
 
@@ -168,7 +180,7 @@ def test_plan_schedule_stale_read_writes_nothing(engine, act):
 
 
 @pytest.mark.parametrize("change", ["pause", "definition"])
-def test_fire_schedule_changed_since_read_writes_nothing(engine, second, change):
+def test_fire_schedule_changed_since_read_writes_nothing(fire, engine, second, change):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     if change == "pause":
         lifecycle.pause_schedule(second, schedule.schedule_id)
@@ -177,7 +189,7 @@ def test_fire_schedule_changed_since_read_writes_nothing(engine, second, change)
         assert lifecycle.change_schedule(
             second, schedule.schedule_id, changed, revision=schedule.revision, next_run_at=schedule.next_run_at
         )
-    assert helpers.fire(engine, schedule) is None
+    assert fire(engine, schedule) is None
     assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
     assert not lifecycle.change_schedule(
         engine, schedule.schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
@@ -197,8 +209,8 @@ def test_add_schedule_by_two_workers_adds_one_row(engine, second):
     assert lifecycle.add_schedule(engine, helpers.definition(), origin="admin", next_run_at=seen_at) is not None
 
 
-def test_schedule_transitions_locked_row_do_not_wait(engine, second, monkeypatch):
-    monkeypatch.setattr(schedules, "LOCK_WAIT_SECONDS", 0.05)
+def test_schedule_transitions_locked_row_do_not_wait(fire, engine, second, monkeypatch):
+    monkeypatch.setattr(lifecycle_schedules, "LOCK_WAIT_SECONDS", 0.05)
     engine.execute("SET lock_timeout = '1s'")
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     change = partial(
@@ -208,7 +220,7 @@ def test_schedule_transitions_locked_row_do_not_wait(engine, second, monkeypatch
         next_run_at=schedule.next_run_at,
     )
     with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
-        assert helpers.fire(engine, schedule) is None
+        assert fire(engine, schedule) is None
         assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at)
         assert not change()
         lifecycle.confirm_schedules(engine, [schedule.schedule_id])
@@ -269,7 +281,7 @@ def test_fire_key_being_enqueued_follows_its_outcome(engine, second, watcher, op
 def test_fire_key_locked_times_out_and_tick_stays_due(engine, second, options, monkeypatch):
     """This must work behind a pooler too, where the session has no `lock_timeout` of its own."""
     engine.execute("SET lock_timeout = 0")
-    monkeypatch.setattr(schedules, "KEY_WAIT", "50ms")
+    monkeypatch.setattr(lifecycle_ticks, "KEY_WAIT", "50ms")
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(second):
         enqueue_same_key(second, options)
@@ -288,7 +300,7 @@ def test_fire_key_locked_times_out_and_tick_stays_due(engine, second, options, m
 def test_scheduler_key_locked_other_schedules_fire(engine, second, monkeypatch):
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
     monkeypatch.setitem(registry._tasks, helpers.NOOP, tasks.noop.using(unique_key="k"))
-    monkeypatch.setattr(schedules, "KEY_WAIT", "50ms")
+    monkeypatch.setattr(lifecycle_ticks, "KEY_WAIT", "50ms")
     yearly = {"expression": "@yearly"}  # the next tick of a schedule that fires each minute may come during the test
     helpers.make_schedule(engine, "held", **yearly)
     arguments = '{"args":[1],"kwargs":{}}'
@@ -321,9 +333,65 @@ def test_run_schedule_key_taken_records_no_tick(engine, options):
     assert len(lifecycle.open_windows(engine, helpers.NOOP, ["k"])) == (options is FOR_PERIOD)
 
 
-def test_fire_rolled_back_tick_can_fire_again(engine, second):
+def test_fire_rolled_back_tick_can_fire_again(fire, engine, second):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(engine):
-        helpers.fire(engine, schedule)
+        fire(engine, schedule)
     assert counts(engine) == (0, 0)
-    assert helpers.fire(second, schedule).what == "fired"
+    assert fire(second, schedule).what == "fired"
+
+
+def test_fire_many_fires_each_tick_that_it_may(engine, second):
+    """One schedule is locked, one is paused, and one has changed. The others fire, each with its own values."""
+    keys = '{"order": "12"}'
+    due = [
+        helpers.schedule_of(engine, helpers.make_schedule(engine, f"{number}", if_running="skip"))
+        for number in range(6)
+    ]
+    ticks = [helpers.tick_of(schedule) for schedule in due]
+    ticks[0] = ticks[0]._replace(
+        options=lifecycle.JobOptions(
+            "mail", 7, 3, 60.0, '{"a": "b"}', None, None, None, "shop.now", keys, "stripe", 2, 1
+        ),
+        delay_seconds=600.0,
+    )
+    lifecycle.pause_schedule(engine, due[2].schedule_id)
+    ticks[3] = ticks[3]._replace(scheduled=due[3]._replace(revision=7))
+    assert fire_by_the_statement_for_many(engine, due[4]).what == "fired"
+    ticks[4] = helpers.tick_of(helpers.schedule_of(engine, due[4].schedule_id))._replace(tick_at=due[5].next_run_at)
+    with helpers.transaction(second, f"SELECT FROM pgqueue_schedule WHERE id = {due[1].schedule_id} FOR UPDATE"):
+        fired = lifecycle.fire_many(engine, ticks)
+    expected = {due[0].schedule_id: "fired", due[4].schedule_id: "skipped", due[5].schedule_id: "fired"}
+    assert {schedule_id: result.what for schedule_id, result in fired.items()} == expected
+    job = helpers.rows_of(engine, "pgqueue_job")[fired[due[0].schedule_id].job_id]
+    wanted = {"queue_name": "mail", "priority": 7, "max_attempts": 3, "task_name": "shop.now", "headers": {"a": "b"}}
+    limit = {"limit_key": "stripe", "limit_weight": 2, "limit_order": 1}
+    assert {**job, **wanted, **limit} == job
+    assert job["run_after"] - job["enqueued_at"] == timedelta(seconds=600)
+    assert job["expires_at"] - job["enqueued_at"] == timedelta(seconds=60)
+    assert engine.execute("SELECT job_id, name, value FROM pgqueue_search_key").fetchall() == [
+        (job["id"], "order", "12")
+    ]
+    rows = helpers.rows_of(engine, "pgqueue_schedule")
+    for schedule in due:
+        has_fired = expected.get(schedule.schedule_id) == "fired"
+        row = rows[schedule.schedule_id]
+        if has_fired:
+            assert row["last_job_id"] == fired[schedule.schedule_id].job_id
+            assert (row["last_run_at"], row["next_run_at"]) == (
+                schedule.next_run_at,
+                schedule.next_run_at + timedelta(seconds=60),
+            )
+    assert rows[due[4].schedule_id]["last_job_id"] is not None, "a skipped tick must not forget the last job"
+    assert counts(engine) == (3, 4)
+
+
+def test_fire_many_after_a_skipped_tick_that_waits_stays_due(engine):
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine, if_running="queue"))
+    assert fire_by_the_statement_for_many(engine, schedule).what == "fired"
+    engine.execute("UPDATE pgqueue_schedule SET next_run_at = statement_timestamp() - interval '1 s'")
+    later = helpers.schedule_of(engine, schedule.schedule_id)
+    assert fire_by_the_statement_for_many(engine, later) == ("waits", None)
+    assert helpers.schedule_of(engine, schedule.schedule_id).next_run_at == later.next_run_at
+    engine.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = statement_timestamp()")
+    assert fire_by_the_statement_for_many(engine, later).what == "fired"

@@ -225,6 +225,39 @@ def test_scheduler_many_missed_ticks_fires_up_to_the_limit(clock, make_worker):
     assert ticks() == [NINE + DAY - timedelta(minutes=n) for n in reversed(range(firing.MISSED_LIMIT))]
 
 
+def test_scheduler_more_schedules_than_a_batch_all_fire(clock, engine, make_worker, monkeypatch):
+    """Each has several late ticks, and the ticks of a schedule must come in their order."""
+    monkeypatch.setattr(firing, "BATCH", 3)
+    for number in range(8):
+        helpers.make_schedule(engine, str(number), expression="every 10 seconds")
+    engine.execute("UPDATE pgqueue_schedule SET next_run_at = %s", [START + timedelta(seconds=10)])
+    clock.set(START + timedelta(seconds=35))
+    assert make_worker()() == pytest.approx(5, abs=1)
+    for number in range(8):
+        assert ticks(str(number)) == [START + timedelta(seconds=n) for n in (10, 20, 30)]
+    fired = ScheduleRun.objects.filter(schedule__name="0").order_by("job_id").values_list("tick_at", flat=True)
+    assert list(fired) == ticks("0")
+
+
+def test_scheduler_long_turn_ends_and_fires_the_oldest_first(clock, engine, make_worker, monkeypatch):
+    """Maintenance waits for the connection that a turn uses, and no schedule may always be the last one."""
+    monkeypatch.setattr(firing, "BATCH", 2)
+    monkeypatch.setattr(firing, "TURN_SECONDS", -1.0)
+    for number in range(6):
+        helpers.make_schedule(engine, str(number), expression="@yearly", due_in=-1.0 - number)
+    worker = make_worker()
+    assert worker() == 0
+    assert ticks() == []
+    seconds = iter(range(100))
+    monkeypatch.setattr(firing, "time", types.SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(firing, "TURN_SECONDS", 1.0)  # for one batch
+    assert worker() == 0
+    assert {run.schedule.name for run in ScheduleRun.objects.all()} == {"4", "5"}
+    assert worker() == 0
+    assert worker() > 0
+    assert len(ticks()) == 6
+
+
 @pytest.mark.parametrize("missed", ["skip", "latest", "all"])
 def test_scheduler_late_ticks_all_fire(clock, make_worker, missed):
     """Ticks that came while a worker was busy for some seconds are late, not missed."""
@@ -560,6 +593,7 @@ def test_scheduler_refused_job_other_schedules_fire(clock, engine, make_worker, 
         helpers.make_schedule(engine, "good")
         worker = make_worker()
         assert worker() > 1, "the refused schedule must not be retried without a pause"
+        worker()
     finally:
         engine.execute("ALTER TABLE pgqueue_job DROP CONSTRAINT refusing")
     assert len(ticks()) == 1

@@ -1,22 +1,32 @@
-"""Fire the ticks of one schedule that are due: add their jobs, and set the next tick.
+"""Fire the ticks of schedules that are due: add their jobs, and set the next ticks.
 
-`scheduler` calls it for each schedule that a worker has confirmed. FIRE compares and sets, so one worker fires each
+`scheduler` calls it for the schedules that a worker has confirmed. FIRE compares and sets, so one worker fires each
 tick, and no leader is needed. Python calculates ticks, and the database's clock decides which ticks are due.
+
+The next ticks of up to `BATCH` schedules are fired by one statement, because each commit costs more than a tick. A tick
+whose job has a unique key is fired alone: it may wait for another transaction, and the others must not.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import JobOptions, Scheduled
+from django_pgqueue.lifecycle import Fired, Scheduled, Tick
 from django_pgqueue.schedules import expressions, job_options
 from django_pgqueue.worker.runtime.counts import counts
+from django_pgqueue.worker.runtime.service import restart_time_limit
 
 from . import schedule_log
 
@@ -28,44 +38,137 @@ MISSED_LIMIT: Final = 100
 """The number of missed ticks, counted from the latest, that are fired afterwards at most."""
 LOCKED_RETRY_SECONDS: Final = 1.0
 """Interval before the next attempt at a schedule whose row another session had locked or changed."""
+BATCH: Final = 100
+"""Ticks that one statement fires at most. With 1,000, the joins inside the statement took longer than the commits."""
+TURN_SECONDS: Final = 1.0
+"""How long one call of `fire_all()` fires. Then the connection is free for maintenance, and the rest follows."""
 
 
-def fire_due(
-    connection: Connection, schedule: Scheduled, application: job_options.Application = job_options.IN_THIS_THREAD
+class Containing(Protocol):
+    """Contain the errors of one schedule, so that the others are fired. Without an error, its last problem is over."""
+
+    def __call__(self, schedule: Scheduled, *, is_over: bool = True) -> AbstractContextManager[None]: ...
+
+
+@dataclass(slots=True)
+class _Due:
+    """The ticks of a schedule that are due and not yet fired, the oldest first."""
+
+    schedule: Scheduled
+    ticks: deque[datetime]
+    following_at: datetime
+    """The first tick that is not due."""
+    expected_at: datetime
+
+    def next_tick(self, connection: Connection, application: job_options.Application) -> Tick:
+        """Return the oldest tick. Raises `job_options.CannotFire` if its job cannot be made."""
+        return Tick(
+            self.schedule,
+            self.expected_at,
+            self.ticks[0],
+            self.ticks[1] if len(self.ticks) > 1 else self.following_at,
+            job_options.options_of(connection, self.schedule, application),
+            random.uniform(0, self.schedule.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
+        )
+
+
+def fire_all(
+    connection: Connection,
+    schedules: Iterable[Scheduled],
+    application: job_options.Application,
+    contain: Containing,
 ) -> float:
-    """Fire the due ticks of a schedule. Return the seconds until the next tick, or infinity if a tick has to wait.
+    """Fire the due ticks of schedules, the oldest first, for `TURN_SECONDS` at most.
 
-    Raises `ValueError` if its expression or time zone is invalid, `job_options.CannotFire` if its job cannot be made.
+    Return the seconds until the next tick: 0 if some are left, infinity if all have to wait.
+    """
+    until = time.monotonic() + TURN_SECONDS
+    waits, due = [math.inf], deque[_Due]()
+    for schedule in sorted(schedules, key=lambda schedule: schedule.next_run_at):
+        with contain(schedule, is_over=not is_due(schedule)):
+            waits.append(_look(connection, schedule, due))
+    while due:
+        if time.monotonic() > until:
+            return 0.0
+        batch = [due.popleft() for _ in range(min(BATCH, len(due)))]
+        for one, outcome in _fire(connection, batch, application):
+            with contain(one.schedule):
+                if isinstance(outcome, Exception):
+                    raise outcome
+                waits.append(_settle(connection, one, outcome, due, application))
+        restart_time_limit()
+    return min(waits)
+
+
+def is_due(schedule: Scheduled) -> bool:
+    """Return whether the stored next tick has come."""
+    return FIRST_TICK <= schedule.next_run_at <= schedule.seen_at
+
+
+def _look(connection: Connection, schedule: Scheduled, due: deque[_Due]) -> float:
+    """Add the due ticks of a schedule to `due`, or set its next tick. Return the seconds until the next tick.
+
+    Raises `ValueError` if its expression or time zone is invalid.
     """
     following_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
     wait_seconds = (following_at - schedule.seen_at).total_seconds()
-    if schedule.next_run_at > schedule.seen_at or schedule.next_run_at < FIRST_TICK:
+    if not is_due(schedule):
         if schedule.next_run_at != following_at:  # a clock was corrected, or the rules of a time zone have changed
             lifecycle.plan_schedule(connection, schedule, following_at)
         return wait_seconds
     ticks = due_ticks(schedule)
-    if not ticks:
-        planned = lifecycle.plan_schedule(connection, schedule, following_at)
-        return wait_seconds if planned else LOCKED_RETRY_SECONDS
-    expected_at = schedule.next_run_at
-    for tick_at, next_tick_at in zip(ticks, [*ticks[1:], following_at], strict=True):
-        options = job_options.options_of(connection, schedule, application)
-        fired = lifecycle.fire(
-            connection,
-            schedule,
-            expected_at=expected_at,
-            tick_at=tick_at,
-            following_at=next_tick_at,
-            options=options,
-            delay_seconds=random.uniform(0, schedule.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
-        )
-        if fired is None:
-            return LOCKED_RETRY_SECONDS
-        if fired.what == "waits":
-            return math.inf
-        _report_tick(connection, schedule, options, tick_at, fired, application)
-        expected_at = next_tick_at
-    return wait_seconds
+    if ticks:
+        due.append(_Due(schedule, deque(ticks), following_at, schedule.next_run_at))
+        return math.inf
+    planned = lifecycle.plan_schedule(connection, schedule, following_at)
+    return wait_seconds if planned else LOCKED_RETRY_SECONDS
+
+
+def _fire(
+    connection: Connection, batch: Iterable[_Due], application: job_options.Application
+) -> Iterator[tuple[_Due, tuple[Tick, Fired | None] | Exception]]:
+    """Fire the oldest tick of each schedule. Yield the tick with its result, or the error."""
+    together: dict[int, tuple[_Due, Tick]] = {}
+    for one in batch:
+        outcome: tuple[Tick, Fired | None] | Exception
+        try:
+            tick = one.next_tick(connection, application)
+            if tick.options.unique_key is None:
+                together[one.schedule.schedule_id] = one, tick
+                continue
+            outcome = tick, lifecycle.fire(connection, tick)
+        except Exception as error:  # noqa: BLE001 -- the caller decides which errors end the turn
+            outcome = error
+        yield one, outcome
+    ticks = [tick for _, tick in together.values()]
+    done = lifecycle.divided(connection, ticks, partial(lifecycle.fire_many, connection))
+    if any(fired.job_id is not None for fired in done.answers.values()):
+        wake_workers(connection)
+    refused = {tick.scheduled.schedule_id: error for tick, error in done.refused}
+    for schedule_id, (one, tick) in together.items():
+        yield one, refused.get(schedule_id) or (tick, done.answers.get(schedule_id))
+
+
+def _settle(
+    connection: Connection,
+    one: _Due,
+    outcome: tuple[Tick, Fired | None],
+    due: deque[_Due],
+    application: job_options.Application,
+) -> float:
+    """Report what happened to a tick, and put the schedule's next one in line. Return the seconds until the next."""
+    tick, fired = outcome
+    if fired is None:
+        return LOCKED_RETRY_SECONDS
+    if fired.what == "waits":
+        return math.inf
+    _report_tick(connection, tick, fired, application)
+    one.ticks.popleft()
+    one.expected_at = tick.following_at
+    if one.ticks:
+        due.append(one)
+        return math.inf
+    return (one.following_at - one.schedule.seen_at).total_seconds()
 
 
 def due_ticks(schedule: Scheduled) -> list[datetime]:
@@ -80,22 +183,16 @@ def due_ticks(schedule: Scheduled) -> list[datetime]:
     return ticks[-1:] if schedule.missed == "latest" else [tick for tick in ticks if tick >= on_time]
 
 
-def _report_tick(
-    connection: Connection,
-    schedule: Scheduled,
-    options: JobOptions,
-    tick_at: datetime,
-    fired: lifecycle.Fired,
-    application: job_options.Application,
-) -> None:
-    """Log what happened to a tick. If it has made a job, wake workers and send the signals of an enqueue."""
-    outcome = fired.what
+def _report_tick(connection: Connection, tick: Tick, fired: Fired, application: job_options.Application) -> None:
+    """Log what happened to a tick. If it has made a job, send the signals of an enqueue."""
+    schedule, outcome = tick.scheduled, fired.what
     if fired.job_id is None:
         if outcome == "duplicate":
-            outcome = f"skipped: {job_options.holder_of(connection, options)} has its unique key"
-        schedule_log.log_skipped(schedule.name, tick_at, outcome)
+            outcome = f"skipped: {job_options.holder_of(connection, tick.options)} has its unique key"
+        schedule_log.log_skipped(schedule.name, tick.tick_at, outcome)
         return
-    counts.fired(tick_at, schedule.seen_at)
-    schedule_log.log_fired(schedule.name, tick_at, fired.job_id)
-    wake_workers(connection)
-    job_options.send_enqueued(connection, schedule, options, fired.job_id, application)
+    counts.fired(tick.tick_at, schedule.seen_at)
+    schedule_log.log_fired(schedule.name, tick.tick_at, fired.job_id)
+    if tick.options.unique_key is not None:
+        wake_workers(connection)
+    job_options.send_enqueued(connection, schedule, tick.options, fired.job_id, application)

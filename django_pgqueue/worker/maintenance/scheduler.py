@@ -14,11 +14,10 @@ it. Such a schedule stops three minutes after a worker last confirmed it.
 from __future__ import annotations
 
 import logging
-import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -37,7 +36,7 @@ from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.refusals import Refusals
 
 from . import schedule_log
-from .firing import fire_due
+from .firing import fire_all
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -71,16 +70,15 @@ class Scheduler:
         """Store definitions and fire due ticks. Return the seconds until the next tick, None without any schedule."""
         definitions = declarations.definitions(connection.alias)
         seen_at, found = lifecycle.read_schedules(connection)
+        read_at = time.monotonic()
         self._track_confirmations(found)
         if self._store_definitions(connection, definitions, seen_at, found):
             seen_at, found = lifecycle.read_schedules(connection)
+            read_at = time.monotonic()
         self._clean_up(connection, found)
-        waits = [math.inf]
-        for schedule in found:
-            if schedule.enabled and is_confirmed(schedule):
-                with self._contain_errors(connection, schedule.name, schedule.revision, schedule):
-                    waits.append(fire_due(connection, schedule, self.application))
-        return min(waits) if found else None
+        ready = [schedule for schedule in found if schedule.enabled and is_confirmed(schedule)]
+        wait_seconds = fire_all(connection, ready, self.application, partial(self._contain_errors_of, connection))
+        return wait_seconds - (time.monotonic() - read_at) if found else None
 
     # ---------------------------------------------------------------- definitions in the code
 
@@ -129,9 +127,21 @@ class Scheduler:
         """Return for how long this process has seen no worker confirm a schedule, by its own monotonic clock."""
         return time.monotonic() - self._silence[schedule.name][1]
 
+    def _contain_errors_of(
+        self, connection: Connection, schedule: Scheduled, *, is_over: bool = True
+    ) -> AbstractContextManager[None]:
+        """Keep an error of a stored schedule from stopping the others. Without `is_over`, it is not over yet."""
+        return self._contain_errors(connection, schedule.name, schedule.revision, schedule, is_over=is_over)
+
     @contextmanager
     def _contain_errors(
-        self, connection: Connection, name: str, definition: object, schedule: Scheduled | None = None
+        self,
+        connection: Connection,
+        name: str,
+        definition: object,
+        schedule: Scheduled | None = None,
+        *,
+        is_over: bool = True,
     ) -> Iterator[None]:
         """Keep an error of one schedule from stopping the others. Log it once until it is over, and store it."""
         failed: Exception
@@ -148,7 +158,8 @@ class Scheduler:
                 raise
             failed, reason = error, message_without_detail(error)
         else:
-            self._logged_problems.discard((name, definition))
+            if is_over:
+                self._logged_problems.discard((name, definition))
             return
         reason = " ".join(reason.split())
         if schedule is not None:

@@ -76,7 +76,7 @@ BAD_ROWS = of_tests(
     Mutant(
         "prune stays at the refused", "if dealt_with < pruned.found", "if pruned.removed < pruned.found", path=PRUNER
     ),
-    Mutant("an unreadable tick is owed", " or schedule.next_run_at < FIRST_TICK", "", path=TICK_FIRING),
+    Mutant("an unreadable tick is owed", "return FIRST_TICK <= ", "return ", path=TICK_FIRING),
     Mutant(
         "an unreadable tick stays",
         "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s",
