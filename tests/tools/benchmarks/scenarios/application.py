@@ -55,6 +55,7 @@ LOADS: dict[str, Callable[[Jobs], AbstractContextManager[Beside]]] = {
     "1,000 jobs/s in hundreds": lambda jobs: jobs.steady("stream", range(steady_jobs(), 2 * steady_jobs())),
     "a drain": lambda jobs: jobs.drain(range(2 * steady_jobs(), 2 * steady_jobs() + drained_jobs())),
 }
+"""The drain is the last one, because it leaves jobs."""
 
 
 class Seen(NamedTuple):

@@ -20,7 +20,7 @@ LOOKS = 200
 
 
 def measure(bench: Bench, system: System, processes: int) -> Figures:
-    """Drain each backlog, from empty tables."""
+    """Drain each backlog, beside the finished jobs of those before."""
     measured: dict[str, Figures] = {}
     first = 0
     for size in BACKLOGS:
@@ -31,7 +31,6 @@ def measure(bench: Bench, system: System, processes: int) -> Figures:
 
 
 def _drain(bench: Bench, system: System, processes: int, numbers: range) -> Figures:
-    bench.connection.execute("TRUNCATE pgqueue_job, pgqueue_execution")
     bench.connection.execute("CHECKPOINT")
     pause = max(LOOK_SECONDS, len(numbers) / 30_000 / LOOKS)
     drain = drained(bench, system, Load("noop", processes=processes), numbers, look=_memory, pause=pause)
