@@ -331,7 +331,7 @@ def test_cases_find_rows_to_read_or_change(filled):
     """A plan that reads few rows because there is nothing to do would prove nothing."""
     with helpers.transaction(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
-        assert len(execute(filled, sql.ticks.FIRE_MANY, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
+        assert len(execute(filled, sql.schedules.FIRE_MANY, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         assert len(lifecycle.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH

@@ -91,7 +91,7 @@ def fire(connection: Connection, tick: Tick) -> Fired | None:
         **tick.options._asdict(),
     }
     try:
-        rows = execute_with_retry(connection, sql.ticks.FIRE, params, retry_on=TRANSIENT_EXCEPT_LOCKS)
+        rows = execute_with_retry(connection, sql.schedules.FIRE, params, retry_on=TRANSIENT_EXCEPT_LOCKS)
     except errors.LockNotAvailable:
         return Fired("waits", None)
     return Fired._make(rows[0]) if rows else None
@@ -105,7 +105,7 @@ def fire_many(connection: Connection, ticks: Sequence[Tick]) -> dict[int, Fired]
     """
     params = {"ticks": json.dumps([tick.columns() for tick in ticks]), "confirmed_seconds": CONFIRMED_SECONDS}
     try:
-        rows = execute_with_retry(connection, sql.ticks.FIRE_MANY, params, retry_on=TRANSIENT_EXCEPT_LOCKS)
+        rows = execute_with_retry(connection, sql.schedules.FIRE_MANY, params, retry_on=TRANSIENT_EXCEPT_LOCKS)
     except errors.LockNotAvailable:
         return {tick.scheduled.schedule_id: Fired("waits", None) for tick in ticks}
     return {schedule_id: Fired(what, job_id) for schedule_id, what, job_id in rows}
@@ -124,7 +124,7 @@ def run_schedule(
     params = {**seen, **options._asdict()}
 
     def run() -> list[Row]:
-        [[exists, what, job_id]] = execute_with_retry(connection, sql.ticks.RUN_SCHEDULE, params)
+        [[exists, what, job_id]] = execute_with_retry(connection, sql.schedules.RUN_SCHEDULE, params)
         return [(exists, what and Fired(what, job_id))]
 
     return cast("Fired | None", repeat_while_locked(run, scheduled.schedule_id))

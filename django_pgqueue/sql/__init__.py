@@ -1,6 +1,7 @@
 """All SQL statements of the package, as static text.
 
 Only `lifecycle` runs them: each module here has the statements of the `lifecycle` module with the same name.
+`lifecycle.ticks` runs statements of `schedules`, so that all statements with the columns of a schedule are in one file.
 
 Tests enforce these rules:
 
@@ -9,7 +10,8 @@ Tests enforce these rules:
   them (tests/test_shared_clauses.py).
 * It begins with `/* pgqueue:<name> */`, so that you can find it in `pg_stat_activity` and in the server's log.
 * It reads the time as `statement_timestamp() + %(time_shift)s::interval`. The shift is 0 outside tests. It never uses
-  `now()`, which is the start of the transaction: an atomic completion would be dated before its own claim.
+  `now()`, which is the start of the transaction: an atomic completion would be dated before its own claim. The two
+  claims that count open executions read `clock_timestamp()`, once: their snapshot is younger than their statement.
 * A transition never waits for a row lock. It picks rows with FOR NO KEY UPDATE SKIP LOCKED, in id order, the execution
   and the job together, and writes them afterwards. Without SKIP LOCKED, one row that a forgotten session has locked
   would block a whole worker, and a user's bulk UPDATE would cause deadlocks. A skipped row is left for the next call.
@@ -54,7 +56,6 @@ from . import (
     schedules,
     search_keys,
     stored_calls,
-    ticks,
     unique,
     worker_requests,
     workers,
@@ -86,7 +87,6 @@ __all__ = [
     "schedules",
     "search_keys",
     "stored_calls",
-    "ticks",
     "unique",
     "worker_requests",
     "workers",
