@@ -297,6 +297,7 @@ def test_page_named_options_exist(page):
         "docs/production/upgrading.md": {"--exit-code"},  # of git
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
+        "docs/internals/scale.md": OF_THE_SUITES,
         "docs/internals/performance.md": long_options(cli.make_parser()),
         "docs/project/choosing.md": long_options(cli.make_parser()),
     }

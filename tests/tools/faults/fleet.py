@@ -43,6 +43,10 @@ SELECT execution.job_id FROM pgqueue_execution AS execution JOIN pgqueue_worker 
 ON worker.id = execution.worker_id JOIN fault_effect AS effect ON effect.execution_id = execution.id
 WHERE execution.outcome IS NULL AND worker.supervisor_pid = %s AND execution.job_id = ANY (%s)
 """
+OTHERS_ON_HOST: Final = """
+SELECT count(*) FROM pgqueue_execution AS execution JOIN pgqueue_worker AS worker ON worker.id = execution.worker_id
+WHERE execution.outcome IS NULL AND worker.supervisor_pid = %s AND execution.job_id <> ALL (%s)
+"""
 DONE: Final = """
 SELECT count(*) FROM fault_event WHERE place = 'job' AND new->>'state' = 'succeeded' AND old->>'state' = 'running'
 AND at >= to_timestamp(%s) AND at < to_timestamp(%s)
@@ -183,6 +187,19 @@ class Fleet:
 
     def _on(self, host: Host, jobs: Sequence[int]) -> list[int]:
         return [job for [job] in self.run.sql(ON_HOST, [host.running.process.pid, [*jobs]])]
+
+    def warm_up(self) -> None:
+        """Have every slot run a job. The work after the first job of a slot needs the database."""
+        jobs = self.run.enqueue("plain", 2 * HOSTS * PROCESSES * CONCURRENCY, seconds=0.3)
+        ended = "SELECT count(*) FROM pgqueue_job WHERE id = ANY (%s) AND state = 'succeeded'"
+        self.run.wait_until(lambda: self.run.scalar(ended, [jobs]) == len(jobs), what="the first jobs of all slots")
+
+    def wait_until_only(self, host: Host, jobs: Sequence[int]) -> None:
+        """Wait for a moment at which a host has claimed nothing but these jobs."""
+        pid = host.running.process.pid
+        self.run.wait_until(
+            lambda: not self.run.scalar(OTHERS_ON_HOST, [pid, [*jobs]]), what="a moment without other jobs"
+        )
 
     def run_again(self, jobs: Sequence[int], since: float, within: float) -> list[float]:
         """Wait until a second body of each job has begun; return after how many seconds, in order."""

@@ -44,9 +44,14 @@ class Recovery(NamedTuple):
 
 
 def partition(fleet: Fleet, host: Host) -> Recovery:
-    """Cut a host off for longer than its leases: the others rescue its jobs, and its completions come too late."""
+    """Cut a host off for longer than its leases: the others rescue its jobs, and its completions come too late.
+
+    A process that also runs a job that waits for the network would exit with its leases, and send no late completion.
+    """
+    fleet.warm_up()
     gate, found = fleet.occupy(host)
     before = fleet.calm()
+    fleet.wait_until_only(host, found[host])
     with host.machine.partitioned():
         cut = time.time()
         gate.touch()  # the bodies end on both sides of the cut

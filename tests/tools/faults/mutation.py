@@ -400,6 +400,8 @@ MUTANTS: Final = (
     ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)
+WHY: Final = (r"(FAILED: \S+: )?I\d+:", "AssertionError")
+"""What a line begins with that says why a fault failed: the checker's comes first."""
 
 
 def main(names: Sequence[str]) -> int:
@@ -435,9 +437,8 @@ def is_noticed(place: Path, broken: Broken) -> bool:
     finally:
         path.write_text(original)
     failed = FAILED.findall(done.stdout)
-    why = next(
-        (line for line in done.stdout.splitlines() if re.match(r"(FAILED: \S+: )?I\d+:|AssertionError", line)), ""
-    )
+    lines = done.stdout.splitlines()
+    why = next((line for words in WHY for line in lines if re.match(words, line)), "")
     verdict = "noticed" if failed else "SURVIVED"
     took = time.monotonic() - began
     print(f"{verdict:9} {broken.mutant.name} ({took:.0f} s): {', '.join(failed)} {why[:150]}", flush=True)  # noqa: T201

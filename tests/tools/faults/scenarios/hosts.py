@@ -32,6 +32,7 @@ def one_host_cut_off(run: Run) -> str:
     refused = host.running.said.count("does not count")
     gone = len(children - set(host.running.children))
     assert host.running.process.poll() is None, host.running.said
+    assert refused, f"no completion came late, and {gone} of {len(children)} processes were replaced"
     how = f"{refused} late completions refused, {gone} of {len(children)} processes replaced"
     return f"{recovery}; {how}; {fleet.finish()}"
 
