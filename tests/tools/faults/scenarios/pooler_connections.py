@@ -33,7 +33,7 @@ def prepared_statements(run: Run) -> str:
     if pgbouncer_version() < (1, 21):
         raise Skip("this PgBouncer keeps no prepared statements: it is older than 1.21")
     pooler = through_pooler(run, default_pool_size="4", max_prepared_statements="50", server_lifetime="2")
-    run.settings["OPTIONS"] = {"prepare_threshold": 1}
+    run.settings["OPTIONS"] = {"server_side_binding": True, "prepare_threshold": 1}
     jobs = enqueue_load(run, seconds=0.1)
     workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
     prepared = 0
