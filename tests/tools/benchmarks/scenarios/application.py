@@ -26,7 +26,7 @@ from tests.tools.benchmarks.systems.system import System
 from tests.tools.peers.place import ending
 
 WARMING_SECONDS = 3.0
-COUNTED_SECONDS = 20.0
+COUNTED_SECONDS = 15.0
 SPARE_SECONDS = 10.0
 PART_OF_MOST = 3
 DRAINED = 1_000_000
