@@ -83,8 +83,8 @@ def connections_counted(run: Run) -> str:
         "PGQUEUE_TEST_HOOKS": "quick_idle",
     }
     counts = []
-    for past, options in ((0, {}), (1, {"LISTEN_DATABASE": "direct"})):
-        worker = run.worker("--concurrency", "4", variables=about, LEASE=8.0, **options)
+    for past, alias in ((0, None), (1, "direct")):
+        worker = run.worker("--concurrency", "4", variables=about, LEASE=8.0, LISTEN_DATABASE=alias)
         jobs = enqueue_load(run, seconds=0.1)
         most = most_connections(run, pooler)
         run.wait_until_done(60)
