@@ -41,8 +41,8 @@ def nothing() -> Iterator[Beside]:
 @contextmanager
 def burning(bench: Bench, cores: float) -> Iterator[Beside]:
     """Compute in a few processes, which use so much processor time together."""
-    command = [bench.python, FILES / "burn.py", str(cores / BURNERS)]
-    burners = [subprocess.Popen(command) for _ in range(BURNERS)]
+    words = [str(bench.python), str(FILES / "burn.py"), str(cores / BURNERS)]
+    burners = [subprocess.Popen(words) for _ in range(BURNERS)]
     try:
         yield Beside(lambda: _cpu_of(burners), lambda: 0, lambda: True)
     finally:

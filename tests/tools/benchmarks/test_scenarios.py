@@ -18,6 +18,8 @@ from tests.tools.benchmarks.server import server
 from tests.tools.benchmarks.systems import SYSTEMS
 from tests.tools.benchmarks.waits import Waits
 
+LOAD = "1,000 jobs/s in hundreds"
+
 
 def test_table_by_group_has_a_row_for_each_group():
     rounds = [
@@ -68,9 +70,11 @@ def measured(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patched:
         patched.delenv("DATABASE_URL", raising=False)
         patched.setattr(scale, "factor", 0.0001)
-        patched.setattr(sessions, "SESSIONS", (1, 6))
+        patched.setattr(backlog, "BACKLOGS", (50_000, 1_000_000))
+        patched.setattr(sessions, "SESSIONS", (6,))
+        patched.setattr(sessions, "PARTS", sessions.PARTS[1:])
         patched.setattr(claim_waits, "SLOTS", (10,))
-        patched.setattr(application, "LOADS", dict(list(application.LOADS.items())[1:]))
+        patched.setattr(application, "LOADS", {name: load for name, load in application.LOADS.items() if name == LOAD})
         with server() as started:
             yield lambda *names: _figures(tmp_path_factory.mktemp("run"), started, *names)
 
@@ -88,9 +92,8 @@ def _figures(top, started, scenario, system="us"):
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["22a", "22b"])
-def test_scenario_of_backlogs_measures_each_backlog(measured, name):
-    figures = measured(name)
+def test_scenario_of_backlogs_measures_each_backlog(measured):
+    figures = measured("22b")
     assert list(figures) == [f"{size:,} jobs" for size in backlog.BACKLOGS]
     for its in figures.values():
         assert its["peak_mb_of_a_process"] > 1
@@ -110,9 +113,10 @@ def test_scenario_of_waits_shows_locks_of_for_update_only(measured):
 @pytest.mark.process
 def test_scenario_of_sessions_counts_every_job_once(measured):
     figures = measured("23")
-    assert len(figures) == 2 * len(sessions.SESSIONS)
-    assert figures["1 sessions, 1 a claim"]["jobs_of_a_session_most"] == sessions.LEAST
-    assert all(0 < its["jain"] <= 1 for its in figures.values())
+    [its] = figures.values()
+    assert 0 < its["jain"] <= 1
+    least, most = its["jobs_of_a_session_least"], its["jobs_of_a_session_most"]
+    assert least <= sessions.LEAST / 6 <= most
 
 
 @pytest.mark.slow

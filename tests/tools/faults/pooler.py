@@ -98,7 +98,8 @@ class Pooler:
 
     def stop(self) -> None:
         """End it at once, with all sessions through it."""
-        self.process.send_signal(signal.SIGTERM)
+        # Since 1.23, PgBouncer waits after SIGTERM until all clients have left.
+        self.process.send_signal(signal.SIGQUIT if pgbouncer_version() >= (1, 23) else signal.SIGTERM)
         self.process.wait(20)
 
     def restart(self) -> None:

@@ -33,7 +33,7 @@ def prepared_statements(run: Run) -> str:
     if pgbouncer_version() < (1, 21):
         raise Skip("this PgBouncer keeps no prepared statements: it is older than 1.21")
     pooler = through_pooler(run, default_pool_size="4", max_prepared_statements="50", server_lifetime="2")
-    run.settings["OPTIONS"] = {"prepare_threshold": 1}
+    run.settings["OPTIONS"] = {"server_side_binding": True, "prepare_threshold": 1}
     jobs = enqueue_load(run, seconds=0.1)
     workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
     prepared = 0
@@ -83,8 +83,8 @@ def connections_counted(run: Run) -> str:
         "PGQUEUE_TEST_HOOKS": "quick_idle",
     }
     counts = []
-    for past, options in ((0, {}), (1, {"LISTEN_DATABASE": "direct"})):
-        worker = run.worker("--concurrency", "4", variables=about, LEASE=8.0, **options)
+    for past, alias in ((0, None), (1, "direct")):
+        worker = run.worker("--concurrency", "4", variables=about, LEASE=8.0, LISTEN_DATABASE=alias)
         jobs = enqueue_load(run, seconds=0.1)
         most = most_connections(run, pooler)
         run.wait_until_done(60)
