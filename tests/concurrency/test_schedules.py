@@ -25,9 +25,9 @@ def counts(connection) -> tuple[int, int]:
     return tuple(helpers.scalar(connection, f"SELECT count(*) FROM pgqueue_{name}") for name in ("job", "schedulerun"))
 
 
-def fire_by_the_statement_for_many(connection, schedule: lifecycle.Scheduled) -> lifecycle.Fired | None:
+def fire_by_the_statement_for_many(connection, schedule: lifecycle.Scheduled, **changes) -> lifecycle.Fired | None:
     """Fire the next tick of a schedule as `helpers.fire()` does."""
-    return lifecycle.fire_many(connection, [helpers.tick_of(schedule)]).get(schedule.schedule_id)
+    return lifecycle.fire_many(connection, [helpers.tick_of(schedule, **changes)]).get(schedule.schedule_id)
 
 
 @pytest.fixture(params=[helpers.fire, fire_by_the_statement_for_many], ids=["one", "many"])
@@ -80,6 +80,12 @@ def test_fire_delayed_by_table_lock_fires_once(fire, engine, second, watcher):
     assert late.result().what == "fired"
     assert fire(engine, schedule) is None
     assert counts(engine) == (1, 1)
+
+
+def test_fire_with_delay_makes_job_due_later(fire, engine):
+    fired = fire(engine, helpers.schedule_of(engine, helpers.make_schedule(engine)), delay_seconds=600.0)
+    job = helpers.rows_of(engine, "pgqueue_job")[fired.job_id]
+    assert job["run_after"] - job["enqueued_at"] == timedelta(seconds=600)
 
 
 def test_fire_if_running_skip_after_many_ticks_sees_last_job(fire, engine):
