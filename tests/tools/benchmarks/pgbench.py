@@ -14,7 +14,7 @@ from tests.tools.benchmarks.percentiles import percentile
 from tests.tools.benchmarks.place import Bench
 
 SCALE = 20
-"""2,000,000 accounts, 300 MB. 20 branches, so that few of the 8 clients meet at one."""
+"""2,000,000 accounts, 300 MB. There are 20 branches, so that few of the 8 clients meet at one."""
 CLIENTS = 8
 TPS = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 
