@@ -148,6 +148,17 @@ def test_slow_statements_make_plans_anew_only_now_and_then(engine, monkeypatch):
     assert executed == ["DISCARD PLANS"]
 
 
+def test_statements_that_take_long_together_make_plans_anew(engine, monkeypatch):
+    """A plan from a time of few rows also makes small batches slow, each by far less than a slow statement."""
+    monkeypatch.setattr(engine_connection, "REPLAN_INTERVAL_SECONDS", 0.0)
+    executed = []
+    monkeypatch.setattr(engine, "execute", lambda statement, **options: executed.append(statement))
+    engine._spent_seconds = 0.0
+    for _ in range(60):
+        engine.after_statement("SELECT 1", 0.04)
+    assert executed == ["DISCARD PLANS"] * 2
+
+
 FAILING = ["SELECT 1 / 0", "SELECT pg_terminate_backend(pg_backend_pid())"]
 """An aborted transaction, and a lost connection."""
 

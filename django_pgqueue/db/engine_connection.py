@@ -58,6 +58,9 @@ their results: NULL in an array, a comparison with NULL, and timestamps, which p
 
 
 SLOW_SECONDS: Final = 0.05
+SPENT_SECONDS: Final = 1.0
+"""Statements that took so long together count like a slow one. A plan from a time when a table was empty can make small
+batches five times as slow, which is still far less than `SLOW_SECONDS` for each."""
 REPLAN_INTERVAL_SECONDS: Final = 5.0
 
 
@@ -78,9 +81,11 @@ class EngineConnection(psycopg.Connection[Row]):
     """Called with each statement of this package that succeeds, and the seconds that it took. None: nobody counts."""
 
     _replanned_at = float("-inf")
+    _spent_seconds = 0.0
+    """The time that statements have taken since the last plans were made."""
 
     def after_statement(self, statement: str, seconds: float) -> None:
-        """Count a statement that has succeeded. If it was slow, have the server plan its prepared statements anew.
+        """Count a statement that has succeeded. After slow or many ones, have the server plan its statements anew.
 
         A plan from a time when a table had few rows can read all of it. Without this, a burst of jobs in a new project
         took 1 s for each 1,000 completions until autovacuum had analysed the tables.
@@ -88,9 +93,12 @@ class EngineConnection(psycopg.Connection[Row]):
         record = type(self).record_statement
         if record is not None:
             record(statement, seconds)
-        if seconds < SLOW_SECONDS or time.monotonic() - self._replanned_at < REPLAN_INTERVAL_SECONDS:
+        self._spent_seconds += seconds
+        if seconds < SLOW_SECONDS and self._spent_seconds < SPENT_SECONDS:
             return
-        self._replanned_at = time.monotonic()
+        if time.monotonic() - self._replanned_at < REPLAN_INTERVAL_SECONDS:
+            return
+        self._replanned_at, self._spent_seconds = time.monotonic(), 0.0
         is_committed = self.info.transaction_status is TransactionStatus.IDLE
         try:
             self.execute("DISCARD PLANS", prepare=False)
