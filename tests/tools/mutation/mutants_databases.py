@@ -11,6 +11,7 @@ HEALTH = "django_pgqueue/worker/runtime/health_report.py"
 BULK = "django_pgqueue/enqueue/bulk.py"
 CALL = "django_pgqueue/enqueue/call_database.py"
 OURS = "django_pgqueue/queue_databases.py"
+CONNECTION = "django_pgqueue/db/engine_connection.py"
 
 DATABASES = [
     *of_tests(
@@ -96,5 +97,15 @@ DATABASES = [
             "    args, kwargs = task.encoded_call(args, kwargs)",
             path=CALL,
         ),
+    ),
+    *of_tests(
+        ("tests/test_db.py",),
+        Mutant(
+            "many short statements keep their plans",
+            "seconds < SLOW_SECONDS and self._spent_seconds < SPENT_SECONDS",
+            "seconds < SLOW_SECONDS",
+            path=CONNECTION,
+        ),
+        Mutant("statement time is never spent", "time.monotonic(), 0.0", "time.monotonic(), 1.0", path=CONNECTION),
     ),
 ]

@@ -10,7 +10,7 @@ from tests.tools.benchmarks.systems.system import Load, System
 from tests.tools.peers.place import Worker
 
 WAYS = {10: "paced", 100: "paced", 1_000: "paced", 10_000: "stream"}
-"""Jobs a second. The last ones come in transactions of 100, because one producer cannot commit 10,000 times a second."""
+"""Jobs a second. 10,000 come in transactions of 100, because one producer cannot commit so often."""
 LASTING_SECONDS = 20.0
 BEFORE = 100
 """Jobs that are run first, so that the worker is known to work."""
