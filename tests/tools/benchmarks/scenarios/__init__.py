@@ -12,6 +12,7 @@ from tests.tools.benchmarks.scenarios import (
     latency,
     locks,
     many_keys,
+    many_lanes,
     notify,
     orm,
     payload,
@@ -55,5 +56,6 @@ SCENARIOS: dict[str, Scenario] = {
         locks.RATES,
         chunks.CHUNKS,
         two_servers.TWO_SERVERS,
+        many_lanes.MANY_LANES,
     )
 }
