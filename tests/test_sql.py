@@ -435,12 +435,12 @@ def lane_params(connection):
 
 
 def all_lanes(connection):
-    return {"queue_names": [""], "priorities": [32768], "and_later_queues": True, "limit": None}
+    return {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": None}
 
 
 def lanes_of_queues(connection):
     names = lane_params(connection)["queue_names"]
-    return {"queue_names": names, "priorities": [32768] * LANES, "and_later_queues": False, "limit": None}
+    return {"queue_names": names, "start_priorities": [32768] * LANES, "and_later_queues": False, "limit": None}
 
 
 def claim(connection):

@@ -130,7 +130,7 @@ def scan_lanes(
     starts = [after or FIRST] if queue_names is None else [FIRST._replace(queue_name=name) for name in queue_names]
     params = {
         "queue_names": texts(lane.queue_name for lane in starts),
-        "priorities": numbers(lane.priority for lane in starts),
+        "start_priorities": numbers(lane.priority for lane in starts),
         "and_later_queues": queue_names is None,
         "limit": limit,
     }

@@ -212,7 +212,7 @@ CROSS JOIN recorded
 LANES: Final = """/* pgqueue:lanes */
 WITH RECURSIVE lane AS (
     SELECT start.queue_name COLLATE "C" AS queue_name, start.priority, NULL::timestamptz AS run_after
-    FROM unnest(%(queue_names)s::varchar[], %(priorities)s::integer[]) AS start (queue_name, priority)
+    FROM unnest(%(queue_names)s::varchar[], %(start_priorities)s::integer[]) AS start (queue_name, priority)
     UNION ALL
     SELECT next.queue_name, next.priority::integer, next.run_after
     FROM lane

@@ -269,7 +269,7 @@ def test_job_behind_the_cursor_is_found(engine, make_fetcher):
     assert ids(tick_until(fetcher, len)) == [wanted]
 
 
-@pytest.mark.promise("many-lanes-locked")
+@pytest.mark.promise("many-lanes-bound")
 def test_locked_job_is_found_after_the_lock_ends(engine, second, make_fetcher):
     make_later_lanes(engine, 30)
     wanted = helpers.make_job(engine, queue_name=name(20))
@@ -294,7 +294,6 @@ def test_paused_task_of_many_lanes_lets_the_fetcher_rest(engine, make_fetcher):
     assert len(tick_until(fetcher, lambda claimed: len(claimed) == 30)) == 30
 
 
-@pytest.mark.promise("many-lanes-pause")
 def test_paused_queue_is_not_claimed_and_resumed_is(engine, make_fetcher):
     make_lanes(engine, 30, jobs=20)
     fetcher = make_fetcher(capacity=3)
@@ -354,10 +353,9 @@ def test_fetcher_returns_to_one_scan_when_few_lanes_are_left(engine, make_fetche
     fetcher = make_fetcher()
     fetcher.tick()
     assert fetcher.lanes.pages.is_active
-    helpers.wait_until(lambda: (fetcher.tick(), take(fetcher)) and not fetcher.lanes.pages.is_active)
+    tick_until(fetcher, lambda claimed: not fetcher.lanes.pages.is_active)
 
 
-@pytest.mark.promise("many-lanes-named-queues")
 def test_fetcher_for_named_queues_reads_only_these(engine, make_fetcher, monkeypatch):
     job_ids = make_lanes(engine, 40, priorities=(5, 0))
     fetcher = make_fetcher(name(30), name(2))

@@ -3,8 +3,7 @@
 Used by `LanePages`, in the fetcher's thread. Only lanes whose first job is due soon are kept, because later circles
 find the others in time. Of the others, the earliest time is kept: a circle has to be complete by then.
 
-What one round over the index finds replaces what the round before the last one has found, so lanes whose jobs are gone
-are forgotten.
+Only the results of the last two rounds over the index are kept, so lanes whose jobs are gone are forgotten.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ MOST_LANES: Final = 50_000
 
 
 class _Round:
-    """What one round over the index has found."""
+    """The results of one round over the index."""
 
     def __init__(self) -> None:
         self.due_at: dict[Lane, float] = {}

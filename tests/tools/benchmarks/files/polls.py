@@ -25,8 +25,7 @@ def poll() -> None:
     cursors = lanes.ordered(connection, from_start=True)
     if not cursors:
         return
-    options = {"limit": 10, "free_slots": 10, "worker_id": 1_000_000, "lease_seconds": 60.0}
-    if lifecycle.claim(connection, cursors, **options):
+    if lifecycle.claim(connection, cursors, limit=10, free_slots=10, worker_id=1_000_000, lease_seconds=60.0):
         raise RuntimeError("a job was due")
 
 
