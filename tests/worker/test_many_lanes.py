@@ -340,12 +340,21 @@ def test_extended_pause_is_kept(engine, make_fetcher):
 @pytest.mark.promise("few-lanes-one-scan")
 def test_fetcher_with_few_lanes_reads_all_in_one_scan(engine, make_fetcher, monkeypatch):
     make_lanes(engine, PAGE - 1, jobs=4)
-    monkeypatch.delattr(lifecycle, "newest_lanes")
+    statements = []
+    for function in ("execute", "execute_with_retry"):
+        run = getattr(lifecycle.claims, function)
+        monkeypatch.setattr(
+            lifecycle.claims,
+            function,
+            lambda connection, sql, params, run=run: statements.append(sql.split()[1]) or run(connection, sql, params),
+        )
     fetcher = make_fetcher(capacity=3)
+    fetcher.polls.poll_soon()
+    fetcher.tick()
+    assert statements == ["pgqueue:lanes", "pgqueue:claim"]
     drain(fetcher, engine)
+    assert set(statements) == {"pgqueue:lanes", "pgqueue:claim"}
     assert not fetcher.lanes.pages.is_active
-    scan = lifecycle.scan_lanes(engine, limit=lane_pages.PAGE_LANES)
-    assert scan.due_in == {}
 
 
 def test_fetcher_returns_to_one_scan_when_few_lanes_are_left(engine, make_fetcher):

@@ -35,13 +35,14 @@ class DueLanes:
         if len(lanes) < MOST_LANES:
             lanes.setdefault(lane, turn)
 
-    def discard(self, lane: Lane) -> None:
-        """Remove a lane, if it is known."""
+    def discard(self, lane: Lane) -> bool:
+        """Remove a lane. Return whether it was known."""
         key = self._key(lane)
-        if key in self._turns:
-            self._turns[key].pop(lane, None)
-            if not self._turns[key]:
-                del self._turns[key]
+        lanes = self._turns.get(key, {})
+        is_known = lanes.pop(lane, None) is not None
+        if is_known and not lanes:
+            del self._turns[key]
+        return is_known
 
     def discard_queues(self, queue_names: Collection[str]) -> None:
         """Remove the lanes of these queues."""

@@ -66,6 +66,7 @@ class LanePages:
         self._named_until = float("-inf")
         self._newest_at = float("-inf")
         self._newest_rest = Pacing()
+        self._has_logged = False
         self.forget()
 
     def forget(self) -> None:
@@ -149,11 +150,13 @@ class LanePages:
         if not self.is_active:
             self.is_active = True
             self._circle.begin(time.monotonic())
-            logger.info(
-                "more than %d lanes (pairs of queue and priority) have ready jobs: they are read page by page",
-                PAGE_LANES,
-                extra=event("many_lanes", count=PAGE_LANES),
-            )
+            if not self._has_logged:
+                self._has_logged = True
+                logger.info(
+                    "more than %d lanes (pairs of queue and priority) have ready jobs: they are read page by page",
+                    PAGE_LANES,
+                    extra=event("many_lanes", count=PAGE_LANES),
+                )
 
     def _keep(self, scan: LaneScan, turn: int) -> None:
         """Note the lanes of a scan. If the first due job lies behind the cursor, claim from the start of the lane."""
@@ -228,8 +231,8 @@ class LanePages:
             return
         self._has_forgotten |= bool(cursors)
         for lane, cursor in cursors.items():
-            self._due.discard(lane)
-            if lane not in claimed_from:
+            is_known = self._due.discard(lane)
+            if is_known and lane not in claimed_from:
                 if cursor > Cursor():
                     self._behind.add(lane, turn)
                 else:
@@ -247,9 +250,11 @@ class LanePages:
         """Return when there is something to do: a job is due, or a page is (`page_due_at`). See `Lanes`."""
         if not self.is_active:
             return float("inf")
-        due_at = min(self._later.next_due_at, self._again_at, self._later.others_due_at - SOON_SECONDS / 2)
+        due_at = self._later.next_due_at
         if self._due.has_open(self._is_full):
             due_at = min(due_at, tried_at if self._has_forgotten else if_overdue)
         if self._behind.has_open(self._is_full):
             due_at = min(due_at, tried_at + STEP_SECONDS)
-        return min(due_at, page_due_at) if not self._circle.is_complete or self._names else due_at
+        if not self._circle.is_complete or self._names:
+            return min(due_at, page_due_at)
+        return min(due_at, self._again_at, self._later.others_due_at - SOON_SECONDS / 2)

@@ -68,14 +68,14 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "a sleep does not wait for the circle",
-        "if not self._circle.is_complete or self._names else due_at",
-        "if self._names else due_at",
+        "        if not self._circle.is_complete or self._names:\n",
+        "        if self._names:\n",
         path=PAGES,
     ),
     Mutant(
         "other lanes are due at any time",
-        "self._again_at, self._later.others_due_at - SOON_SECONDS / 2)\n        if self._due",
-        "self._again_at)\n        if self._due",
+        "return min(due_at, self._again_at, self._later.others_due_at - SOON_SECONDS / 2)",
+        "return min(due_at, self._again_at)",
         path=PAGES,
     ),
     Mutant("a claim gets all lanes", "most = min(most, LANES_PER_CLAIM)", "most = 10**6", path=PAGES),
