@@ -17,6 +17,7 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import due_lanes, lane_pages, later_lanes
 from django_pgqueue.worker.claiming.due_lanes import DueLanes
 from django_pgqueue.worker.claiming.lane_circle import LaneCircle
+from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.later_lanes import LaterLanes
 from tests import helpers
 from tests.worker.test_fetcher import drain, make_fetcher, take
@@ -126,6 +127,7 @@ def test_lanes_that_are_always_busy_leave_turns_to_the_others(engine, make_fetch
 
 def test_claim_gets_no_more_lanes_than_jobs(engine, make_fetcher, monkeypatch):
     make_lanes(engine, 20)
+    make_later_lanes(engine, 20)  # so that there are always many lanes
     seen = []
     claim = lifecycle.claim
     monkeypatch.setattr(lifecycle, "claim", lambda *args, **options: seen.append(args[1]) or claim(*args, **options))
@@ -188,6 +190,33 @@ def test_announced_job_of_any_lane_is_claimed_with_the_next_poll(engine, make_fe
     fetcher.lanes.pages._newest_at = 0.0
     fetcher.tick()
     assert ids(take(fetcher)) == [wanted]
+
+
+def test_newest_job_of_a_lane_hides_no_sooner_one(monkeypatch):
+    pages, now = Lanes([]).pages, time.monotonic()
+    due, later = Lane("due", 0), Lane("later", 0)
+    pages.is_active = True
+    pages._due.add(due, 1)
+    pages._later.note(later, now + 5)
+    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {due: 50.0, later: 50.0})
+    assert not pages.read_newest(None, 2, is_idle=True)
+    assert list(pages.pick(5, 3, from_start=False)[0]) == [due]
+    assert pages._later.next_due_at == now + 5
+
+
+def test_pages_are_read_although_notifications_never_end(engine, make_fetcher):
+    make_later_lanes(engine, 50)
+    fetcher = make_fetcher()
+    assert settle(fetcher) == []
+    hidden = helpers.make_job(engine, queue_name=name(40))
+    helpers.make_jobs(engine, PAGE, queue_name=name(0), delay_seconds=DAY_SECONDS)
+
+    def is_found(claimed):
+        fetcher.polls.poll_soon()
+        helpers.make_job(engine, queue_name=name(1))
+        return hidden in ids(claimed)
+
+    assert len(tick_until(fetcher, is_found)) > 1
 
 
 @pytest.mark.promise("many-lanes-bound")

@@ -135,16 +135,25 @@ class LanePages:
             self._has_failed, self._again_at = False, time.monotonic() + AGAIN_SECONDS
         return scan._replace(due_in={})
 
-    def read_newest(self, connection: EngineConnection, turn: int, *, is_idle: bool) -> None:
-        """Read the lanes of the newest jobs after a notification, or when an idle fetcher polls."""
-        began = time.monotonic()
+    def read_newest(self, connection: EngineConnection, turn: int, *, is_idle: bool) -> bool:
+        """Read the lanes of the newest jobs after a notification, or when an idle fetcher polls.
+
+        Return whether such a job is due.
+        """
+        began, has_due = time.monotonic(), False
         if not self.is_active or not (self._is_announced or is_idle) or began < self._newest_at:
-            return
+            return False
         self._is_announced = False
         for lane, seconds in lifecycle.newest_lanes(connection, limit=NEWEST_JOBS).items():
-            if lane.queue_name not in self._paused_queues:
-                self._note(lane, seconds, began, turn)
+            if lane.queue_name in self._paused_queues:
+                continue
+            if seconds <= 0:
+                self._due.add(lane, turn)
+                has_due = True
+            else:  # another job of the lane may be due sooner
+                self._later.note_sooner(lane, began + seconds)
         self._newest_at = time.monotonic() + self._newest_rest.after(time.monotonic() - began)
+        return has_due
 
     def _activate(self) -> None:
         if not self.is_active:

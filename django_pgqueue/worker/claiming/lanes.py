@@ -35,6 +35,8 @@ which queues and tasks are paused."""
 STEP_SECONDS: Final = 0.01
 """The sleep after a step of a circle over limit keys that found no job. With a second, 1,000 keys without a free slot
 delayed the jobs of the next key by 6 s."""
+NEWS_SECONDS: Final = 0.05
+"""How much longer a page of lanes may wait while jobs are found that notifications have announced."""
 RECENT_LANES: Final = 8
 """How many lanes are remembered for the claim after the next notification."""
 
@@ -121,11 +123,11 @@ class Lanes:
         found_none = self.last_was_empty and not self._has_freed_queue()
         age_limit_seconds = 0.0 if found_none or self.pages.is_active else self._age_limit_seconds
         self._turn += 1
-        if age > max(age_limit_seconds, self._rest.seconds) and self.pages.needs_page(
-            self.limited.longest_rest_seconds
-        ):
+        has_news = self.pages.read_newest(connection, self._turn, is_idle=found_none)
+        rest_seconds = self._rest.seconds + (NEWS_SECONDS if has_news else 0.0)
+        is_scan_due = age > max(age_limit_seconds, rest_seconds)
+        if is_scan_due and self.pages.needs_page(self.limited.longest_rest_seconds):
             self._scan(connection)
-        self.pages.read_newest(connection, self._turn, is_idle=found_none)
         turns, behind = self.pages.pick(most, self._turn, from_start=from_start)
         start, lanes = Cursor(), self._in_order(turns)
         self.last_was_empty = self.last_was_empty or not lanes

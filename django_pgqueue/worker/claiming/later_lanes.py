@@ -44,6 +44,12 @@ class LaterLanes:
             found.due_at[lane] = due_at
             heapq.heappush(found.queue, (due_at, lane))
 
+    def note_sooner(self, lane: Lane, due_at: float) -> None:
+        """Note when a job of a lane is due, unless the lane has a job that is due sooner."""
+        known = self._now.due_at.get(lane, self._before.due_at.get(lane, float("inf")))
+        if due_at < known:
+            self.note(lane, due_at)
+
     def discard(self, lane: Lane) -> None:
         """Forget a lane."""
         self._now.due_at.pop(lane, None)

@@ -3,7 +3,7 @@
 `mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
-from tests.tools.mutation.mutants import Mutant, of_tests
+from tests.tools.mutation.mutants import LANES, Mutant, of_tests
 
 PAGES = "django_pgqueue/worker/claiming/lane_pages.py"
 CIRCLE = "django_pgqueue/worker/claiming/lane_circle.py"
@@ -12,6 +12,13 @@ LATER = "django_pgqueue/worker/claiming/later_lanes.py"
 
 MANY_LANES = of_tests(
     ("tests/worker/test_many_lanes.py",),
+    Mutant(
+        "news keep pages from being read",
+        "(NEWS_SECONDS if has_news else 0.0)",
+        "(1e9 if has_news else 0.0)",
+        path=LANES,
+    ),
+    Mutant("a newest job hides a sooner one", "        if due_at < known:\n", "        if True:\n", path=LATER),
     Mutant("a page has no limit", "limit=PAGE_LANES)", "limit=None)", path=PAGES),
     Mutant("every page is the first", "after=after, limit", "after=None, limit", path=PAGES),
     Mutant(
@@ -27,8 +34,8 @@ MANY_LANES = of_tests(
     Mutant("a new job begins no circle", "        self._circle.renew(time.monotonic())\n", "", path=PAGES),
     Mutant(
         "the newest jobs are not read",
-        "            self._note(lane, seconds, began, turn)\n",
-        "            pass\n",
+        "                self._due.add(lane, turn)\n                has_due",
+        "                has_due",
         path=PAGES,
     ),
     Mutant("no circle without a notification", "is_old or self._has_claimed", "self._has_claimed", path=PAGES),

@@ -21,7 +21,7 @@ connection = engine_connection.connect("default", "claim")
 
 
 def poll() -> None:
-    lanes._scanned_at = float("-inf")  # no pause between two scans
+    lanes.scan_again()  # otherwise there is a pause between two scans, and none after a whole circle
     cursors = lanes.ordered(connection, from_start=True)
     if not cursors:
         return
