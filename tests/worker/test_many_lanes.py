@@ -7,11 +7,12 @@ import time
 from collections import Counter
 from itertools import chain
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, sql
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import due_lanes, lane_pages, later_lanes
@@ -20,6 +21,7 @@ from django_pgqueue.worker.claiming.lane_circle import LaneCircle
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.later_lanes import LaterLanes
 from tests import helpers
+from tests.test_sql import nodes
 from tests.worker.test_fetcher import drain, make_fetcher, take
 from tests.worker.test_queue_slots import slots_of
 
@@ -435,6 +437,17 @@ def test_scan_of_a_page_reads_no_other_lanes(engine, limit):
     first = list(lifecycle.scan_lanes(engine, limit=limit).due_in)
     after = list(lifecycle.scan_lanes(engine, after=first[-1], limit=limit).due_in)
     assert first + after == every[: 2 * limit]
+
+
+@pytest.mark.parametrize("limit", [1, 10, 100])
+def test_scan_of_a_page_makes_no_more_steps_than_its_lanes_need(engine, limit):
+    """Of 200 lanes. A step is at most two index searches: for the next priority of the queue, and for later queues."""
+    make_lanes(engine, 200)
+    params = {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": limit}
+    statement = f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.claims.LANES}"
+    [[answer]] = psycopg.ClientCursor(engine).execute(statement, {**params, "time_shift": "0"}).fetchall()
+    searches = [node for node in nodes(answer[0]["Plan"]) if node.get("Relation Name") == "pgqueue_job"]
+    assert limit <= sum(node["Actual Loops"] for node in searches) <= 2 * limit + 2
 
 
 @pytest.mark.parametrize("seed", range(4))
