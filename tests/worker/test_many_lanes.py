@@ -523,7 +523,7 @@ def test_due_lanes_of_one_priority_take_turns(count, most, added_at):
     assert max(served.values()) - min(served.values()) <= 1
 
 
-def test_due_lanes_beyond_the_most_leave_their_place_after_a_turn(monkeypatch):
+def test_crowded_due_lanes_leave_their_place_after_a_turn(monkeypatch):
     monkeypatch.setattr(due_lanes, "MOST_LANES", 2)
     lanes = DueLanes(lambda queue_name: None)
     every = [Lane(name(number), 0) for number in range(5)]
