@@ -111,7 +111,7 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "bulk_act_ended": Event("INFO", "A worker has ended a bulk act.", ("audit_id", "action", "outcome")),
     "jobs_pruned": Event("INFO", "Finished jobs past their retention were removed.", ("count",)),
-    "many_lanes": Event("WARNING", "Many pairs of queue and priority make claims slow.", ("count",)),
+    "many_lanes": Event("INFO", "More pairs of queue and priority have ready jobs than one scan reads.", ("count",)),
     # Schedules
     "schedule_fired": Event("INFO", "A schedule has enqueued a job.", ("schedule", "job_id")),
     "schedule_skipped": Event("INFO", "A tick of a schedule has enqueued no job.", ("schedule", "reason")),

@@ -435,6 +435,15 @@ def lane_params(connection):
     }
 
 
+def all_lanes(connection):
+    return {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": None}
+
+
+def lanes_of_queues(connection):
+    names = lane_params(connection)["queue_names"]
+    return {"queue_names": names, "start_priorities": [32768] * LANES, "and_later_queues": False, "limit": None}
+
+
 def claim(connection):
     return {**lane_params(connection), "limit": BATCH, "free_slots": BATCH, **WORKER}
 
@@ -554,7 +563,10 @@ TEXTS = {"exception_classes": "E", "errors": "e", "tracebacks": "t"}
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CLAIM": (claim, BATCH, {"pgqueue_job_ready", "pgqueue_job_pkey"}),
     "NEXT_IN_LINE": (lane_params, LANES, {"pgqueue_job_ready"}),
-    "LANES": (lambda connection: {}, LANES, {"pgqueue_job_ready"}),
+    "LANES": (all_lanes, LANES, {"pgqueue_job_ready"}),
+    "LANES of a page": (lambda connection: {**all_lanes(connection), "limit": 2}, LANES, {"pgqueue_job_ready"}),
+    "LANES of queues": (lanes_of_queues, LANES, {"pgqueue_job_ready"}),
+    "NEWEST_LANES": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
     "LIMITED_LANES": (lambda connection: {}, 1, {"pgqueue_job_limited"}),
     "KEY_CONTROLS": (
         lambda connection: {"names": claim_keys(connection)["limit_keys"]},

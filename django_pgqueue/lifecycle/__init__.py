@@ -31,7 +31,7 @@ from .audit import (
     record_audit,
     stop_audit,
 )
-from .claims import AHEAD_BYTES, claim, claim_one, next_in_line, scan_lanes, set_aside
+from .claims import AHEAD_BYTES, claim, claim_one, newest_lanes, next_in_line, scan_lanes, set_aside
 from .completions import (
     SUCCEEDED,
     end_cancelled,
@@ -229,6 +229,7 @@ __all__ = [
     "may_divide",
     "merge_rollups",
     "move",
+    "newest_lanes",
     "next_in_line",
     "note_problem",
     "note_progress",

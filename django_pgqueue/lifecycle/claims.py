@@ -7,7 +7,7 @@ makes a job `running` also opens its execution, so no job runs without one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import add
 from typing import Any, Final
@@ -21,6 +21,8 @@ from .types import Claimed, Cursor, Lane, LaneScan, SetAside
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """A claim stops prefetching where the arguments of its jobs add up to more than this many bytes."""
+FIRST: Final = Lane("", 32768)
+"""Comes before all lanes: no queue has an empty name, and no job has this priority."""
 
 
 def claim(
@@ -109,14 +111,44 @@ def set_aside(
     return SetAside(*rows[0]) if rows else None
 
 
-def scan_lanes(connection: Connection) -> LaneScan:
-    """Return the lanes that have ready jobs, and the paused queues and tasks."""
-    rows = execute(connection, sql.claims.LANES, {})
+def scan_lanes(
+    connection: Connection,
+    *,
+    after: Lane | None = None,
+    limit: int | None = None,
+    queue_names: Collection[str] | None = None,
+) -> LaneScan:
+    """Return the lanes that have ready jobs, and the paused queues and tasks.
+
+    Args:
+        connection: Where to read.
+        after: Read only the lanes that follow this one in the order of the index: by queue name, the highest priority
+            first.
+        limit: Read at most this many lanes.
+        queue_names: Read only the lanes of these queues, in no order.
+    """
+    starts = [after or FIRST] if queue_names is None else [FIRST._replace(queue_name=name) for name in queue_names]
+    params = {
+        "queue_names": texts(lane.queue_name for lane in starts),
+        "start_priorities": numbers(lane.priority for lane in starts),
+        "and_later_queues": queue_names is None,
+        "limit": limit,
+    }
+    rows = execute(connection, sql.claims.LANES, params)
     due_in = {
         Lane(name, priority): max(due, resumes or due) for name, priority, due, resumes, *_ in rows if name is not None
     }
     [(paused_queues, paused_tasks, seen_at)] = [row[4:] for row in rows if row[0] is None]
     return LaneScan(due_in, tuple(paused_queues), tuple(paused_tasks), seen_at)
+
+
+def newest_lanes(connection: Connection, *, limit: int) -> dict[Lane, float]:
+    """Return the lanes of the newest `limit` jobs, as far as these are ready, with the seconds until one is due.
+
+    The lanes of paused queues are included.
+    """
+    rows = execute(connection, sql.claims.NEWEST_LANES, {"limit": limit})
+    return {Lane(name, priority): due for name, priority, due in rows}
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:

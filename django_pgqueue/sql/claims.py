@@ -202,21 +202,19 @@ CROSS JOIN recorded
 #
 # Each lane has two times: the seconds until its first job is due (0 or less: due now), and the seconds until the pause
 # of its queue ends (infinity: it does not end by itself; NULL: not paused). The statement finds the lanes by a loose
-# index scan.
+# index scan. The scan starts behind given lanes: behind no lane ('' at a priority above all) to read all lanes, behind
+# the last lane of a page to read the next page, or behind the start of each wanted queue to read only these queues,
+# without `and_later_queues`. The recursion makes no more steps than `limit` needs.
 #
 # The last row has no lane. It has the names of all paused queues and tasks. Queues without ready jobs are included,
 # because a job can be enqueued and claimed before the next scan. It has the database's clock, because a claim that
 # exhausts a lane moves the lane's cursor to the time of the scan.
 LANES: Final = """/* pgqueue:lanes */
 WITH RECURSIVE lane AS (
-    (
-        SELECT queue_name, priority, run_after FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-        ORDER BY queue_name, priority DESC, run_after, id
-        LIMIT 1
-    )
+    SELECT start.queue_name COLLATE "C" AS queue_name, start.priority, NULL::timestamptz AS run_after
+    FROM unnest(%(queue_names)s::varchar[], %(start_priorities)s::integer[]) AS start (queue_name, priority)
     UNION ALL
-    SELECT next.queue_name, next.priority, next.run_after
+    SELECT next.queue_name, next.priority::integer, next.run_after
     FROM lane
     CROSS JOIN LATERAL (
         (
@@ -229,7 +227,7 @@ WITH RECURSIVE lane AS (
         UNION ALL
         (
             SELECT queue_name, priority, run_after FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
+            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name AND %(and_later_queues)s
             ORDER BY queue_name, priority DESC, run_after, id
             LIMIT 1
         )
@@ -242,21 +240,41 @@ paused AS MATERIALIZED (
     WHERE kind IN ('queue', 'task')
       AND (paused_until IS NULL OR paused_until > statement_timestamp() + %(time_shift)s::interval)
 )
-SELECT lane.queue_name, lane.priority,
-       date_part('epoch', lane.run_after - statement_timestamp() - %(time_shift)s::interval),
-       (
-           SELECT CASE
-               WHEN isfinite(paused_until)
-               THEN date_part('epoch', paused_until - statement_timestamp() - %(time_shift)s::interval)
-               ELSE 'infinity'
-           END
-           FROM paused
-           WHERE kind = 'queue' AND name = lane.queue_name
-       ),
-       NULL, NULL, NULL
-FROM lane
+(
+    SELECT lane.queue_name, lane.priority,
+           date_part('epoch', lane.run_after - statement_timestamp() - %(time_shift)s::interval),
+           (
+               SELECT CASE
+                   WHEN isfinite(paused_until)
+                   THEN date_part('epoch', paused_until - statement_timestamp() - %(time_shift)s::interval)
+                   ELSE 'infinity'
+               END
+               FROM paused
+               WHERE kind = 'queue' AND name = lane.queue_name
+           ),
+           NULL, NULL, NULL
+    FROM lane
+    WHERE lane.run_after IS NOT NULL
+    LIMIT %(limit)s
+)
 UNION ALL
 SELECT NULL, NULL, NULL, NULL,
        ARRAY (SELECT name FROM paused WHERE kind = 'queue'), ARRAY (SELECT name FROM paused WHERE kind = 'task'),
        statement_timestamp() + %(time_shift)s::interval
+"""
+
+# Return the lanes of the newest jobs that are ready, each with the seconds until the first of these jobs is due.
+#
+# Caller: lifecycle.newest_lanes(), after a notification, in workers that read the lanes page by page
+# Index:  pgqueue_job_pkey, backwards
+#
+# A notification does not say which queue has a new job. The job is almost always among the newest ones.
+NEWEST_LANES: Final = """/* pgqueue:newest_lanes */
+SELECT queue_name, priority,
+       date_part('epoch', min(run_after) - statement_timestamp() - %(time_shift)s::interval)
+FROM (
+    SELECT queue_name, priority, run_after, state, limit_key FROM pgqueue_job ORDER BY id DESC LIMIT %(limit)s
+) AS newest
+WHERE state = 'ready' AND limit_key IS NULL
+GROUP BY queue_name, priority
 """

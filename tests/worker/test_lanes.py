@@ -14,7 +14,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker.claiming import lanes as module
+from django_pgqueue.worker.claiming import lane_cursors
 from django_pgqueue.worker.claiming.lanes import Lanes
 from tests import helpers
 from tests.concurrency.test_cursor import buffers
@@ -93,7 +93,7 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
 
 @pytest.fixture
 def no_margin(monkeypatch):
-    monkeypatch.setattr(module, "MARGIN", timedelta(0))
+    monkeypatch.setattr(lane_cursors, "MARGIN", timedelta(0))
 
 
 def make_paused_backlog(engine, **changes):
@@ -227,7 +227,7 @@ def test_cursor_of_a_queue_that_ran_empty_is_kept(engine, second, make_fetcher):
 
 
 def test_cursors_of_empty_lanes_are_bounded(engine, monkeypatch):
-    monkeypatch.setattr(module, "CURSORS", 3)
+    monkeypatch.setattr(lane_cursors, "CURSORS", 3)
     lanes = Lanes([])
     helpers.make_job(engine)
     for number in range(10):

@@ -77,6 +77,7 @@ class ClaimGroup:
     def expect_jobs(self) -> None:
         """Try again soon, because jobs may have become due."""
         self.try_at, self._idle_steps = 0.0, 0
+        self.lanes.pages.expect_jobs()
 
     def claim(self, connection: EngineConnection, worker_id: int, limit: int) -> list[Claimed]:
         """Claim up to `limit` jobs for a worker. If no job is due, set the time of the next try."""
@@ -105,7 +106,7 @@ class ClaimGroup:
         self, connection: EngineConnection, worker_id: int, limit: int, *, from_start: bool
     ) -> list[Claimed]:
         began = time.monotonic()
-        cursors = self.lanes.ordered(connection, from_start=from_start)
+        cursors = self.lanes.ordered(connection, from_start=from_start, most=limit)
         claimed: list[Claimed] = []
         if cursors:
             self._slots.opened = limit  # the machine has this many free slots, and nothing is prefetched beyond them

@@ -247,7 +247,7 @@ class Fetcher(Service):
                 claimed = [*claimed, *self._claim_from(room, from_start=True)]
                 from_start = True
         is_empty = not claimed and not self.lanes.have_waiting
-        self.empty_scans = self.empty_scans + from_start if is_empty else 0
+        self.empty_scans = self.empty_scans + (from_start and self.lanes.pages.is_complete) if is_empty else 0
         self._scanned_from_start = from_start
         return claimed
 
@@ -255,7 +255,7 @@ class Fetcher(Service):
         began = time.monotonic()
         with self.link.use() as connection:
             self.lanes.note_connection(self.link.connected_at)
-            cursors = self.lanes.ordered(connection, from_start=from_start)
+            cursors = self.lanes.ordered(connection, from_start=from_start, most=room)
             if not cursors:
                 health_memory.answered("claim")
                 return ()

@@ -7,43 +7,36 @@ come to lie behind a cursor, so the fetcher also claims from the start of the la
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import registry
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
-from django_pgqueue.log_events import event
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .chunk_lanes import LOCKED_SECONDS, ChunkLanes
+from .lane_cursors import LaneCursors, exhausted_lanes, forget_oldest
 from .lane_of_job import cursor_behind, lane_of
+from .lane_pages import LanePages
 from .limited_lanes import LimitedLanes
 from .pacing import Pacing
 from .shared_scans import SharedScans
-
-logger = logging.getLogger("django_pgqueue.worker")
 
 AGE_LIMIT_SECONDS: Final = 1.0
 """How old the last scan may be while claims find jobs. After a claim that found none, only `Pacing` delays a scan."""
 AGE_LIMIT_OF_QUEUES_SECONDS: Final = 0.005
 """The same for a process with `--queue`. Its claims can find jobs of one queue all the time while another queue, which
 has free slots, gets its first job. As long as the first poll of an idle fetcher."""
-MARGIN: Final = timedelta(seconds=2)
-"""How far behind the last scan the cursor of an exhausted lane stays. A job that is due now and commits within this
-time after it was enqueued is still ahead of the cursor."""
 SHARED_SECONDS: Final = 5.0
 """How old this process's own last scan may be when a sibling's scan replaces the next one. The own scan also finds out
 which queues and tasks are paused."""
-CURSORS: Final = 1000
-"""How many cursors are kept for lanes without ready jobs."""
 STEP_SECONDS: Final = 0.01
 """The sleep after a step of a circle over limit keys that found no job. With a second, 1,000 keys without a free slot
 delayed the jobs of the next key by 6 s."""
-MANY_LANES: Final = 200
+NEWS_SECONDS: Final = 0.05
+"""How much longer a page of lanes may wait while jobs are found that notifications have announced."""
 RECENT_LANES: Final = 8
 """How many lanes are remembered for the claim after the next notification."""
 
@@ -81,8 +74,7 @@ class Lanes:
         """Names of tasks whose jobs are left to other workers, as if the tasks were paused."""
         self._due_at: dict[Lane, float] = {}
         """When the first job of each lane is due, by the monotonic clock. For a paused queue: when the pause ends."""
-        self._cursors: dict[Lane, Cursor] = {}
-        """The cursor that moved last comes last."""
+        self._cursors = LaneCursors()
         self._seen_at = EPOCH
         """The time of the last scan, by the database's clock."""
         self._served: dict[Lane, int] = {}
@@ -91,8 +83,16 @@ class Lanes:
         self._scanned_at = self._ordered_at = float("-inf")
         self._rest = Pacing()
         self._turn = 0
-        self._warned = False
         self._connected_at = 0.0
+        self._others_at = float("-inf")
+        self._others_rest = Pacing()
+        self.pages = LanePages(
+            self.queue_names,
+            self._cursors,
+            (lambda name: None) if queue_slots is None else queue_slots.group_of,
+            (lambda name: False) if queue_slots is None else queue_slots.is_full,
+        )
+        """The plain lanes, if they are too many for one scan."""
 
     def note_connection(self, connected_at: float) -> None:
         """Start afresh if the worker has reconnected after a loss since the last call."""
@@ -104,24 +104,35 @@ class Lanes:
         """Start afresh after a reconnect: another server may lack what the last one had committed."""
         self._cursors.clear()
         self.limited.forget()
-        self._scanned_at = float("-inf")
+        self.pages.forget()
+        self._scanned_at = self._others_at = float("-inf")
 
     def scan_again(self) -> None:
         """Scan before the next claim, because the set of claimable jobs has changed."""
         self._recent.clear()
         self.limited.wake()
-        self._scanned_at = float("-inf")
+        self.pages.expect_jobs()
+        self._scanned_at = self._others_at = float("-inf")
 
-    def ordered(self, connection: EngineConnection, *, from_start: bool) -> dict[Lane, Cursor]:
-        """Return the lanes that have due jobs, in the order to claim from, each with its cursor."""
+    def ordered(self, connection: EngineConnection, *, from_start: bool, most: int = 1000) -> dict[Lane, Cursor]:
+        """Return the lanes that have due jobs, in the order to claim from, each with its cursor.
+
+        If they are too many for one scan, return at most the lanes that a claim of `most` jobs can need.
+        """
         age = time.monotonic() - self._scanned_at
         found_none = self.last_was_empty and not self._has_freed_queue()
-        if age > max(0.0 if found_none else self._age_limit_seconds, self._rest.seconds):
-            self._scan(connection)
+        age_limit_seconds = 0.0 if found_none or self.pages.is_active else self._age_limit_seconds
         self._turn += 1
-        start, lanes = Cursor(), self._in_order()
+        has_news = self.pages.read_newest(connection, self._turn, is_idle=found_none)
+        rest_seconds = self._rest.seconds + (NEWS_SECONDS if has_news else 0.0)
+        is_scan_due = age > max(age_limit_seconds, rest_seconds)
+        if is_scan_due and self.pages.needs_page(self.limited.longest_rest_seconds):
+            self._scan(connection)
+        turns, behind = self.pages.pick(most, self._turn, from_start=from_start)
+        start, lanes = Cursor(), self._in_order(turns)
         self.last_was_empty = self.last_was_empty or not lanes
-        return {lane: start if from_start else self._cursors.get(lane, start) for lane in lanes}
+        from_start = from_start and not self.pages.is_active
+        return {lane: start if from_start or lane in behind else self._cursors.get(lane, start) for lane in lanes}
 
     @property
     def have_waiting(self) -> bool:
@@ -150,6 +161,7 @@ class Lanes:
         """
         if announced:
             self.limited.expect_jobs()
+            self.pages.expect_jobs()
         if not self.last_was_empty:
             return {}
         recent = self.recent_lanes() if announced and is_first else {}
@@ -179,6 +191,7 @@ class Lanes:
             if due_at <= tried_at:
                 due_at = tried_at + STEP_SECONDS if self.limited.is_under_way(lane) else if_overdue
             own = min(own, due_at)
+        own = min(own, self.pages.next_due_at(tried_at, self._scanned_at + self._rest.seconds, if_overdue))
         return min(own, self._sibling_due_at)
 
     def are_empty_for_sibling(self, moment: float | None) -> bool:
@@ -187,6 +200,8 @@ class Lanes:
         `next_due_at()` then takes account of what the sibling found.
         """
         if self.shared is None or moment is None or time.monotonic() - self._scanned_at > SHARED_SECONDS:
+            return False
+        if self.pages.is_active:  # no scan of a sibling has read all lanes
             return False
         due_at = self.shared.answer(moment)
         if due_at is None:
@@ -201,8 +216,9 @@ class Lanes:
             self._served.pop(lane, None)
             self._served[lane] = self._turn
             if not lane.is_limited:
-                self._set_cursor(lane, cursor_behind(job))
+                self._cursors.move(lane, cursor_behind(job))
             if lane.is_plain:
+                self.pages.had_turn(lane, self._turn)
                 self._recent.pop(lane, None)
                 self._recent[lane] = None
         for oldest in list(self._recent)[:-RECENT_LANES]:
@@ -210,31 +226,17 @@ class Lanes:
         self.last_was_empty = not last and not self.limited.need_slots
 
     def pass_by(self, cursors: Mapping[Lane, Cursor], claimed: Sequence[Claimed], *, all_exhausted: bool) -> None:
-        """Move the cursors of exhausted lanes up to the last scan: the jobs left there cannot be claimed now.
-
-        Such jobs belong to a paused task, or another transaction has locked their rows. If their lanes kept the old
-        cursors, each claim would walk over all of them. A claim takes the lanes in order. It has therefore exhausted
-        the lanes before the last one in which it found a job, and all lanes if it returned fewer jobs than it could
-        (`all_exhausted`).
-        """
-        exhausted = list(cursors)
-        if not all_exhausted:
-            last = exhausted.index(Lane(claimed[-1].queue_name, claimed[-1].priority)) if claimed else 0
-            exhausted = exhausted[:last]
-        passed = Cursor(self._seen_at - MARGIN) if self._seen_at > EPOCH else Cursor()
-        for lane in exhausted:
-            self._set_cursor(lane, max(self._cursors.get(lane, passed), passed))
-
-    def _set_cursor(self, lane: Lane, cursor: Cursor) -> None:
-        self._cursors.pop(lane, None)
-        self._cursors[lane] = cursor
+        """Note which lanes a claim has exhausted: see `exhausted_lanes()`."""
+        exhausted = exhausted_lanes(cursors, claimed, all_exhausted=all_exhausted)
+        self._cursors.pass_by(exhausted, self._seen_at)
+        self.pages.exhaust({lane: cursors[lane] for lane in exhausted}, {lane_of(job) for job in claimed}, self._turn)
 
     def _scan(self, connection: EngineConnection) -> None:
         """Scan for lanes with ready jobs and for pauses."""
         began = time.monotonic()
         if self.shared is not None:
             self.shared.begin()
-        due_in, paused_queues, paused_tasks, seen_at = lifecycle.scan_lanes(connection)
+        due_in, paused_queues, paused_tasks, seen_at = self.pages.read(connection, self._turn)
         self._scanned_at, self._sibling_due_at = time.monotonic(), float("inf")
         self._rest.after(self._scanned_at - began)
         paused_before = set(self.paused_tasks)
@@ -244,36 +246,29 @@ class Lanes:
             self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
         self._seen_at = seen_at
         wanted = set(self.queue_names)
-        limited = [lane for lane in self.limited.scan(connection) if lane.queue_name not in paused_queues]
-        chunks = self.chunks.scan(connection, paused_queues=paused_queues, paused_tasks=self.paused_tasks)
         due_at = {lane: self._scanned_at + seconds for lane, seconds in due_in.items()}
-        due_at |= dict.fromkeys(limited, self._scanned_at) | chunks
+        due_at |= self._scan_others(connection, paused_queues)
         self._due_at = {lane: at for lane, at in due_at.items() if not wanted or lane.queue_name in wanted}
         if self.shared is not None:
             next_due_at = min(self._due_at.values(), default=float("inf"))
-            self.shared.end(next_due_at if next_due_at > self._scanned_at else None)
-        self._forget_old(self._cursors)
-        self._forget_old(self._served)
+            is_answer = next_due_at > self._scanned_at and not self.pages.is_active
+            self.shared.end(next_due_at if is_answer else None)
+        forget_oldest(self._cursors, self._due_at)
+        forget_oldest(self._served, self._due_at)
         self._recent = {lane: None for lane in self._recent if lane.queue_name not in paused_queues}
-        if len(self._due_at) > MANY_LANES and not self._warned:
-            self._warned = True
-            logger.warning(
-                "%d lanes (pairs of queue and priority) have ready jobs, and each lane makes every scan slower: "
-                "use fewer queues or priorities",
-                len(self._due_at),
-                extra=event("many_lanes", count=len(self._due_at)),
-            )
 
-    def _forget_old(self, by_lane: dict[Lane, Any]) -> None:
-        """Drop the oldest entries beyond `CURSORS`, but keep all entries of lanes that have ready jobs.
+    def _scan_others(self, connection: EngineConnection, paused_queues: Collection[str]) -> dict[Lane, float]:
+        """Return when the lanes of jobs with a limit or a chunk are due. With each page, scan only if that is quick."""
+        began = time.monotonic()
+        if self.pages.is_active and began < self._others_at:
+            return {lane: due_at for lane, due_at in self._due_at.items() if not lane.is_plain}
+        limited = [lane for lane in self.limited.scan(connection) if lane.queue_name not in paused_queues]
+        chunks = self.chunks.scan(connection, paused_queues=paused_queues, paused_tasks=self.paused_tasks)
+        now = time.monotonic()
+        self._others_at = now + self._others_rest.after(now - began)
+        return dict.fromkeys(limited, self._scanned_at) | chunks
 
-        Entries of other lanes are kept because a queue that has run empty gets jobs again. Without its cursor, the next
-        claim would walk over the dead index entries of all jobs that were claimed there before.
-        """
-        for lane in [lane for lane in by_lane if lane not in self._due_at][:-CURSORS]:
-            del by_lane[lane]
-
-    def _in_order(self) -> list[Lane]:
+    def _in_order(self, turns: Mapping[Lane, int]) -> list[Lane]:
         self._ordered_at = time.monotonic()
         due = [
             lane
@@ -284,9 +279,11 @@ class Lanes:
         if self.queue_slots is not None:
             self._full = {lane for lane in due if self.queue_slots.is_full(lane.queue_name)}
             due = [lane for lane in due if lane not in self._full]
+            self._full |= self.pages.full
+        due += turns
         if not all(lane.is_limited for lane in due):
             due = [lane for lane in due if not (lane.is_limited and self.limited.is_paced(lane))]
         if self.queue_names and self.queue_slots is None:
             position = {name: number for number, name in enumerate(self.queue_names)}
             return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))
-        return sorted(due, key=lambda lane: (-lane.priority, self._served.get(lane, 0)))
+        return sorted(due, key=lambda lane: (-lane.priority, turns.get(lane, self._served.get(lane, 0))))

@@ -12,6 +12,7 @@ QUEUE_SLOTS = "django_pgqueue/worker/slots/queue_slots.py"
 SHARED_LOOKS = "django_pgqueue/worker/claiming/shared_scans.py"
 FOLLOW_UP = "django_pgqueue/worker/claiming/next_scan.py"
 MAINTENANCE = "django_pgqueue/worker/maintenance/maintenance.py"
+CURSORS_OF_LANES = "django_pgqueue/worker/claiming/lane_cursors.py"
 CHILD = "django_pgqueue/worker/worker_process.py"
 SUPERVISOR = "django_pgqueue/worker/supervision/supervisor.py"
 
@@ -45,10 +46,12 @@ BOUNDS = of_tests(
         "an exhausted lane keeps its cursor",
         "        for lane in exhausted:\n",
         "        for lane in ():\n",
-        path=LANES,
+        path=CURSORS_OF_LANES,
     ),
-    Mutant("a full claim exhausts all lanes", "        if not all_exhausted:\n", "        if False:\n", path=LANES),
-    Mutant("a cursor goes back to the last look", "max(self._cursors.get(lane, passed), passed)", "passed", path=LANES),
+    Mutant("a full claim exhausts all lanes", "    if all_exhausted:\n", "    if True:\n", path=CURSORS_OF_LANES),
+    Mutant(
+        "a cursor goes back to the last look", "max(self.get(lane, passed), passed)", "passed", path=CURSORS_OF_LANES
+    ),
     Mutant(
         "a claim cut by its size has exhausted its lanes",
         "guaranteed = min(room, free_slots)",
@@ -67,10 +70,10 @@ BOUNDS = of_tests(
         "not paused_before",
         path=LANES,
     ),
-    Mutant("cursors of empty lanes are dropped", "[:-CURSORS]", "", path=LANES),
-    Mutant("cursors of empty lanes are kept for ever", "[:-CURSORS]", "[:0]", path=LANES),
+    Mutant("cursors of empty lanes are dropped", "[:-CURSORS]", "", path=CURSORS_OF_LANES),
+    Mutant("cursors of empty lanes are kept for ever", "[:-CURSORS]", "[:0]", path=CURSORS_OF_LANES),
     Mutant("the lane that was served last is served again", "self._served.get(lane, 0)))", "0))", path=LANES),
-    Mutant("priority is forgotten for the turn", "(-lane.priority, self._served", "(0, self._served", path=LANES),
+    Mutant("priority is forgotten for the turn", "(-lane.priority, turns", "(0, turns", path=LANES),
     Mutant("a look answers for what came after it", "began_at >= moment and", "began_at > 0 and", path=SHARED_LOOKS),
     Mutant("a look answers for its own process", "place != self.place and", "", path=SHARED_LOOKS),
     Mutant(

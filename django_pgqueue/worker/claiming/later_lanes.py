@@ -1,0 +1,95 @@
+"""Keep when lanes without a due job have one, as far as a circle over all lanes has found out.
+
+Used by `LanePages`, in the fetcher's thread. Only lanes whose first job is due soon are kept, because later circles
+find the others in time. Of the others, the earliest time is kept: a circle has to be complete by then.
+
+Only the results of the last two rounds over the index are kept, so lanes whose jobs are gone are forgotten.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Collection
+from typing import Final
+
+from django_pgqueue.lifecycle import Lane
+
+SOON_SECONDS: Final = 120.0
+MOST_LANES: Final = 50_000
+
+
+class _Round:
+    """The results of one round over the index."""
+
+    def __init__(self) -> None:
+        self.due_at: dict[Lane, float] = {}
+        self.queue: list[tuple[float, Lane]] = []
+        self.others_due_at = float("inf")
+
+
+class LaterLanes:
+    """The lanes of which the first job is due later."""
+
+    def __init__(self) -> None:
+        self._now, self._before = _Round(), _Round()
+
+    def note(self, lane: Lane, due_at: float) -> None:
+        """Note when the first job of a lane is due, by the monotonic clock."""
+        found = self._now
+        if due_at > time.monotonic() + SOON_SECONDS or len(found.queue) >= MOST_LANES:
+            self.discard(lane)
+            found.others_due_at = min(found.others_due_at, due_at)
+        elif found.due_at.get(lane) != due_at:
+            found.due_at[lane] = due_at
+            heapq.heappush(found.queue, (due_at, lane))
+
+    def note_sooner(self, lane: Lane, due_at: float) -> None:
+        """Note when a job of a lane is due, unless the lane has a job that is due sooner."""
+        known = self._now.due_at.get(lane, self._before.due_at.get(lane, float("inf")))
+        if due_at < known:
+            self.note(lane, due_at)
+
+    def discard(self, lane: Lane) -> None:
+        """Forget a lane."""
+        self._now.due_at.pop(lane, None)
+        self._before.due_at.pop(lane, None)
+
+    def discard_queues(self, queue_names: Collection[str]) -> None:
+        """Forget the lanes of these queues."""
+        for found in (self._now, self._before):
+            for lane in [lane for lane in found.due_at if lane.queue_name in queue_names]:
+                del found.due_at[lane]
+
+    def end_round(self) -> None:
+        """Note that the last page of the index was read."""
+        self._now, self._before = _Round(), self._now
+
+    def take_due(self) -> list[Lane]:
+        """Return the lanes whose first job is due now, and forget them."""
+        now, taken = time.monotonic(), []
+        for found in (self._now, self._before):
+            while (first := self._first(found)) is not None and first[0] <= now:
+                self.discard(first[1])
+                taken.append(first[1])
+        return taken
+
+    @property
+    def next_due_at(self) -> float:
+        """When the first job of the kept lanes is due; infinity if there are none."""
+        firsts = [self._first(found) for found in (self._now, self._before)]
+        return min((first[0] for first in firsts if first is not None), default=float("inf"))
+
+    @property
+    def others_due_at(self) -> float:
+        """When the first job of the lanes that are not kept is due."""
+        return min(self._now.others_due_at, self._before.others_due_at)
+
+    def _first(self, found: _Round) -> tuple[float, Lane] | None:
+        """Return the first entry that is still true, and remove those before it."""
+        while found.queue:
+            due_at, lane = found.queue[0]
+            if found.due_at.get(lane) == due_at and (found is self._now or lane not in self._now.due_at):
+                return found.queue[0]
+            heapq.heappop(found.queue)
+        return None
