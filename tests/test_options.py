@@ -18,6 +18,7 @@ import pytest
 from django_pgqueue import InvalidTask, Limit, options, registry, task, using_options
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
+from django_pgqueue.lifecycle.ticks import OF_KEYS
 from django_pgqueue.limits import CallLimit
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
@@ -154,16 +155,23 @@ def test_inserts_finds_statements_that_insert_jobs():
     assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
 
 
+def test_only_jobs_without_a_unique_key_are_fired_together():
+    """FIRE_MANY needs no column for one, and has the name of the task under another name."""
+    assert OF_KEYS - {"task_name"} == {"unique_key", "unique_ready_only", "period_seconds"}
+    assert "current_task_name" in STATEMENTS["FIRE_MANY"]
+
+
 @pytest.mark.parametrize("name", inserts())
 def test_insert_statement_writes_every_option(name):
     is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
-    wanted = SCHEDULED - ({"delay_seconds"} if name == "RUN_SCHEDULE" else set()) if is_of_schedule else PARAMETERS
-    recordset = re.search(r"json_to_recordset\(%\(options\)s::json\) AS chosen \(([^)]+)\)", STATEMENTS[name])
-    given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[1]))
+    missing = {"RUN_SCHEDULE": {"delay_seconds"}, "FIRE_MANY": OF_KEYS}.get(name, set())
+    wanted = (SCHEDULED if is_of_schedule else PARAMETERS) - missing
+    recordset = re.search(r"json_to_recordset\(%\(\w+\)s::json\) AS (\w+) \(([^)]+)\)", STATEMENTS[name])
+    given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[2]))
     assert wanted <= given
-    assert recordset is None or wanted <= set(re.findall(r"\bchosen\.(\w+)", STATEMENTS[name]))
+    assert recordset is None or wanted <= set(re.findall(rf"\b{recordset[1]}\.(\w+)", STATEMENTS[name]))
     [columns] = re.findall(r"INSERT INTO pgqueue_job\s+\(([^)]+)\)", STATEMENTS[name])
-    assert not (PARAMETERS & JOB_COLUMNS | LIMIT_COLUMNS) - set(re.split(r",\s+", columns))
+    assert not (PARAMETERS & JOB_COLUMNS | LIMIT_COLUMNS) - (missing - {"task_name"}) - set(re.split(r",\s+", columns))
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if "_OR_REPLACE" in name or "REPLACE_" in name])

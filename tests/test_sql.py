@@ -158,6 +158,7 @@ def call_everything(engine, job_in):
     lifecycle.resume(engine, Pausable.QUEUE, "other")
     lifecycle.prune_pauses(engine, 0.0)
     lanes = lifecycle.scan_lanes(engine).due_in
+    lifecycle.newest_lanes(engine, limit=10)
     lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
     helpers.claim_all(engine)
     lifecycle.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
