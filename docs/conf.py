@@ -16,7 +16,7 @@ version = release = django_pgqueue.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["tasklist"]  # the production checklist
-myst_heading_anchors = 3  # links to headings, as in a checkout
+myst_heading_anchors = 4  # links to headings, as in a checkout
 myst_fence_as_directive = ["mermaid"]
 mermaid_fullscreen = False
 mermaid_height = "auto"
