@@ -346,9 +346,8 @@ def test_thousands_of_paused_keys_are_not_read_for_others(engine, statement):
     engine.execute("ANALYZE pgqueue_pause")
     lifecycle.pause(engine, Pausable.QUEUE, "mail")
     lifecycle.pause(engine, Pausable.TASK, "app.t")
-    cursor = engine.execute(
-        f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", {"time_shift": "0 s", "names": "{fair:7,fair}"}, prepare=False
-    )
-    [[[plan]]] = cursor.fetchall()
+    all_lanes = {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": None}
+    params = {"time_shift": "0 s", "names": "{fair:7,fair}", **all_lanes}
+    [[[plan]]] = engine.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", params, prepare=False).fetchall()
     of_pauses = [node for node in nodes(plan["Plan"]) if node.get("Relation Name") == "pgqueue_pause"]
     assert of_pauses and sum(rows_read(node) for node in of_pauses) <= 3

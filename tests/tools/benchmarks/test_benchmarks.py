@@ -42,7 +42,7 @@ def test_table_system_not_measured_states_the_reason():
 
 
 def test_cli_scenario_number_selects_all_its_variants():
-    assert [scenario.name for scenario in cli.parsed(["1", "4a"]).scenarios] == ["1", "1a", "4a"]
+    assert [scenario.name for scenario in cli.parsed(["1", "4a"]).scenarios] == ["1", "1a", "1b", "4a"]
 
 
 @pytest.mark.parametrize("wrong", [["77"], ["--only", "us,kafka"]])
