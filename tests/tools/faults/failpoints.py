@@ -46,6 +46,7 @@ ACTS: Final = {
     "enqueue_unique": "enqueue",
     "replace": "enqueue",
     "fire": "fire",
+    "fire_many": "fire",
 }
 """The act of `lifecycle`, and the first word of its two points: `<word>.sent` just before, `<word>.committed` just
 after. The succeed of an atomic task, which commits later, is `atomic.sent` and `atomic.finished`."""
@@ -222,7 +223,7 @@ def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
             args = (_with_point(args[0], connection), *args[1:])
         answer = function(connection, *args, **kwargs)
         _tell(act, own, answer, kwargs)
-        if answer or act not in ("claim", "fire"):
+        if answer or act not in ("claim", "fire", "fire_many"):
             hit(f"{word}.{after}", connection)
         return answer
 
@@ -301,6 +302,6 @@ def _tell(act: str, own: bool, answer: Any, kwargs: dict[str, Any]) -> None:
         )
     elif act == "rescue" and answer:
         journal.write("ack", act=act, own=own, fates={held.execution_id: moved.status.value for held, moved in answer})
-    elif isinstance(answer, dict) and answer and act != "extend":
+    elif isinstance(answer, dict) and answer and act not in ("extend", "fire_many"):
         fates = {key: result.status.value for key, result in answer.items()}
         journal.write("ack", act=act, own=own, fates=fates)

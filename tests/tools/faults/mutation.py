@@ -208,7 +208,7 @@ MUTANTS: Final = (
             "a tick is fired and not noted",
             "    WHERE what IN ('fired', 'skipped')\n",
             "    WHERE what IN ('skipped')\n",
-            "FIRE",
+            "FIRE_MANY",
         ),
         "F59",
     ),

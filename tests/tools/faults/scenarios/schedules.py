@@ -89,7 +89,7 @@ def lost_while_firing(run: Run) -> str:
 def _end_in_the_middle(run: Run) -> None:
     """Terminate a session whose FIRE has locked the schedule's row and waits for the table of ticks."""
     waits = (
-        "SELECT pid FROM pg_stat_activity WHERE query LIKE '%pgqueue:fire %' AND wait_event_type = 'Lock'"
+        "SELECT pid FROM pg_stat_activity WHERE query LIKE '%pgqueue:fire%' AND wait_event_type = 'Lock'"
         " AND datname = current_database()"
     )
     with run.connect() as migration, migration.transaction():
@@ -101,7 +101,7 @@ def _end_in_the_middle(run: Run) -> None:
 def _lose_in_its_commit(run: Run, each: int, worker: Worker) -> None:
     """Kill a worker whose FIRE is committed on the server's disk and waits for a missing standby."""
     waits = (
-        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%pgqueue:fire %'"
+        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%pgqueue:fire%'"
         " AND datname = current_database()"
     )
     run.configure("synchronous_standby_names", "nobody")
