@@ -76,7 +76,7 @@ class LaterLanes:
 
     @property
     def next_due_at(self) -> float:
-        """When the first job of the kept lanes is due; infinity if there are none."""
+        """The time at which the first job of the kept lanes is due. It is infinity if no lane is kept."""
         firsts = [self._first(found) for found in (self._now, self._before)]
         return min((first[0] for first in firsts if first is not None), default=float("inf"))
 

@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     say(f"seed {seed}")
     with suite(seed, options.keep, fresh_start=not options.quick) as shared:
-        rows, figures, told = _run(shared, faults, options)
+        rows, figures, lines = _run(shared, faults, options)
         with shared.server.connect() as session:
             server = session.execute("SHOW server_version").fetchall()[0][0]
-    for line in told:
+    for line in lines:
         say(line)
     say(report.summary(rows, seed))
     if options.markdown:

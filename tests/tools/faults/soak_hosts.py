@@ -83,12 +83,12 @@ def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, A
         run.note("fault", name=name)
         measured.append(crew.faults[name]())
         say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}: {measured[-1]}")
-    told = crew.fleet.finish()
+    ending = crew.fleet.finish()
     history, violations = run.close()
     summary = checker.summary(history)
     return {
         "minutes": minutes,
-        "told": told,
+        "ending": ending,
         "recoveries": [recovery._asdict() for recovery in measured],
         "overlaps": summary["overlaps"],
         "ticks": summary["ticks"],
@@ -104,7 +104,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
     for each in figures["recoveries"]:
         by_fault[each["fault"]].append(Recovery(**each))
     return [
-        f"soak: {figures['minutes']:g} min, {figures['told']}",
+        f"soak: {figures['minutes']:g} min, {figures['ending']}",
         f"soak: {figures['overlaps']} overlaps after a rescue, {figures['ticks']} ticks",
         f"soak: starts of jobs with a limit {figures['limited']}",
         *table(by_fault),

@@ -1,10 +1,9 @@
 """Scenario 24: an application's own transactions beside 1,000 jobs a second, and beside a drain.
 
-pgbench is the application, at a third of the rate that the machine can reach. Jobs take processor time and disk writes,
-and anything else on the machine that took as much would slow the application too. Two controls show how much of the
-difference that is: the same jobs on another server of the same machine, and processes that only compute and use as much
-processor time as the jobs with their part of the server. What only jobs on the application's own server cost is the
-cost of sharing the database.
+pgbench is the application, at a third of the rate that the machine can reach. Jobs use processor time and the disk, and
+other programs that used as much would slow the application too. Two controls show this part: the same jobs on another
+server of the machine, and processes that only compute, with as much processor time as the jobs and their part of the
+server. The remaining difference is the cost of sharing the database.
 """
 
 from __future__ import annotations

@@ -82,9 +82,9 @@ def primary_isolated(run: Run) -> str:
 def _failed_over(run: Run, *, isolate: bool) -> str:
     fleet = Fleet(run, 2 * LONG_LEASE_SECONDS)
     recovery = host_faults.lose_primary(fleet, isolate=isolate)
-    told = fleet.finish()
+    summary = fleet.finish()
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
-    return f"{recovery}; {told}"
+    return f"{recovery}; {summary}"
 
 
 @fault(
@@ -105,9 +105,9 @@ def rolling_deploy(run: Run) -> str:
     assert recovery.rescued == 0, recovery
     new = "SELECT count(*) FROM pgqueue_job WHERE note = %s"
     run.wait_until(lambda: run.scalar(new, [trees.ENQUEUED_BY_NEXT]), what="a job of the new application")
-    told = fleet.finish()
+    summary = fleet.finish()
     assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
-    return f"{recovery}; migrate took {seconds:.1f} s; {told}"
+    return f"{recovery}; migrate took {seconds:.1f} s; {summary}"
 
 
 def next_release(run: Run) -> Path:
