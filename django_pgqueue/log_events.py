@@ -147,6 +147,7 @@ EVENTS: Final[dict[str, Event]] = {
     "database_outage": Event("WARNING", "The database does not answer.", ("service", "reason")),
     "database_outage_over": Event("WARNING", "The database answers again.", ("outage_seconds",)),
     "foreign_database": Event("WARNING or ERROR", "The database belongs to another installation.", ("reason",)),
+    "notifications_flood": Event("WARNING", "Too many notifications arrive. The worker polls for a while instead."),
     "notifications_missing": Event("WARNING", "Notifications do not arrive. The worker polls instead."),
     "queue_unused": Event("WARNING", "A queue in --queues or --queue is probably mistyped."),
     "health_file_failed": Event("WARNING", "The health file cannot be written."),

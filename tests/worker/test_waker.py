@@ -302,16 +302,19 @@ def listener(connections, waker, changes):
     return Listener(connections, waker, lambda listens: changes.append(listens))
 
 
+def name_and_channels(listener):
+    with listener.first.use() as connection:
+        [[name]] = connection.execute("SHOW application_name").fetchall()
+        return name, sorted(channel for (channel,) in connection.execute("SELECT pg_listening_channels()"))
+
+
 def test_listener_notifications_arrive_and_the_name_says_so(listener, waker, connections, changes, engine):
     listener.tick()
     assert changes == [True]
     assert waker.wait_for_notifications(0.0) == PAYLOADS | {""}
     engine.execute(f"NOTIFY {CHANNEL}")
     assert waker.wait_for_notifications(LONG) == {""}
-    with listener.first.use() as connection:
-        assert connection.execute("SHOW application_name").fetchall() == [("pgqueue:fetcher (listens)",)]
-        channels = connection.execute("SELECT pg_listening_channels()").fetchall()
-    assert sorted(channels) == [("pgqueue",), ("pgqueue_awaited",)]
+    assert name_and_channels(listener) == ("pgqueue:fetcher (listens)", ["pgqueue", "pgqueue_awaited"])
     listener.tick()
     assert changes == [True]
 
@@ -352,6 +355,38 @@ def test_listener_without_notifications_polls_and_keeps_the_connection(listener,
     assert len([record for record in caplog.records if "do not arrive" in record.message]) == 1
     with listener.first.use() as connection:
         assert connection.execute("SHOW application_name").fetchall() == [("pgqueue:fetcher",)]
+
+
+@pytest.fixture
+def flood(listener, waker, engine):
+    """Return a function that sends notifications until the listener is told of a flood."""
+    waker._on_change = listener.wake
+
+    def send():
+        while not listener._wake.is_set():
+            engine.execute(f"SELECT pg_notify('{CHANNEL}', 'flood ' || n) FROM generate_series(1, 1000) n")
+            waker.wait_for_notifications(LONG)
+
+    return send
+
+
+def test_listener_flood_of_notifications_ends_listening_for_a_while(listener, changes, flood, caplog, monkeypatch):
+    """The answers of other statements would come after thousands of notifications."""
+    listener.tick()
+    listener._wake.clear()
+    flood()
+    assert listener.tick() == listener_module.FLOOD_REST_SECONDS
+    assert name_and_channels(listener) == ("pgqueue:fetcher", [])
+    assert 0 < listener.tick() <= listener_module.FLOOD_REST_SECONDS
+    assert changes == [True, False]
+    monkeypatch.setattr(listener, "_flooded_until", 0.0)
+    listener.tick()
+    assert changes == [True, False, True]
+    assert name_and_channels(listener) == ("pgqueue:fetcher (listens)", ["pgqueue", "pgqueue_awaited"])
+    listener._wake.clear()
+    flood()
+    listener.tick()
+    assert [record.event for record in caplog.records] == ["notifications_flood"]
 
 
 def test_listener_refused_listen_counts_as_no_notifications(listener, changes, monkeypatch):

@@ -6,6 +6,10 @@ LISTEN and delivers nothing, so each new connection is tested with a notificatio
 Started by the worker process as a service. The fetcher's `NotificationWaker` waits for the notifications, and wakes
 this service when the connection was closed or replaced. The service reports to the worker process whether notifications
 arrive, which decides how often an idle worker polls.
+
+Notifications arrive with the answers of other services' statements. If more arrive than the process can read, each
+claim waits for thousands of them, and the server's queue of notifications fills up for all its clients. The service
+then stops listening for a while, and the worker polls.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 
-from .notification_waker import NotificationWaker
+from .notification_waker import FLOOD_NOTIFICATIONS, FLOOD_SECONDS, NotificationWaker
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -35,6 +39,8 @@ SELF_TEST: Final = "pgqueue_self_test"
 """A channel of its own, because a notification on the main one makes all idle workers poll."""
 SELF_TEST_SECONDS: Final = 1.0
 SELF_TEST_AGAIN_SECONDS: Final = 60.0
+FLOOD_REST_SECONDS: Final = 10.0
+"""How long the worker does not listen after a flood of notifications."""
 
 
 def listening_connections(
@@ -67,27 +73,36 @@ class Listener(Service):
         self._heard_on: EngineConnection | None = None
         """The connection on which notifications arrive."""
         self._failed_since: float | None = None
+        self._flooded_until = float("-inf")
+        self._flood_is_logged = False
 
     def tick(self) -> float:
         """Listen on the first connection, unless notifications arrive on it already."""
         error, self.waker.error = self.waker.error, None
         if error is not None:  # report the loss before a new connection is tried, which may take long
             raise error
+        rest_seconds = self._flooded_until - time.monotonic()
+        if rest_seconds > 0:
+            return rest_seconds
         with self.first.use() as connection:
+            if self.waker.is_flooded:
+                return self._stop_listening(connection)
             if connection is self._heard_on:
+                self._flood_is_logged = False
                 return SELF_TEST_AGAIN_SECONDS
             self._heard_on = None
             return self._listen(connection)
 
     def _listen(self, connection: EngineConnection) -> float:
         if self._can_listen(connection) and self._passes_self_test(connection):
-            name = f"pgqueue:{self.first.role}{LISTENS}"
             connection.execute(f"UNLISTEN {SELF_TEST}", prepare=False)
-            connection.execute("SELECT set_config('application_name', %s, false)", (name,), prepare=False)
+            self._set_name(connection, LISTENS)
             self._heard_on, self._failed_since = connection, None
             self.on_change(listens=True)
             self.waker.expect_notifications(connection)
             return SELF_TEST_AGAIN_SECONDS
+        if self.waker.is_flooded:
+            return self._stop_listening(connection)
         self.on_change(listens=False)
         if self._failed_since is None:
             self._failed_since = time.monotonic()
@@ -98,6 +113,30 @@ class Listener(Service):
                 extra=event("notifications_missing"),
             )
         return SELF_TEST_AGAIN_SECONDS
+
+    def _stop_listening(self, connection: EngineConnection) -> float:
+        """Stop listening because of a flood. Return how long to rest."""
+        connection.execute("UNLISTEN *", prepare=False)
+        self._set_name(connection)
+        self._heard_on, self.waker.is_flooded = None, False
+        self._flooded_until = time.monotonic() + FLOOD_REST_SECONDS
+        self.on_change(listens=False)
+        if not self._flood_is_logged:
+            self._flood_is_logged = True
+            logger.warning(
+                "more than %s notifications a second arrive on the channel %s: not listening for %g s, and polling "
+                "every %g s instead; find who sends them",
+                f"{FLOOD_NOTIFICATIONS / FLOOD_SECONDS:,.0f}",
+                CHANNEL,
+                FLOOD_REST_SECONDS,
+                get_settings().POLL_INTERVAL_WITHOUT_LISTEN,
+                extra=event("notifications_flood"),
+            )
+        return FLOOD_REST_SECONDS
+
+    def _set_name(self, connection: EngineConnection, addition: str = "") -> None:
+        name = f"pgqueue:{self.first.role}{addition}"
+        connection.execute("SELECT set_config('application_name', %s, false)", (name,), prepare=False)
 
     @staticmethod
     def _can_listen(connection: EngineConnection) -> bool:

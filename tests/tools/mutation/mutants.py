@@ -599,7 +599,16 @@ RINGS = of_tests(
     ),
     Mutant(
         "each tick listens again",
-        "            if connection is self._heard_on:\n                return SELF_TEST_AGAIN_SECONDS\n",
+        "            if connection is self._heard_on:\n",
+        "            if False:\n",
+        path=LISTENER,
+    ),
+    Mutant("a flood is read to its end", "            self.is_flooded = True\n", "            pass\n", path=BELL),
+    Mutant("a flood goes on arriving", '        connection.execute("UNLISTEN *", prepare=False)\n', "", path=LISTENER),
+    Mutant("no rest after a flood", "        if rest_seconds > 0:\n", "        if False:\n", path=LISTENER),
+    Mutant(
+        "the name says that it still listens",
+        "        self._set_name(connection)\n",
         "",
         path=LISTENER,
     ),
