@@ -14,6 +14,7 @@ A fetcher for named queues reads the lanes of these queues only, in one scan.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -170,8 +171,10 @@ class LanePages:
 
     def _keep(self, scan: LaneScan, turn: int) -> None:
         """Note the lanes of a scan. If the first due job lies behind the cursor, claim from the start of the lane."""
-        now = time.monotonic()
-        for lane, seconds in scan.due_in.items():
+        now, due_in = time.monotonic(), list(scan.due_in.items())
+        # If only some of the lanes can be kept, these must not be the first of the page each time.
+        first = random.randrange(len(due_in) or 1)  # noqa: S311 -- spreads turns
+        for lane, seconds in due_in[first:] + due_in[:first]:
             self._note(lane, seconds, now, turn)
             cursor = self._cursors.get(lane)
             if (
