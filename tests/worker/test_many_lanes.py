@@ -239,6 +239,7 @@ def test_job_that_is_not_among_the_newest_is_found_by_a_circle(engine, make_fetc
     wanted = helpers.make_job(engine, queue_name=name(33), delay_seconds=DAY_SECONDS)
     make_later_lanes(engine, 50)
     fetcher = make_fetcher()
+    fetcher.may_sleep(RARELY_SECONDS)
     assert settle(fetcher) == []
     engine.execute(f"UPDATE pgqueue_job SET run_after = now() WHERE id = {wanted}")
     fetcher.polls.poll_soon()
@@ -295,6 +296,29 @@ def test_idle_fetcher_sleeps_long_after_a_circle(engine, make_fetcher):
         patch.setattr(lifecycle, "scan_lanes", lambda *args, **options: reads.append(1))
         assert fetcher.tick() > 20
     assert reads == []
+
+
+def test_fetcher_does_not_sleep_during_a_circle(engine, make_fetcher, monkeypatch):
+    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    make_later_lanes(engine, 60)
+    wanted = helpers.make_job(engine, queue_name=name(59))
+    fetcher = make_fetcher()
+    fetcher.may_sleep(RARELY_SECONDS)
+    sleeps = []
+    assert ids(tick_until(fetcher, lambda claimed: sleeps.append(fetcher.tick()) or claimed)) == [wanted]
+    assert len(sleeps) > 5
+    assert max(sleeps) < RARELY_SECONDS / 2
+
+
+def test_fetcher_sleeps_although_the_last_lanes_are_gone(engine, make_fetcher):
+    """The lane at which the circle began is gone, and so is each lane that follows it in the index."""
+    make_later_lanes(engine, 16)
+    fetcher = make_fetcher()
+    fetcher.may_sleep(RARELY_SECONDS)
+    tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.position == Lane(name(13), 0))
+    fetcher.lanes.pages._circle.begin(time.monotonic())
+    engine.execute("DELETE FROM pgqueue_job WHERE queue_name >= %s", [name(13)])
+    helpers.wait_until(lambda: fetcher.tick() > RARELY_SECONDS / 2)
 
 
 def test_job_behind_the_cursor_is_found(engine, make_fetcher):
@@ -371,6 +395,32 @@ def test_paused_queue_is_not_claimed_and_resumed_is(engine, make_fetcher):
     assert {job.queue_name for job in tick_until(fetcher, lambda claimed: len(claimed) > 7)} == paused
 
 
+def test_paused_queues_are_not_claimed_before_their_pages_are_read(engine, make_fetcher):
+    make_lanes(engine, 30, jobs=6)
+    fetcher = make_fetcher(capacity=3)
+    fetcher._rate.per_second = lambda: 0.0
+    tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.is_complete)
+    for number in range(30):
+        lifecycle.pause(engine, Pausable.QUEUE, name(number))
+    fetcher.lanes.scan_again()
+    assert tick_until(fetcher, lambda claimed: fetcher.empty_scans) == []
+
+
+def test_resumed_queues_are_claimed_before_their_pages_are_read(engine, make_fetcher, monkeypatch):
+    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    make_later_lanes(engine, 50)
+    wanted = {name(number): helpers.make_job(engine, queue_name=name(number)) for number in (3, 25, 47)}
+    for queue_name in wanted:
+        lifecycle.pause(engine, Pausable.QUEUE, queue_name)
+    fetcher = make_fetcher()
+    assert settle(fetcher) == []
+    for queue_name in wanted:
+        lifecycle.resume(engine, Pausable.QUEUE, queue_name)
+    fetcher.lanes.scan_again()
+    fetcher.tick()
+    assert sorted(ids(take(fetcher))) == sorted(wanted.values())
+
+
 def test_queue_is_claimed_when_its_pause_ends_by_itself(engine, make_fetcher):
     make_later_lanes(engine, 30)
     wanted = helpers.make_job(engine, queue_name=name(20))
@@ -387,6 +437,7 @@ def test_extended_pause_is_kept(engine, make_fetcher):
     helpers.make_job(engine, queue_name=name(20))
     lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=1.0)
     fetcher = make_fetcher()
+    fetcher.may_sleep(RARELY_SECONDS)
     assert settle(fetcher) == []
     engine.execute("UPDATE pgqueue_pause SET paused_until = NULL")
     until = time.monotonic() + 1.5
@@ -580,3 +631,15 @@ def test_later_lanes_forget_what_two_rounds_have_not_seen(monkeypatch):
     assert later.take_due() == [kept]
     assert later.take_due() == []
     assert later.next_due_at == float("inf")
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+@pytest.mark.parametrize(("before", "now"), [(5.0, 50.0), (50.0, 5.0), (5.0, 2 * later_lanes.SOON_SECONDS)])
+def test_later_lane_is_due_when_it_was_read_last(rounds, before, now):
+    later, began = LaterLanes(), time.monotonic()
+    lane = Lane("lane", 0)
+    later.note(lane, began + before)
+    for _ in range(rounds):
+        later.end_round()
+    later.note(lane, began + now)
+    assert min(later.next_due_at, later.others_due_at) == began + now
