@@ -14,6 +14,7 @@ A fetcher for named queues reads the lanes of these queues only, in one scan.
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -81,6 +82,7 @@ class LanePages:
         """Queues to read with the next page: they were paused and may not be any more."""
         self._has_claimed = self._has_forgotten = self._has_failed = self._is_announced = False
         self._again_at = float("inf")
+        """When the next circle begins if jobs could not be claimed (`_has_failed`)."""
         self._from_start: set[Lane] = set()
         """Lanes of the last pick that the claim visits from their start."""
 
@@ -98,9 +100,9 @@ class LanePages:
             return True
         now = time.monotonic()
         is_old = now - self._circle.began_at >= 0.75 * polling_seconds
-        if is_old or self._has_claimed or now >= min(self._again_at, self._later.others_due_at - SOON_SECONDS / 2):
+        if is_old or self._has_claimed or now >= self._next_circle_at:
             self._circle.begin(now)
-            self._has_claimed, self._again_at = False, float("inf")
+            self._has_claimed = self._has_failed = False
             return True
         return False
 
@@ -131,8 +133,8 @@ class LanePages:
         self._circle.after_page(None if is_last else next(reversed(scan.due_in)))
         if is_last:
             self._later.end_round()
-        if self._circle.is_complete and self._has_failed:
-            self._has_failed, self._again_at = False, time.monotonic() + AGAIN_SECONDS
+        if self._circle.is_complete:  # a claim that follows can still fail
+            self._again_at = time.monotonic() + AGAIN_SECONDS
         return scan._replace(due_in={})
 
     def read_newest(self, connection: EngineConnection, turn: int, *, is_idle: bool) -> bool:
@@ -169,8 +171,10 @@ class LanePages:
 
     def _keep(self, scan: LaneScan, turn: int) -> None:
         """Note the lanes of a scan. If the first due job lies behind the cursor, claim from the start of the lane."""
-        now = time.monotonic()
-        for lane, seconds in scan.due_in.items():
+        now, due_in = time.monotonic(), list(scan.due_in.items())
+        # If only some of the lanes can be kept, these must not be the first of the page each time.
+        first = random.randrange(len(due_in) or 1)  # noqa: S311 -- spreads turns
+        for lane, seconds in due_in[first:] + due_in[:first]:
             self._note(lane, seconds, now, turn)
             cursor = self._cursors.get(lane)
             if (
@@ -194,9 +198,9 @@ class LanePages:
         began = paused_queues - self._paused_queues
         self._names |= self._paused_queues - paused_queues
         self._paused_queues = paused_queues
-        for lanes in (self._due, self._behind, self._later):
-            if began:
-                lanes.discard_queues(began)
+        if began:
+            self._due.discard_queues(began)
+            self._behind.discard_queues(began)
         if self._names:
             names = list(self._names)[:NAMES]
             self._names.difference_update(names)
@@ -266,4 +270,10 @@ class LanePages:
             due_at = min(due_at, tried_at + STEP_SECONDS)
         if not self._circle.is_complete or self._names:
             return min(due_at, page_due_at)
-        return min(due_at, self._again_at, self._later.others_due_at - SOON_SECONDS / 2)
+        return min(due_at, self._next_circle_at)
+
+    @property
+    def _next_circle_at(self) -> float:
+        """When the next circle begins although there is no news: to retry claims, or before later jobs are due."""
+        later_at = self._later.others_due_at - SOON_SECONDS / 2
+        return min(later_at, self._again_at) if self._has_failed else later_at

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Collection
 from typing import Final
 
 from django_pgqueue.lifecycle import Lane
@@ -36,11 +35,11 @@ class LaterLanes:
 
     def note(self, lane: Lane, due_at: float) -> None:
         """Note when the first job of a lane is due, by the monotonic clock."""
+        self.discard(lane)
         found = self._now
         if due_at > time.monotonic() + SOON_SECONDS or len(found.queue) >= MOST_LANES:
-            self.discard(lane)
             found.others_due_at = min(found.others_due_at, due_at)
-        elif found.due_at.get(lane) != due_at:
+        else:
             found.due_at[lane] = due_at
             heapq.heappush(found.queue, (due_at, lane))
 
@@ -54,12 +53,6 @@ class LaterLanes:
         """Forget a lane."""
         self._now.due_at.pop(lane, None)
         self._before.due_at.pop(lane, None)
-
-    def discard_queues(self, queue_names: Collection[str]) -> None:
-        """Forget the lanes of these queues."""
-        for found in (self._now, self._before):
-            for lane in [lane for lane in found.due_at if lane.queue_name in queue_names]:
-                del found.due_at[lane]
 
     def end_round(self) -> None:
         """Note that the last page of the index was read."""
@@ -89,7 +82,7 @@ class LaterLanes:
         """Return the first entry that is still true, and remove those before it."""
         while found.queue:
             due_at, lane = found.queue[0]
-            if found.due_at.get(lane) == due_at and (found is self._now or lane not in self._now.due_at):
+            if found.due_at.get(lane) == due_at:
                 return found.queue[0]
             heapq.heappop(found.queue)
         return None

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -275,6 +275,13 @@ class Run:
         """Wait until every job has ended, and have the checker insist on it; return how many seconds that took."""
         self.rules = self.rules._replace(finished=True)
         return self.wait_until(lambda: not self.unfinished(), within, "every job to end")
+
+    def while_unfinished(self, within: float = PATIENCE_SECONDS) -> Iterator[None]:
+        """Yield again and again until every job has ended. Fail if that takes longer than `within` seconds."""
+        began = time.monotonic()
+        while self.unfinished():
+            assert time.monotonic() - began <= within, f"jobs did not end within {within:g} s: {self.states()}"
+            yield
 
     def wait_for(self, event: str, number: int = 1, within: float = PATIENCE_SECONDS, **fields: Any) -> dict[str, Any]:
         """Wait until the journals have the `number`th line of a kind with these fields; return it."""

@@ -41,8 +41,8 @@ MANY_LANES = of_tests(
     Mutant("no circle without a notification", "is_old or self._has_claimed", "self._has_claimed", path=PAGES),
     Mutant(
         "a circle after each one",
-        "            self._has_claimed, self._again_at = False",
-        "            self._again_at = True",
+        "self._has_claimed = self._has_failed = False",
+        "self._has_failed = False",
         path=PAGES,
     ),
     Mutant(
@@ -53,16 +53,17 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "no circle while jobs are locked",
-        "            self._has_failed, self._again_at = False, time.monotonic() + AGAIN_SECONDS\n",
-        "            self._has_failed = False\n",
+        "min(later_at, self._again_at) if self._has_failed else later_at",
+        "later_at",
         path=PAGES,
     ),
     Mutant(
-        "lanes of a paused queue are kept",
-        "                lanes.discard_queues(began)\n",
-        "                pass\n",
+        "no circle for a job that is locked in the last page",
+        "        if self._circle.is_complete:  #",
+        "        if self._circle.is_complete and self._has_failed:  #",
         path=PAGES,
     ),
+    Mutant("lanes of a paused queue are kept", "        if began:\n", "        if False:\n", path=PAGES),
     Mutant("a resumed queue is not read", "self._names |= self._paused_queues - paused_queues", "pass", path=PAGES),
     Mutant(
         "the end of a pause is believed", "if lane.queue_name in self._paused_queues:  #", "if False:  #", path=PAGES
@@ -81,8 +82,8 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "other lanes are due at any time",
-        "return min(due_at, self._again_at, self._later.others_due_at - SOON_SECONDS / 2)",
-        "return min(due_at, self._again_at)",
+        "later_at = self._later.others_due_at - SOON_SECONDS / 2",
+        'later_at = float("inf")',
         path=PAGES,
     ),
     Mutant("a claim gets all lanes", "most = min(most, LANES_PER_CLAIM)", "most = 10**6", path=PAGES),
@@ -94,7 +95,8 @@ MANY_LANES = of_tests(
         path=DUE,
     ),
     Mutant("lanes are crowded for ever", "            if not is_crowded:\n", "            if True:\n", path=DUE),
+    Mutant("the first lanes of a page take all places", "random.randrange(len(due_in) or 1)", "0", path=PAGES),
     Mutant("low priorities come first", "return -lane.priority, self", "return lane.priority, self", path=DUE),
     Mutant("a later lane is never forgotten", "self._now, self._before = _Round(), self._now", "pass", path=LATER),
-    Mutant("what a lane was due at counts", "and (found is self._now or lane not in self._now.due_at)", "", path=LATER),
+    Mutant("what a lane was due at counts", "        self.discard(lane)\n        found", "        found", path=LATER),
 )

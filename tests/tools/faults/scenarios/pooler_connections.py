@@ -37,7 +37,7 @@ def prepared_statements(run: Run) -> str:
     jobs = enqueue_load(run, seconds=0.1)
     workers = [run.worker(LEASE=8.0), run.worker(LEASE=8.0)]
     prepared = 0
-    while run.unfinished():
+    for _ in run.while_unfinished(60):
         shown = pooler.show("SERVERS", run.database)
         prepared = max([prepared, *(int(row["prepared_statements"]) for row in shown)])
         time.sleep(0.05)
@@ -60,7 +60,7 @@ def connections(run: Run, pooler: Pooler) -> Counter[str]:
 def most_connections(run: Run, pooler: Pooler) -> Counter[str]:
     """Return the largest number of each kind, until all jobs have ended."""
     most: Counter[str] = Counter()
-    while run.unfinished():
+    for _ in run.while_unfinished(60):
         most |= connections(run, pooler)
         time.sleep(0.01)
     return most

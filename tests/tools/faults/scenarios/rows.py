@@ -283,7 +283,7 @@ def notify_storm(run: Run) -> str:
     usage = 0.0
     with notifying(run) as sent:
         jobs = enqueue_load(run)
-        while run.unfinished():
+        for _ in run.while_unfinished(120):
             usage = max(usage, float(run.scalar("SELECT pg_notification_queue_usage()")))
             time.sleep(0.02)
     run.wait_until_done()
