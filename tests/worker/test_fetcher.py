@@ -295,6 +295,21 @@ def test_fetcher_announced_job_is_claimed_before_lane_scan(engine, make_fetcher,
     assert len(take(fetcher)) == 1
 
 
+def test_fetcher_announced_jobs_do_not_wait_for_a_slow_scan(engine, make_fetcher, monkeypatch):
+    """Dead index entries make a scan slow, and the next one has to wait ten times as long."""
+    fetcher = make_fetcher()
+    for priority in (5, 0):
+        helpers.make_job(engine, priority=priority)
+    drain(fetcher)
+    low = [helpers.make_job(engine, priority=0) for _ in range(2)]
+    high = [helpers.make_job(engine, priority=5) for _ in range(2)]
+    fetcher.lanes._rest.seconds = 60.0
+    fetcher.polls.poll_soon()
+    monkeypatch.delattr(lifecycle, "scan_lanes")
+    fetcher.tick()
+    assert [job.job_id for job in take(fetcher)] == high + low
+
+
 def test_fetcher_announced_job_of_paused_queue_is_not_claimed(engine, make_fetcher):
     """The fetcher also leaves the job alone if no notification of the pause arrived."""
     fetcher = make_fetcher()

@@ -150,7 +150,7 @@ class Fetcher(Service):
         moment, announced = self._follow_up.take_moment(self.in_flight.free_slots), self._announced
         if room <= 0:
             return self._seconds_until_room()
-        if not self._claim_before_scan():
+        if not self._claim_before_scan(room):
             wait_seconds = self._follow_up.hold_back(moment, announced=announced)
             if wait_seconds is not None:
                 return self._limited_by_due(wait_seconds)
@@ -220,18 +220,18 @@ class Fetcher(Service):
 
     # ---------------------------------------------------------------- where to claim
 
-    def _claim_before_scan(self) -> bool:
+    def _claim_before_scan(self, room: int) -> bool:
         """Claim one job that was announced, from a lane that recently had jobs, or one of a key with a freed slot.
 
         This happens before the scan of the lanes, which takes 0.3 ms of the 2 ms from a commit to the start of its job.
-        It claims one job only, because the jobs of another lane may come first.
+        It claims one job only, because the jobs of another lane may come first. While the next scan has to wait,
+        because the last one was slow, the announced jobs do not wait with it.
         """
         announced, self._announced = self._announced, False
-        lanes = self.lanes.before_scan(announced=announced, is_first=self._follow_up.is_first)
-        if not lanes:
+        if not (lanes := self.lanes.before_scan(announced=announced, is_first=self._follow_up.is_first)):
             return False
         with self.link.use() as connection:
-            claimed = self._counted_claim(connection, lanes, 1)
+            claimed = self._counted_claim(connection, lanes, room if self.lanes.is_resting else 1)
         if claimed:
             self.empty_scans = 0
         health_memory.answered("claim")

@@ -154,7 +154,7 @@ class Lanes:
         self._due_at[lane] = float("inf") if due_seconds is None else now + max(due_seconds, LOCKED_SECONDS)
 
     def before_scan(self, *, announced: bool, is_first: bool = True) -> dict[Lane, Cursor]:
-        """Return the lanes to claim one job from before the scan, each with its cursor.
+        """Return the lanes to claim from before the scan, in the order to claim from, each with its cursor.
 
         They are the lanes of limit keys that this process has just freed, and after a notification (`announced`) those
         in which claims last found jobs, unless a sibling answers the notification (not `is_first`).
@@ -171,9 +171,14 @@ class Lanes:
         return dict.fromkeys(freed, Cursor()) | recent
 
     def recent_lanes(self) -> dict[Lane, Cursor]:
-        """Return the lanes in which claims last found jobs, the latest first, each with its cursor."""
+        """Return the lanes in which claims last found jobs, in the order to claim from, each with its cursor."""
         start = Cursor()
-        return {lane: self._cursors.get(lane, start) for lane in reversed(self._recent)}
+        return {lane: self._cursors.get(lane, start) for lane in self._sorted(self._recent)}
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it is too early for the next scan, because scans must not take more than a tenth of the time."""
+        return time.monotonic() - self._scanned_at <= self._rest.seconds
 
     def next_due_at(self, if_overdue: float) -> float:
         """Return when the next job is due, by the monotonic clock; infinity if no such job is known.
@@ -283,7 +288,11 @@ class Lanes:
         due += turns
         if not all(lane.is_limited for lane in due):
             due = [lane for lane in due if not (lane.is_limited and self.limited.is_paced(lane))]
+        return self._sorted(due, turns)
+
+    def _sorted(self, lanes: Iterable[Lane], turns_of_pages: Mapping[Lane, int] | None = None) -> list[Lane]:
         if self.queue_names and self.queue_slots is None:
             position = {name: number for number, name in enumerate(self.queue_names)}
-            return sorted(due, key=lambda lane: (position[lane.queue_name], -lane.priority))
-        return sorted(due, key=lambda lane: (-lane.priority, turns.get(lane, self._served.get(lane, 0))))
+            return sorted(lanes, key=lambda lane: (position[lane.queue_name], -lane.priority))
+        turns = turns_of_pages or {}
+        return sorted(lanes, key=lambda lane: (-lane.priority, turns.get(lane, self._served.get(lane, 0))))

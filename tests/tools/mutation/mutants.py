@@ -361,6 +361,7 @@ PAUSES = of_tests(
     ),
     Mutant("a clear stops what runs", "batch, running=False)", "batch, running=True)", path=CONTROL),
     Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", path=CONTROL),
+    Mutant("announced jobs wait for the next scan", "room if self.lanes.is_resting else 1", "1", path=FETCHER),
     Mutant("no word makes a worker look", "if PAUSES_CHANGED in payloads:", "if not payloads:", path=FETCHER),
     Mutant("an announced job is taken past a pause", "        self._recent.clear()\n", "", path=LANES),
 )
