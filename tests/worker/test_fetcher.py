@@ -389,6 +389,11 @@ def test_pacing_scan_slow_each_time_waits_ten_times_as_long():
     assert pacing.seconds == 5.0
 
 
+def test_pacing_patient_scan_waits_fifty_times_as_long_up_to_its_patience():
+    pacing = Pacing(1.0)
+    assert [pacing.after(seconds) for seconds in (0.01, 0.01, 0.04, 0.04, 0.2, 0.2)] == [0.0, 0.5, 0.5, 1.0, 1.0, 2.0]
+
+
 def test_fetcher_cancel_notification_calls_its_callback(make_fetcher, monkeypatch):
     calls = []
     fetcher = make_fetcher(on_requests={CANCEL_REQUESTED: lambda: calls.append("cancel")})

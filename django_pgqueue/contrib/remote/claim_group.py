@@ -17,7 +17,7 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.fetcher import IDLE_PAUSES_SECONDS, LOCKED_SECONDS
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.pacing import Pacing
+from django_pgqueue.worker.claiming.pacing import BEHIND_SECONDS, Pacing
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.slots.inflight import InFlight
 
@@ -65,7 +65,7 @@ class ClaimGroup:
         self._slots = InFlight(1)
         self._claimer = Claimer(self._slots, self.lanes, 0, reactions)
         self._full_scan_at = 0.0
-        self._full_scan_pacing = Pacing()
+        self._full_scan_pacing = Pacing(BEHIND_SECONDS)
         self._scanned_from_start = False
         self._idle_steps = 0
         self.may_sleep(polling_seconds)

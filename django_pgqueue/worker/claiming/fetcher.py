@@ -9,8 +9,8 @@ in number and bytes. A prefetched job that waits for a slot longer than a second
 Where: in each lane from the cursor at which its last claim ended. The claim does not walk again over the dead index
 entries of claimed jobs, which a long transaction anywhere may keep from being removed. The cursor of an exhausted lane
 moves up to the last scan, so that claims do not walk again over the jobs of a paused task either. A claim from the
-start of the lanes finds jobs that came to lie behind a cursor (late commits, retries). It is due again after ten times
-the duration of the last one, so that it never takes more than a tenth of the time, and always before the worker sleeps.
+start of the lanes finds jobs that came to lie behind a cursor (late commits, retries). The next one is due after fifty
+times its duration or a second, but never sooner than after ten times its duration, and always before the worker sleeps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .claim_counter import ClaimCounter
 from .claimed_ids import ClaimedIds
 from .claimer import Claimer
 from .next_scan import NextScan
-from .pacing import Pacing
+from .pacing import BEHIND_SECONDS, Pacing
 from .poll_requests import PollRequests
 from .start_rate import StartRate
 
@@ -118,7 +118,7 @@ class Fetcher(Service):
         self._announced = False
         self._follow_up = NextScan(self.lanes)
         self._full_scan_at = 0.0
-        self._full_scan_pacing = Pacing()
+        self._full_scan_pacing = Pacing(BEHIND_SECONDS)
         self._job_bytes = 1.0
         """Estimated size of one job's arguments. It rises at once with a claim of large ones, and falls slowly."""
         self._claimed_ids = ClaimedIds(in_flight, completer)
