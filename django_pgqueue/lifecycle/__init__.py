@@ -44,6 +44,7 @@ from .completions import (
     succeed_and_discard,
 )
 from .enqueueing import enqueue, enqueue_each, enqueue_many
+from .events import FoundEvent, find_event, prune_events, send_event
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
 from .history import (
@@ -83,6 +84,20 @@ from .schedules import (
     resume_schedule,
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
+from .steps import (
+    EndedStep,
+    StoredStep,
+    SuspendedExecution,
+    SweepMark,
+    load_steps,
+    prune_steps,
+    remove_steps,
+    store_step,
+    suspend,
+    wake,
+    wake_missed,
+    wake_suspended,
+)
 from .ticks import CONFIRMED_SECONDS, Fired, Tick, fire, fire_many, run_schedule
 from .types import (
     EPOCH,
@@ -153,12 +168,14 @@ __all__ = [
     "Cursor",
     "Definition",
     "Divided",
+    "EndedStep",
     "Enqueued",
     "ExecutionKey",
     "Failed",
     "Finished",
     "FinishedPage",
     "Fired",
+    "FoundEvent",
     "HeartbeatReply",
     "JobOptions",
     "KeptLog",
@@ -175,7 +192,10 @@ __all__ = [
     "RemoteTokenRow",
     "Requeued",
     "Scheduled",
+    "StoredStep",
     "Succeeded",
+    "SuspendedExecution",
+    "SweepMark",
     "Tick",
     "TransitionResult",
     "TransitionStatus",
@@ -218,6 +238,7 @@ __all__ = [
     "extend_each",
     "extend_executions",
     "fail",
+    "find_event",
     "finished_jobs",
     "fire",
     "fire_many",
@@ -226,6 +247,7 @@ __all__ = [
     "limit_overrides",
     "limited_job",
     "limits",
+    "load_steps",
     "may_divide",
     "merge_rollups",
     "move",
@@ -244,11 +266,13 @@ __all__ = [
     "prune",
     "prune_audit",
     "prune_audited_jobs",
+    "prune_events",
     "prune_logs",
     "prune_pauses",
     "prune_rollups",
     "prune_schedule_runs",
     "prune_search_keys",
+    "prune_steps",
     "prune_windows",
     "prune_worker_requests",
     "prune_workers",
@@ -264,6 +288,7 @@ __all__ = [
     "remove_orphans",
     "remove_schedules",
     "remove_search_keys",
+    "remove_steps",
     "replace",
     "replace_for_period",
     "request_of_worker",
@@ -277,12 +302,18 @@ __all__ = [
     "run_schedule",
     "savepoint",
     "scan_lanes",
+    "send_event",
     "set_aside",
     "snooze",
     "stop_audit",
+    "store_step",
     "stored_calls",
     "succeed",
     "succeed_and_discard",
+    "suspend",
     "unregister_worker",
     "use_remote_token",
+    "wake",
+    "wake_missed",
+    "wake_suspended",
 ]
