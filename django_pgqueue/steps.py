@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from .exceptions import MAX_SECONDS, Duration, seconds
+from .exceptions import MAX_SECONDS, Duration, QueueError, seconds
 from .retry import Backoff, as_backoff, check_backoff
 from .states import StepKind
 
@@ -107,6 +107,14 @@ class Suspended(BaseException):
         self.suspension = suspension
 
 
+class StepError(QueueError, RuntimeError):
+    """A step cannot be used here, or the code does not fit the stored steps of the job. The message says what to do."""
+
+
+class EventTimeout(QueueError, TimeoutError):
+    """The event did not come before the `timeout` of `wait_for_event()`. A later attempt raises it again."""
+
+
 class StepRunner(Protocol):
     """Runs the steps of one attempt. The worker implements it."""
 
@@ -115,7 +123,7 @@ class StepRunner(Protocol):
     def wait_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any: ...
     async def astep(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     async def asleep(self, name: str, wake: Duration | datetime) -> None: ...
-    async def await_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any: ...
+    async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any: ...
 
 
 def as_step(step: Step | str) -> Step:

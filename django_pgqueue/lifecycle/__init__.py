@@ -85,6 +85,7 @@ from .schedules import (
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
 from .steps import (
+    FIRST_MARK,
     EndedStep,
     StoredStep,
     SuspendedExecution,
@@ -154,6 +155,7 @@ __all__ = [
     "EVER",
     "FAILURES",
     "FIRST_FINISHED",
+    "FIRST_MARK",
     "LOCK_WAIT_SECONDS",
     "NAME_LENGTH",
     "PRUNE_LIMIT",

@@ -41,7 +41,8 @@ SELECT job_id, %(name)s::varchar, %(position)s::float8, %(kind)s::varchar, attem
 FROM mine
 ON CONFLICT (job_id, name) DO UPDATE
 SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result, error = '',
-    finished_at = excluded.finished_at, event_id = excluded.event_id
+    finished_at = excluded.finished_at, event_id = excluded.event_id, event_name = excluded.event_name,
+    event_key = excluded.event_key
 RETURNING job_id
 """
 
@@ -98,6 +99,7 @@ stored AS (
     FROM mine
     ON CONFLICT (job_id, name) DO UPDATE
     SET attempt = excluded.attempt, tries = excluded.tries, error = excluded.error,
+        event_name = excluded.event_name, event_key = excluded.event_key,
         wake_at = CASE WHEN excluded.kind = 'step' THEN excluded.wake_at ELSE pgqueue_step.wake_at END
 ),
 moved AS (

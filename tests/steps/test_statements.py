@@ -193,7 +193,11 @@ def test_suspend_many_jobs_of_all_kinds_in_one_statement(engine):
     ]
     assert set(lifecycle.suspend(engine, rows).values()) == {DONE}
     found = [lifecycle.load_steps(engine, claimed.job_id)[0] for claimed in jobs]
-    assert [(step.event_name, step.event_key) for step in found] == [(None, None), ("approved", "7"), ("approved", '",{}')]
+    assert [(step.event_name, step.event_key) for step in found] == [
+        (None, None),
+        ("approved", "7"),
+        ("approved", '",{}'),
+    ]
 
 
 # ------------------------------------------------------------------ wake
