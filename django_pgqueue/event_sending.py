@@ -17,11 +17,10 @@ from django.db import connections, router, transaction
 from . import lifecycle
 from .db.notifications import wake_workers_after_commit
 from .db.transactions import is_in_transaction
-from .log_events import event as log_event
 from .serialization import encode_result
 from .steps import EventKey, checked_name, event_in_words, key_text
 
-logger = logging.getLogger("django_pgqueue.enqueue")
+logger = logging.getLogger("django_pgqueue")
 
 PAGES: Final = 10
 """Statements with which a sender wakes jobs, each up to 1,000 jobs. The sweep wakes the others."""
@@ -53,7 +52,7 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
 
     event_name, event_key = checked_name(name, "event"), key_text(key)
     connection = connections[using or router.db_for_write(Job)]
-    lifecycle.send_event(connection, event_name, event_key, None if payload is None else encode_result(payload))
+    lifecycle.events.send_event(connection, event_name, event_key, None if payload is None else encode_result(payload))
     wake = partial(_wake, connection.alias, event_name, event_key)
     if connection.in_atomic_block:
         transaction.on_commit(wake, using=connection.alias, robust=True)
@@ -82,7 +81,6 @@ def _wake(alias: str, event_name: str, event_key: str) -> None:
             "the jobs that wait for %s could not be woken; a worker wakes them",
             event_in_words(event_name, event_key),
             exc_info=True,
-            extra=log_event("event_wake_failed"),
         )
         return
     if woken:

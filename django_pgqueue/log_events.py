@@ -57,7 +57,6 @@ EVENTS: Final[dict[str, Event]] = {
     "job_snoozed": Event("INFO", "The task has snoozed the job.", (*RAN, "delay_seconds")),
     "job_released": Event("DEBUG", "The job was released: its attempt does not count.", RAN),
     "job_failed": Event("WARNING or ERROR", "The attempt has failed.", (*RAN, "exception_class", "retry_seconds")),
-    "event_wake_failed": Event("WARNING", "The jobs that wait for an event could not be woken. A worker wakes them."),
     "steps_not_called": Event(
         "WARNING", "A job has ended, and its code does not call some of its stored steps.", (*JOB_FIELDS, "steps")
     ),

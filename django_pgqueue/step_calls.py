@@ -29,9 +29,9 @@ class StepCalls:
     def step(self, step: Step | str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function once for the job: return the stored value if an earlier attempt has stored it.
 
-        The value is stored when the function returns, by one statement that commits at once. It is what JSON gives
-        back, so a tuple becomes a list. If the worker is lost between the return and that statement, the function runs
-        again; `Step(…, atomic=True)` prevents that for what it writes to the job's database.
+        The value is stored when the function returns, by one statement that commits at once. The call returns it as
+        JSON represents it, so a tuple becomes a list. If the worker is lost between the return and that statement, the
+        function runs again; `Step(…, atomic=True)` prevents that for what it writes to the job's database.
 
         Args:
             step: Name of the step, which is unique in the job, or a `Step` with options.

@@ -24,7 +24,7 @@ FOREVER_SECONDS: Final = float(MAX_SECONDS)
 """After this time (100 years) a job that waits without a timeout is due. Infinity cannot be subtracted."""
 
 EventKey = str | int | UUID | None
-"""What the key of an event can be. Numbers and UUIDs become text. None is the empty text."""
+"""The types of the key of an event. Numbers and UUIDs become text. None is the empty text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ MAX_RETRIES: Final = 1_000_000
 
 
 class Suspension(NamedTuple):
-    """Why an attempt is suspended, as the row of its step stores it. JSON can represent all values.
+    """The reason for which an attempt is suspended, as the row of its step stores it. JSON can represent all values.
 
     `delay_seconds`: until the job is due. `has_end`: False for a wait without a timeout.
     """
@@ -88,7 +88,7 @@ class Suspension(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What the job waits for, as the execution stores it."""
+        """The reason as text, as the execution stores it."""
         if self.kind is StepKind.SLEEP:
             return f"step {self.name!r} sleeps"
         if self.kind is StepKind.EVENT:

@@ -201,13 +201,17 @@ class WidenCheck(Operation):
         schema_editor.remove_constraint(old, _constraint(old, self.constraint.name))
         added = _constraint(new, self.constraint.name)
         if schema_editor.connection.vendor == "postgresql":
-            schema_editor.execute(f"{added.create_sql(new, schema_editor)} NOT VALID", params=None)
+            _run(schema_editor, f"{added.create_sql(new, schema_editor)} NOT VALID")
         else:
             schema_editor.add_constraint(new, added)
 
     def describe(self) -> str:
         """Return the text for `migrate --plan`."""
         return f"Allow more values in {self.constraint.name}"
+
+
+def _run(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:
+    schema_editor.execute(statement, params=None)
 
 
 def _constraint(model: type[Model], name: str) -> BaseConstraint:

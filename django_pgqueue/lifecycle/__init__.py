@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import breakers, bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
+from . import breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -44,7 +44,6 @@ from .completions import (
     succeed_and_discard,
 )
 from .enqueueing import enqueue, enqueue_each, enqueue_many
-from .events import FoundEvent, find_event, prune_events, send_event
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
 from .history import (
@@ -84,21 +83,7 @@ from .schedules import (
     resume_schedule,
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
-from .steps import (
-    FIRST_MARK,
-    EndedStep,
-    StoredStep,
-    SuspendedExecution,
-    SweepMark,
-    load_steps,
-    prune_steps,
-    remove_steps,
-    store_step,
-    suspend,
-    wake,
-    wake_missed,
-    wake_suspended,
-)
+from .steps import suspend, wake
 from .ticks import CONFIRMED_SECONDS, Fired, Tick, fire, fire_many, run_schedule
 from .types import (
     EPOCH,
@@ -155,7 +140,6 @@ __all__ = [
     "EVER",
     "FAILURES",
     "FIRST_FINISHED",
-    "FIRST_MARK",
     "LOCK_WAIT_SECONDS",
     "NAME_LENGTH",
     "PRUNE_LIMIT",
@@ -170,14 +154,12 @@ __all__ = [
     "Cursor",
     "Definition",
     "Divided",
-    "EndedStep",
     "Enqueued",
     "ExecutionKey",
     "Failed",
     "Finished",
     "FinishedPage",
     "Fired",
-    "FoundEvent",
     "HeartbeatReply",
     "JobOptions",
     "KeptLog",
@@ -194,10 +176,7 @@ __all__ = [
     "RemoteTokenRow",
     "Requeued",
     "Scheduled",
-    "StoredStep",
     "Succeeded",
-    "SuspendedExecution",
-    "SweepMark",
     "Tick",
     "TransitionResult",
     "TransitionStatus",
@@ -234,13 +213,13 @@ __all__ = [
     "enqueue_many_unique",
     "enqueue_unique",
     "erase",
+    "events",
     "existing",
     "expire",
     "extend",
     "extend_each",
     "extend_executions",
     "fail",
-    "find_event",
     "finished_jobs",
     "fire",
     "fire_many",
@@ -249,7 +228,6 @@ __all__ = [
     "limit_overrides",
     "limited_job",
     "limits",
-    "load_steps",
     "may_divide",
     "merge_rollups",
     "move",
@@ -268,13 +246,11 @@ __all__ = [
     "prune",
     "prune_audit",
     "prune_audited_jobs",
-    "prune_events",
     "prune_logs",
     "prune_pauses",
     "prune_rollups",
     "prune_schedule_runs",
     "prune_search_keys",
-    "prune_steps",
     "prune_windows",
     "prune_worker_requests",
     "prune_workers",
@@ -290,7 +266,6 @@ __all__ = [
     "remove_orphans",
     "remove_schedules",
     "remove_search_keys",
-    "remove_steps",
     "replace",
     "replace_for_period",
     "request_of_worker",
@@ -304,11 +279,10 @@ __all__ = [
     "run_schedule",
     "savepoint",
     "scan_lanes",
-    "send_event",
     "set_aside",
     "snooze",
+    "steps",
     "stop_audit",
-    "store_step",
     "stored_calls",
     "succeed",
     "succeed_and_discard",
@@ -316,6 +290,4 @@ __all__ = [
     "unregister_worker",
     "use_remote_token",
     "wake",
-    "wake_missed",
-    "wake_suspended",
 ]

@@ -72,7 +72,7 @@ class JobStep(models.Model):
 
     @property
     def state(self) -> StepState:
-        """What has become of the step. Whether a sleep is over is decided by the clock of this machine."""
+        """The state of the step. Whether a sleep is over is decided by the clock of this machine."""
         if self.finished_at is not None:
             timed_out = self.kind == StepKind.EVENT and self.event_id is None
             return StepState.TIMED_OUT if timed_out else StepState.FINISHED

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import override_settings
+from django.utils import timezone
 
-from django_pgqueue import EventTimeout, Step, StepError, TaskContext, send_event
+from django_pgqueue import EventTimeout, Step, StepError, TaskContext, lifecycle, send_event, stats
 from django_pgqueue.exceptions import Snooze
-from django_pgqueue.models import Execution, JobStep, SentEvent
+from django_pgqueue.models import Execution, Job, JobStep, SentEvent
+from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs, time_travel
 
 from . import tasks
@@ -479,3 +482,67 @@ def test_coroutine_may_gather_steps():
     run_jobs()
     assert again(job, hours=1).result == [1, 1, 1]
     assert list(steps(job)) == ["a", "b", "c"]
+
+
+# ------------------------------------------------------------------ what an operator sees
+
+
+def test_why_says_what_a_suspended_job_waits_for():
+    found = stats.why(run(waiting_for(4711)))
+    assert found.reason is stats.Reason.SUSPENDED
+    assert found.sentence == "It is suspended: step 'approved' waits for the event approved, key 4711."
+    found = stats.why(run(waiting_for(4711, timeout=3600, name="answer")))
+    assert found.sentence.startswith("It is suspended: step 'answer' waits for the event approved, key 4711, until 20")
+    assert stats.why(run(lambda context: context.sleep("nap", 60))).sentence.startswith(
+        "It is suspended: step 'nap' sleeps, until 20"
+    )
+
+
+# ------------------------------------------------------------------ when the job goes
+
+
+@pytest.mark.parametrize("way", ["delete", "prune", "Django"])
+def test_steps_go_with_their_job(way):
+    kept = run(lambda context: context.step("a", note, "a"))
+    job = run(lambda context: context.step("b", note, "b"))
+    if way == "delete":
+        assert lifecycle.delete(connection, [job.pk])
+    elif way == "prune":
+        Job.objects.filter(pk=job.pk).update(finished_at=job.finished_at - timedelta(days=400))
+        lifecycle.prune(connection, State.SUCCEEDED, 86400.0)
+    else:
+        job.delete()
+    assert set(JobStep.objects.values_list("job_id", flat=True)) == {kept.pk}
+
+
+def test_steps_of_discarded_job_go_with_it():
+    CODE["code"] = lambda context: context.step("a", note, "a")
+    tasks.discarded.enqueue()
+    run_jobs()
+    assert (calls("a"), JobStep.objects.count(), Job.objects.count()) == (1, 0, 0)
+
+
+def test_retry_of_succeeded_job_starts_again_from_the_beginning():
+    job = run(lambda context: context.step("a", note, "a"))
+    assert job.retry()
+    assert again(job).result == 2
+
+
+def test_erase_leaves_no_value_of_a_step():
+    job = run(lambda context: [context.step("a", lambda: "secret"), context.wait_for_event("e", "secret", timeout=0.0)])
+    job.refresh_from_db()
+    audit_id = lifecycle.begin_audit(connection, "erase", {})
+    kinds = {"arguments": True, "results": True, "errors": True, "logs": True}
+    Job.objects.filter(pk=job.pk).update(state="dead", finished_at=timezone.now())
+    job.refresh_from_db()
+    assert lifecycle.erase(connection, {job.pk: job.finished_at}, audit_id=audit_id, **kinds) == [job.pk]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT json_agg(step)::text FROM pgqueue_step AS step")
+        assert "secret" not in cursor.fetchone()[0]
+
+
+def test_archive_has_the_steps():
+    job = run(lambda context: context.step("a", note, "a"))
+    [(_, _, document)] = lifecycle.read_for_archive(connection, {job.pk: job.finished_at})
+    text = document if isinstance(document, str) else json.dumps(document)
+    assert [step["name"] for step in json.loads(text)["steps"]] == ["a"]

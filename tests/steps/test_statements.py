@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import EndedStep, SuspendedExecution, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution
 from django_pgqueue.states import State, StepKind
 from django_pgqueue.steps import FOREVER_SECONDS, Suspension
 from tests import helpers
@@ -45,11 +46,11 @@ def suspended(engine, suspension=None):
 
 
 def send(engine, key="7", name="approved"):
-    return lifecycle.send_event(engine, name, key, '"yes"')
+    return lifecycle.events.send_event(engine, name, key, '"yes"')
 
 
 def names(engine, job_id):
-    return [step.name for step in lifecycle.load_steps(engine, job_id)]
+    return [step.name for step in lifecycle.steps.load_steps(engine, job_id)]
 
 
 def is_due(engine, job_id):
@@ -61,8 +62,8 @@ def is_due(engine, job_id):
 
 def test_store_step_open_execution_stores_the_result(engine):
     claimed = running(engine)
-    assert lifecycle.store_step(engine, claimed.key, ended()) is TransitionStatus.DONE
-    [step] = lifecycle.load_steps(engine, claimed.job_id)
+    assert lifecycle.steps.store_step(engine, claimed.key, ended()) is TransitionStatus.DONE
+    [step] = lifecycle.steps.load_steps(engine, claimed.job_id)
     assert (step.name, step.kind, step.result, step.is_finished) == ("charge", StepKind.STEP, '{"id":7}', True)
 
 
@@ -79,14 +80,14 @@ def test_store_step_late_worker_stores_nothing(engine, end):
         helpers.rescue(engine)
     if end == "claimed again":
         helpers.claim_one(engine)
-    assert lifecycle.store_step(engine, key, ended()) is TransitionStatus.LOST
+    assert lifecycle.steps.store_step(engine, key, ended()) is TransitionStatus.LOST
     assert names(engine, claimed.job_id) == []
 
 
 def test_store_step_locked_execution_reports_locked(engine, second):
     claimed = running(engine)
     with helpers.transaction(second, "SELECT FROM pgqueue_execution FOR NO KEY UPDATE"):
-        assert lifecycle.store_step(engine, claimed.key, ended()) is TransitionStatus.LOCKED
+        assert lifecycle.steps.store_step(engine, claimed.key, ended()) is TransitionStatus.LOCKED
     assert names(engine, claimed.job_id) == []
 
 
@@ -95,7 +96,7 @@ def test_store_step_in_open_transaction_delays_the_rescue(engine, second):
     claimed = running(engine)
     helpers.end_lease(engine)
     with second.transaction():
-        assert lifecycle.store_step(second, claimed.key, ended()) is TransitionStatus.DONE
+        assert lifecycle.steps.store_step(second, claimed.key, ended()) is TransitionStatus.DONE
         assert helpers.rescue(engine) == {}
     assert helpers.rescue(engine)
     assert names(engine, helpers.claim_one(engine).job_id) == ["charge"]
@@ -104,14 +105,14 @@ def test_store_step_in_open_transaction_delays_the_rescue(engine, second):
 def test_store_step_twice_keeps_one_row(engine):
     claimed = running(engine)
     for _ in range(2):
-        assert lifecycle.store_step(engine, claimed.key, ended()) is TransitionStatus.DONE
+        assert lifecycle.steps.store_step(engine, claimed.key, ended()) is TransitionStatus.DONE
     assert names(engine, claimed.job_id) == ["charge"]
 
 
 def test_load_steps_returns_them_in_the_order_of_their_positions(engine):
     claimed = running(engine)
     for name, position in (("c", 3.0), ("a", 1.0), ("b", 1.5)):
-        lifecycle.store_step(engine, claimed.key, ended(name, position))
+        lifecycle.steps.store_step(engine, claimed.key, ended(name, position))
     assert names(engine, claimed.job_id) == ["a", "b", "c"]
 
 
@@ -125,7 +126,7 @@ def test_suspend_makes_the_job_ready_for_later_without_counting(engine):
     execution = helpers.execution_row(engine, claimed.execution_id)
     assert (row["state"], row["attempt"], row["finished_at"]) == ("ready", 0, None)
     assert (execution["outcome"], execution["error"]) == ("suspended", "step 'nap' sleeps")
-    [step] = lifecycle.load_steps(engine, claimed.job_id)
+    [step] = lifecycle.steps.load_steps(engine, claimed.job_id)
     assert 3590 < step.wakes_in_seconds <= 3600
     assert helpers.claim_all(engine) == []
 
@@ -133,7 +134,7 @@ def test_suspend_makes_the_job_ready_for_later_without_counting(engine):
 def test_suspend_without_timeout_is_due_in_100_years_and_can_be_read(engine):
     job_id = suspended(engine)
     assert helpers.job_row(engine, job_id)["run_after"].year > 2100
-    [step] = lifecycle.load_steps(engine, job_id)
+    [step] = lifecycle.steps.load_steps(engine, job_id)
     assert (step.wakes_in_seconds, step.event_name, step.event_key) == (None, "approved", "7")
 
 
@@ -142,7 +143,7 @@ def test_suspend_again_keeps_the_end_of_the_first(engine):
     job_id = suspended(engine, sleeping(100.0))
     lifecycle.run_now(engine, [job_id])
     assert suspend(engine, helpers.claim_one(engine), sleeping(9999.0)) == DONE
-    [step] = lifecycle.load_steps(engine, job_id)
+    [step] = lifecycle.steps.load_steps(engine, job_id)
     assert 90 < step.wakes_in_seconds <= 100
 
 
@@ -152,7 +153,7 @@ def test_suspend_for_a_retry_moves_the_next_try(engine):
     suspend(engine, claimed, retry)
     again = helpers.claim_one(engine)
     suspend(engine, again, retry._replace(tries=2, delay_seconds=60.0))
-    [step] = lifecycle.load_steps(engine, claimed.job_id)
+    [step] = lifecycle.steps.load_steps(engine, claimed.job_id)
     assert (step.tries, step.is_finished) == (2, False)
     assert 50 < step.wakes_in_seconds <= 60
 
@@ -192,7 +193,7 @@ def test_suspend_many_jobs_of_all_kinds_in_one_statement(engine):
         for claimed, suspension in zip(jobs, (sleeping(), waiting(), waiting(key='",{}', delay=5.0)), strict=True)
     ]
     assert set(lifecycle.suspend(engine, rows).values()) == {DONE}
-    found = [lifecycle.load_steps(engine, claimed.job_id)[0] for claimed in jobs]
+    found = [lifecycle.steps.load_steps(engine, claimed.job_id)[0] for claimed in jobs]
     assert [(step.event_name, step.event_key) for step in found] == [
         (None, None),
         ("approved", "7"),
@@ -215,7 +216,7 @@ def test_wake_suspended_finds_an_event_that_came_before(engine):
     claimed = running(engine)
     send(engine)
     suspend(engine, claimed, waiting())
-    assert lifecycle.wake_suspended(engine, [claimed.job_id]) == {claimed.job_id}
+    assert lifecycle.steps.wake_suspended(engine, [claimed.job_id]) == {claimed.job_id}
     assert is_due(engine, claimed.job_id)
 
 
@@ -223,7 +224,7 @@ def test_wake_suspended_without_an_event_wakes_nothing(engine):
     job_id = suspended(engine)
     send(engine, key="8")
     send(engine, name="refused")
-    assert lifecycle.wake_suspended(engine, [job_id]) == set()
+    assert lifecycle.steps.wake_suspended(engine, [job_id]) == set()
     assert not is_due(engine, job_id)
 
 
@@ -235,11 +236,11 @@ def test_wake_race_one_side_sees_the_other(engine, second, sender_commits_first)
         send(second)
         if not sender_commits_first:
             suspend(engine, claimed, waiting())
-            assert lifecycle.wake_suspended(engine, [claimed.job_id]) == set()
+            assert lifecycle.steps.wake_suspended(engine, [claimed.job_id]) == set()
     if sender_commits_first:
         assert lifecycle.wake(second, "approved", "7") == ([], None)
         suspend(engine, claimed, waiting())
-        assert lifecycle.wake_suspended(engine, [claimed.job_id]) == {claimed.job_id}
+        assert lifecycle.steps.wake_suspended(engine, [claimed.job_id]) == {claimed.job_id}
     else:
         assert lifecycle.wake(second, "approved", "7") == ([claimed.job_id], None)
 
@@ -249,7 +250,7 @@ def test_wake_missed_finds_what_a_crash_left_behind(engine):
     jobs = [suspended(engine, waiting(key=str(key))) for key in (7, 8, 9)]
     send(engine, "7")
     send(engine, "9")
-    assert sorted(lifecycle.wake_missed(engine).job_ids) == [jobs[0], jobs[2]]
+    assert sorted(lifecycle.steps.wake_missed(engine).job_ids) == [jobs[0], jobs[2]]
     assert [is_due(engine, job) for job in jobs] == [True, False, True]
 
 
@@ -257,17 +258,17 @@ def test_wake_missed_locked_job_is_left_for_the_next_sweep(engine, second):
     job_id = suspended(engine)
     send(engine)
     with helpers.transaction(second, "SELECT FROM pgqueue_job FOR NO KEY UPDATE"):
-        assert lifecycle.wake_missed(engine).job_ids == []
-    assert lifecycle.wake_missed(engine).job_ids == [job_id]
+        assert lifecycle.steps.wake_missed(engine).job_ids == []
+    assert lifecycle.steps.wake_missed(engine).job_ids == [job_id]
 
 
 def test_wake_missed_walks_all_pages(engine):
     jobs = [suspended(engine, waiting(key=str(n))) for n in range(7)]
     for n in range(7):
         send(engine, str(n))
-    found, mark, pages = [], lifecycle.SweepMark(), 0
+    found, mark, pages = [], lifecycle.steps.SweepMark(), 0
     while mark is not None:
-        page = lifecycle.wake_missed(engine, mark, limit=3)
+        page = lifecycle.steps.wake_missed(engine, mark, limit=3)
         found += page.job_ids
         mark, pages = page.mark, pages + 1
     assert (sorted(found), pages) == (jobs, 3)
@@ -276,16 +277,16 @@ def test_wake_missed_walks_all_pages(engine):
 def test_find_event_returns_the_earliest_that_was_not_received(engine):
     claimed = running(engine)
     first, second = send(engine), send(engine)
-    found = lifecycle.find_event(engine, claimed.job_id, "approved", "7")
+    found = lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     assert found is not None
     assert found.event_id == first
     step = ended("wait", event_name="approved", event_key="7", event_id=first)
-    lifecycle.store_step(engine, claimed.key, step)
-    again = lifecycle.find_event(engine, claimed.job_id, "approved", "7")
+    lifecycle.steps.store_step(engine, claimed.key, step)
+    again = lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     assert again is not None
     assert again.event_id == second
     other = running(engine)
-    of_other = lifecycle.find_event(engine, other.job_id, "approved", "7")
+    of_other = lifecycle.events.find_event(engine, other.job_id, "approved", "7")
     assert of_other is not None
     assert of_other.event_id == first
 
@@ -298,8 +299,8 @@ def test_find_event_that_was_committed_late_is_not_skipped(engine, second):
         early = send(engine)
         assert late < early
         step = ended("wait", event_name="approved", event_key="7", event_id=early)
-        lifecycle.store_step(engine, claimed.key, step)
-    found = lifecycle.find_event(engine, claimed.job_id, "approved", "7")
+        lifecycle.steps.store_step(engine, claimed.key, step)
+    found = lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     assert found is not None
     assert found.event_id == late
 
@@ -310,7 +311,7 @@ def test_find_event_that_was_committed_late_is_not_skipped(engine, second):
 def test_prune_steps_removes_only_those_of_deleted_jobs(engine):
     kept, gone = suspended(engine), suspended(engine, sleeping())
     engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [gone])
-    assert lifecycle.prune_steps(engine).removed == 1
+    assert lifecycle.steps.prune_steps(engine).removed == 1
     assert (names(engine, kept), names(engine, gone)) == (["wait"], [])
 
 
@@ -318,12 +319,12 @@ def test_prune_events_removes_the_old_ones(engine):
     for _ in range(3):
         send(engine)
     engine.execute("UPDATE pgqueue_event SET sent_at = sent_at - interval '31 days' WHERE id < 3")
-    assert lifecycle.prune_events(engine, 30 * 86400.0, limit=2) is True
-    assert lifecycle.prune_events(engine, 30 * 86400.0, limit=2) is False
+    assert lifecycle.events.prune_events(engine, 30 * 86400.0, limit=2) is True
+    assert lifecycle.events.prune_events(engine, 30 * 86400.0, limit=2) is False
     assert list(helpers.rows_of(engine, "pgqueue_event")) == [3]
 
 
 def test_remove_steps_removes_those_of_the_jobs(engine):
     first, second = suspended(engine), suspended(engine)
-    lifecycle.remove_steps(engine, [first])
+    lifecycle.steps.remove_steps(engine, [first])
     assert (names(engine, first), names(engine, second)) == ([], ["wait"])

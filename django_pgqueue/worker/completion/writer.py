@@ -180,7 +180,7 @@ def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[
 def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     results = lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports])
     if with_steps := [r.claimed.job_id for r in reports if r.has_steps]:
-        lifecycle.remove_steps(connection, with_steps)
+        lifecycle.steps.remove_steps(connection, with_steps)
     return results
 
 
@@ -224,11 +224,12 @@ def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[in
 def _write_suspended(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     """Suspend jobs. Then look for events that came before the jobs were waiting for them: such a job is due."""
     now = time.monotonic()
-    rows = [lifecycle.SuspendedExecution(r.claimed.key, r.suspension, *_ages(r, now)) for r in reports if r.suspension]
+    suspended = lifecycle.steps.SuspendedExecution
+    rows = [suspended(r.claimed.key, r.suspension, *_ages(r, now)) for r in reports if r.suspension]
     results = lifecycle.suspend(connection, rows)
     waiting = {r.claimed.job_id: r for r in reports if r.suspension is not None and r.suspension.event_name}
     if waiting:
-        for job_id in lifecycle.wake_suspended(connection, waiting):
+        for job_id in lifecycle.steps.wake_suspended(connection, waiting):
             waiting[job_id].delay_seconds = 0.0
     return results
 

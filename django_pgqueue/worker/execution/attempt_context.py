@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from django_pgqueue.context import TaskContext
+from django_pgqueue.context import ProgressReporter, TaskContext
 
 from .step_runner import AttemptSteps
 
 if TYPE_CHECKING:
-    from .attempt import Attempt
+    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.lifecycle import Claimed
 
 
-def context_of(attempt: Attempt, headers: Mapping[str, Any]) -> TaskContext:
+class StartingAttempt(ProgressReporter, Protocol):
+    """An attempt that has found its task."""
+
+    claimed: Claimed
+    alias: str
+    task: TaskDefinition
+    steps: AttemptSteps | None
+    outer_blocks: int
+
+    def was_asked(self) -> bool: ...
+
+
+def context_of(attempt: StartingAttempt, headers: Mapping[str, Any]) -> TaskContext:
     """Return the context of an attempt. A task with a context can use steps."""
     claimed, task = attempt.claimed, attempt.task
     if task.takes_context:

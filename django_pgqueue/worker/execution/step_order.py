@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_pgqueue.lifecycle import StoredStep
+from django_pgqueue.lifecycle.steps import StoredStep
 from django_pgqueue.states import StepKind
 from django_pgqueue.steps import StepError
 

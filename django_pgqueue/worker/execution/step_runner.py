@@ -25,7 +25,8 @@ from django_pgqueue import codecs, lifecycle, registry
 from django_pgqueue.context import TaskContext
 from django_pgqueue.envelope import is_envelope
 from django_pgqueue.exceptions import Dead, Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
-from django_pgqueue.lifecycle import EndedStep, TransitionStatus
+from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.log_events import job_event
 from django_pgqueue.retry import delay_after
 from django_pgqueue.serialization import encode_result
@@ -161,7 +162,7 @@ class AttemptSteps:
                 raise _timeout(step)
             return _value(place.stored.result)
         left_seconds = self._left(place) if place.stored is not None else None if timeout is None else seconds(timeout)
-        found = lifecycle.find_event(self._connection, self.claimed.job_id, event_name, event_key)
+        found = lifecycle.events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
         if found is None and (left_seconds is None or left_seconds > 0):
             delay_seconds, has_end = (FOREVER_SECONDS, False) if left_seconds is None else (left_seconds, True)
             self._suspend(
@@ -202,7 +203,7 @@ class AttemptSteps:
                 "transaction.atomic(), or pass Step(…, atomic=True) and open the transaction in its function"
             )
         if self._order is None:
-            self._order = StepOrder(lifecycle.load_steps(connection, self.claimed.job_id))
+            self._order = StepOrder(lifecycle.steps.load_steps(connection, self.claimed.job_id))
             self._loaded_at = time.monotonic()
         return self._order.enter(name, kind)
 
@@ -231,7 +232,7 @@ class AttemptSteps:
         """Store a step. Raise `LeaseLost` if this attempt has lost its execution."""
         deadline = time.monotonic() + atomic.LOCK_SECONDS
         while True:
-            status = lifecycle.store_step(self._connection, self.claimed.key, step)
+            status = lifecycle.steps.store_step(self._connection, self.claimed.key, step)
             if status is TransitionStatus.DONE:
                 return
             if status is not TransitionStatus.LOCKED:

@@ -11,7 +11,8 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
-from django_pgqueue.lifecycle import FIRST_MARK, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.steps import FIRST_MARK
 from django_pgqueue.reactions import JobTransition, Reactions
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.connection import ConnectionSource
@@ -22,7 +23,7 @@ WOKEN: Final = TransitionResult(TransitionStatus.DONE, State.READY)
 
 
 class StepDuties:
-    """What the maintenance service does for durable steps. Each method returns whether there is more to do."""
+    """The duties for durable steps. Each method returns whether there is more to do."""
 
     def __init__(self, link: ConnectionSource, reactions: Reactions) -> None:
         self._link = link
@@ -33,7 +34,7 @@ class StepDuties:
     def wake_missed(self) -> bool:
         """Wake jobs whose event has come: one page of the waits per call."""
         with self._link.use() as connection:
-            woken = lifecycle.wake_missed(connection, self._mark)
+            woken = lifecycle.steps.wake_missed(connection, self._mark)
             transitions = [JobTransition(job_id, None, WOKEN, is_due=True) for job_id in woken.job_ids]
             if transitions:
                 self._reactions.after(connection, transitions)
@@ -43,11 +44,11 @@ class StepDuties:
     def prune_steps(self) -> bool:
         """Remove the steps of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
         with self._link.use() as connection:
-            last_id = lifecycle.prune_steps(connection, self._after_id).last_id
+            last_id = lifecycle.steps.prune_steps(connection, self._after_id).last_id
         self._after_id = last_id or 0
         return last_id is not None
 
     def prune_events(self) -> bool:
         """Remove events that are past their retention."""
         with self._link.use() as connection:
-            return lifecycle.prune_events(connection, get_settings().EVENT_RETENTION)
+            return lifecycle.events.prune_events(connection, get_settings().EVENT_RETENTION)
