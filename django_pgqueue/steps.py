@@ -33,8 +33,8 @@ class Step:
 
     Args:
         name: Name of the step. It is unique in the job and must not change while jobs are under way.
-        atomic: Run the function in one transaction with the write that stores the step. What the function writes to the
-            job's database then takes effect exactly once.
+        atomic: Run the function in one transaction with the write that stores the step. The function's writes to the
+            job's database then take effect exactly once.
         retries: How often the step is tried again after its function has failed, without counting an attempt of the
             job. The job is suspended between two tries.
         backoff: How long to wait before the next try, as the option `backoff` of a task. The default is that of tasks.

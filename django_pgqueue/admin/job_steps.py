@@ -58,6 +58,6 @@ def _kind(job: Job, step: JobStep) -> str:
         return visible(step.kind)
     key = visible(step.event_key or "") if private.is_visible(job) else "…"
     name = visible(step.event_name or "")
-    return (
-        _("event %(name)s, key %(key)s") % {"name": name, "key": key} if key else _("event %(name)s") % {"name": name}
-    )
+    if not key:
+        return _("event %(name)s") % {"name": name}
+    return _("event %(name)s, key %(key)s") % {"name": name, "key": key}

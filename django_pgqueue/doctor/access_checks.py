@@ -61,6 +61,12 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "expires_at, unique_key, unique_ready_only, limit_key, limit_weight, limit_order), "
         "SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
     ),
+    "send events": privileges(
+        "INSERT (name, key, payload, sent_at), SELECT (id) ON pgqueue_event",
+        "USAGE ON pgqueue_event_id_seq",
+        "SELECT (job_id, event_name, event_key, finished_at) ON pgqueue_step",
+        "SELECT (id, state, run_after), UPDATE (run_after) ON pgqueue_job",
+    ),
     "run jobs": privileges(
         "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
         "traceback) ON pgqueue_execution",
@@ -86,12 +92,6 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE, UPDATE (cursor) ON pgqueue_audit",
         "SELECT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
         "SELECT ON django_migrations",
-    ),
-    "send events": privileges(
-        "INSERT (name, key, payload, sent_at), SELECT (id) ON pgqueue_event",
-        "USAGE ON pgqueue_event_id_seq",
-        "SELECT (job_id, event_name, event_key, finished_at) ON pgqueue_step",
-        "SELECT (id, state, run_after), UPDATE (run_after) ON pgqueue_job",
     ),
     "change jobs": privileges(
         "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "

@@ -69,6 +69,7 @@ def fails_once_after(name):
 # ------------------------------------------------------------------ steps
 
 
+@pytest.mark.promise("step-result-is-stored")
 def test_step_stored_value_is_returned_by_the_next_attempt():
     job = again(run(fails_once_after("a")), minutes=2)
     assert (job.state, job.result, calls("a")) == ("succeeded", 1, 1)
@@ -165,6 +166,7 @@ def test_step_added_by_new_code_gets_a_position_between():
     assert [calls(name) for name in "zabcd"] == [1] * 5
 
 
+@pytest.mark.promise("changed-steps-refused")
 def test_steps_in_another_order_are_refused_by_name():
     def old(context):
         context.step("a", note, "a")
@@ -219,6 +221,7 @@ def test_step_in_atomic_task_is_refused():
     assert calls("a") == 0
 
 
+@pytest.mark.promise("atomic-step-once")
 def test_atomic_step_that_fails_undoes_its_writes():
     def code(context):
         return context.step(Step("a", atomic=True), write_then_fail, context.attempt)
@@ -255,6 +258,7 @@ def test_sleep_immediate_mode_leaves_the_job_to_a_worker():
 # ------------------------------------------------------------------ sleeps
 
 
+@pytest.mark.promise("suspended-holds-no-slot")
 def test_sleep_suspends_until_its_end_and_counts_no_attempt():
     job = run(lambda context: [context.sleep("nap", timedelta(hours=24)), context.attempt])
     assert (job.state, job.attempt, outcomes(job)) == ("ready", 0, ["suspended"])
@@ -371,6 +375,7 @@ def test_wait_timeout_raises_also_in_later_attempts():
     assert steps(job)["approved"].state == "timed out"
 
 
+@pytest.mark.promise("event-rolls-back")
 def test_wait_event_in_rolled_back_transaction_is_not_sent():
     job = run(waiting_for())
     with pytest.raises(LookupError), transaction.atomic():

@@ -48,6 +48,7 @@ def test_job_page_without_permission_shows_no_value_and_no_key(client, job):
     assert "charge" in text
     assert "event approved, key …" in text
     assert "4711-secret" not in text
+    assert "customer-secret" not in text
 
 
 def test_job_page_of_job_without_steps_has_no_section(client):

@@ -67,6 +67,7 @@ def test_store_step_open_execution_stores_the_result(engine):
     assert (step.name, step.kind, step.result, step.is_finished) == ("charge", StepKind.STEP, '{"id":7}', True)
 
 
+@pytest.mark.promise("late-worker-stores-no-step")
 @pytest.mark.parametrize("end", ["rescued", "succeeded", "claimed again", "another time of claim"])
 def test_store_step_late_worker_stores_nothing(engine, end):
     claimed = running(engine)
@@ -91,6 +92,7 @@ def test_store_step_locked_execution_reports_locked(engine, second):
     assert names(engine, claimed.job_id) == []
 
 
+@pytest.mark.promise("late-worker-stores-no-step")
 def test_store_step_in_open_transaction_delays_the_rescue(engine, second):
     """The attempt after a rescue loads its steps after the rescue. It must not miss a step that is committed later."""
     claimed = running(engine)
@@ -228,6 +230,7 @@ def test_wake_suspended_without_an_event_wakes_nothing(engine):
     assert not is_due(engine, job_id)
 
 
+@pytest.mark.promise("event-is-never-lost")
 @pytest.mark.parametrize("sender_commits_first", [True, False])
 def test_wake_race_one_side_sees_the_other(engine, second, sender_commits_first):
     """The sender and the completer look for each other, each after its own commit."""
