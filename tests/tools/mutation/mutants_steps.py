@@ -68,7 +68,8 @@ RUNS = of_tests(
     ),
     Mutant(
         "a task that catches a suspension succeeds",
-        "        if self.suspension is not None:\n            raise Suspended(self.suspension)\n        if self._order is not None and",
+        "        if self.suspension is not None:\n            raise Suspended(self.suspension)\n"
+        "        if self._order is not None and",
         "        if self._order is not None and",
         path=RUNNER,
     ),
