@@ -9,6 +9,7 @@ from .context import TaskContext
 from .enqueue.bulk import aenqueue_many, enqueue_many
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
+from .event_sending import asend_event, send_event
 from .exceptions import (
     Cancel,
     CannotDecode,
@@ -36,6 +37,7 @@ from .progress import Progress
 from .retry import exponential, fixed
 from .schedules.times import Times, cron, every
 from .states import Outcome, State
+from .steps import EventTimeout, Step, StepError
 from .task import Task
 
 # isort: split
@@ -50,6 +52,7 @@ __all__ = [
     "ChunkJob",
     "Dead",
     "DuplicateJob",
+    "EventTimeout",
     "InvalidTask",
     "JobCancelled",
     "JobFailed",
@@ -67,6 +70,8 @@ __all__ = [
     "Snooze",
     "State",
     "StatementTimeout",
+    "Step",
+    "StepError",
     "Task",
     "TaskCall",
     "TaskCancelled",
@@ -75,11 +80,13 @@ __all__ = [
     "Throttled",
     "Times",
     "aenqueue_many",
+    "asend_event",
     "cron",
     "enqueue_many",
     "every",
     "exponential",
     "fixed",
+    "send_event",
     "task",
 ]
 __version__ = "0.1.0"

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from asgiref.sync import sync_to_async
 
 from .progress import Progress, checked
+from .step_calls import StepCalls
+from .steps import StepError, StepRunner
 
 if TYPE_CHECKING:
     from .log_events import LoggedJob
@@ -44,7 +46,7 @@ def _no_error() -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContext:
+class TaskContext(StepCalls):
     """The attempt that a task is running in.
 
     A task that is called as a plain function gets a context without a job: `job_id` is None and `attempt` is 1.
@@ -80,6 +82,7 @@ class TaskContext:
     """Headers of the job, set by middleware or by `Task.using(headers=…)`."""
     _notes: ProgressReporter | None = field(default=None, repr=False, compare=False)
     _task_result: Job | None = field(default=None, init=False, repr=False, compare=False)
+    _steps: StepRunner | None = field(default=None, repr=False, compare=False)
 
     asked_to_cancel: Callable[[], bool] = field(default=_never_requested, repr=False, compare=False)
     """Set by the worker. Call `cancel_requested()` instead."""
@@ -167,6 +170,12 @@ class TaskContext:
     async def alast_progress(self) -> Progress | None:
         """Return the stored progress from a coroutine. The query runs in the thread of Django's asynchronous ORM."""
         return await sync_to_async(self.last_progress)()
+
+    def _runner(self) -> StepRunner | None:
+        """Return what runs the steps of this attempt. None without a job: steps are plain calls then."""
+        if self._steps is None and self.job_id is not None:
+            raise StepError(f"steps work only in the function of a task with takes_context=True, not in {self!r}")
+        return self._steps
 
 
 class TaskAdapter(Protocol):

@@ -140,12 +140,13 @@ class TaskDefinition(TaskFields):
 
         `task_result` returns the result to pass to a backoff that takes one.
         """
-        if exception is not None and not self._is_retryable(exception):
+        if exception is not None and not self.is_retryable(exception):
             return None
         backoff = get_settings().BACKOFF if self.backoff is None else self.backoff
         return delay_after(as_backoff(backoff), attempt, exception, task_result)
 
-    def _is_retryable(self, exception: BaseException) -> bool:
+    def is_retryable(self, exception: BaseException) -> bool:
+        """Return whether `retry_for` and `no_retry_for` allow another attempt after this exception."""
         if isinstance(exception, Retry):
             return True
         return isinstance(exception, self.retry_for) and not isinstance(exception, self.no_retry_for)

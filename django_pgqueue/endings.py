@@ -26,6 +26,7 @@ class Ending(Enum):
     RELEASED = "released"
     UNKNOWN = "released: this worker does not know the task, or its arguments do not fit"
     SNOOZED = "snoozed"
+    SUSPENDED = "suspended"
     CANCELLED = "cancelled"
 
 
@@ -56,6 +57,7 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.RELEASED: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.UNKNOWN: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.SNOOZED: Consequences(Outcome.SNOOZED, _SNOOZE),
+    Ending.SUSPENDED: Consequences(Outcome.SUSPENDED, _SNOOZE),
     Ending.CANCELLED: Consequences(Outcome.CANCELLED, _CANCELLED),
 }
 SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)

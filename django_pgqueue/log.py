@@ -22,6 +22,7 @@ from .context import running_job
 from .log_events import JOB_FIELDS, event, job_fields
 from .registry import in_words
 from .signals import TaskSignal
+from .steps import FOREVER_SECONDS
 
 logger = logging.getLogger("django_pgqueue.worker")
 job_logger = logging.getLogger("django_pgqueue.jobs")
@@ -139,7 +140,10 @@ def _cancelled(task_name: str | None, about: dict[str, Any]) -> None:
 
 def _snoozed(task_name: str | None, about: dict[str, Any]) -> None:
     extra, delay_seconds = _extra("job_snoozed", task_name, about, "delay_seconds"), about["delay_seconds"]
-    logger.info("job %s (%s) snoozed for %.0f s", about["job_id"], in_words(task_name), delay_seconds, extra=extra)
+    if delay_seconds < FOREVER_SECONDS:
+        logger.info("job %s (%s) snoozed for %.0f s", about["job_id"], in_words(task_name), delay_seconds, extra=extra)
+    else:
+        logger.info("job %s (%s) waits for an event", about["job_id"], in_words(task_name), extra=extra)
 
 
 def _released(task_name: str | None, about: dict[str, Any]) -> None:
@@ -232,7 +236,7 @@ def _circumstances(about: dict[str, Any]) -> str:
 
 def _delay(about: dict[str, Any]) -> str:
     seconds = about.get("retry_seconds", about.get("delay_seconds"))
-    return "" if seconds is None else f"due in {seconds:.0f} s"
+    return "" if seconds is None or seconds >= FOREVER_SECONDS else f"due in {seconds:.0f} s"
 
 
 def _error(about: dict[str, Any]) -> str:

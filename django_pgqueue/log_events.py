@@ -57,6 +57,9 @@ EVENTS: Final[dict[str, Event]] = {
     "job_snoozed": Event("INFO", "The task has snoozed the job.", (*RAN, "delay_seconds")),
     "job_released": Event("DEBUG", "The job was released: its attempt does not count.", RAN),
     "job_failed": Event("WARNING or ERROR", "The attempt has failed.", (*RAN, "exception_class", "retry_seconds")),
+    "steps_not_called": Event(
+        "WARNING", "A job has ended, and its code does not call some of its stored steps.", (*JOB_FIELDS, "steps")
+    ),
     "job_dead": Event("ERROR", "The job is dead.", (*RAN, "exception_class")),
     "job_crashed": Event("WARNING", "The process or the worker of an attempt was lost.", (*JOB_FIELDS, "state")),
     "job_abandoned": Event("ERROR", "A job has not stopped in time. Its slot is used again.", JOB_FIELDS),

@@ -41,6 +41,32 @@ class Outcome(StrEnum):
     """The worker released the job without counting the attempt: it was stopping, or it does not know the task."""
     SNOOZED = "snoozed"
     """The task raised `Snooze` or `Throttled`: the job is ready again for later, and the attempt was not counted."""
+    SUSPENDED = "suspended"
+    """A step of the task sleeps, waits for an event, or is to be retried. The job is ready again for the time at which
+    it continues, and the attempt was not counted."""
+
+
+class StepKind(StrEnum):
+    """The kinds of durable steps."""
+
+    STEP = "step"
+    """A call of a function. Its return value is stored."""
+    SLEEP = "sleep"
+    EVENT = "event"
+    """A wait for an event. The payload of the event is stored."""
+
+
+class StepState(StrEnum):
+    """The states of a durable step, as `JobStep.state` returns them."""
+
+    FINISHED = "finished"
+    RETRYING = "retrying"
+    """The function of the step has failed. The step is tried again."""
+    SLEEPING = "sleeping"
+    WAITING = "waiting"
+    """The event has not come yet."""
+    TIMED_OUT = "timed out"
+    """The event did not come in time."""
 
 
 class ActOutcome(StrEnum):
@@ -101,6 +127,7 @@ class TransitionName(StrEnum):
     FAIL = "fail"
     RELEASE = "release"
     SNOOZE = "snooze"
+    SUSPEND = "suspend"
     END_CANCELLED = "end_cancelled"
     RESCUE = "rescue"
     REQUEUE = "requeue"
@@ -109,6 +136,7 @@ class TransitionName(StrEnum):
     CANCEL = "cancel"
     RETRY = "retry"
     RUN_NOW = "run_now"
+    WAKE = "wake"
     MOVE = "move"
     DELETE = "delete"
     PRUNE = "prune"
@@ -127,6 +155,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.CLAIM_ONE: frozenset({State.RUNNING}),
         TransitionName.CANCEL: frozenset({State.CANCELLED}),
         TransitionName.RUN_NOW: frozenset({State.READY}),
+        TransitionName.WAKE: frozenset({State.READY}),
         TransitionName.MOVE: frozenset({State.READY}),
         TransitionName.SET_ASIDE: frozenset({State.DEAD}),
         TransitionName.EXPIRE: frozenset({State.CANCELLED}),
@@ -138,6 +167,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.FAIL: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.RELEASE: frozenset({State.READY, State.CANCELLED}),
         TransitionName.SNOOZE: frozenset({State.READY, State.CANCELLED}),
+        TransitionName.SUSPEND: frozenset({State.READY, State.CANCELLED}),
         TransitionName.END_CANCELLED: frozenset({State.CANCELLED}),
         TransitionName.RESCUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),
         TransitionName.REQUEUE: frozenset({State.READY, State.DEAD, State.CANCELLED}),

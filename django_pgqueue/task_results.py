@@ -24,7 +24,7 @@ STATUS: Final[Mapping[str, str]] = {
     State.CANCELLED: "FAILED",
 }
 """The framework's status for each state. A row with an unknown state is FAILED."""
-UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED})
+UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED, Outcome.SUSPENDED})
 """Outcomes that do not count as an attempt."""
 OF_ERRORS: Final = ("outcome", "exception_class", "error", "traceback")
 """Columns of an execution that `errors_of()` reads."""

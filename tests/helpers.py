@@ -27,7 +27,7 @@ TABLES = (
     *("pgqueue_archived_job", "pgqueue_audit", "pgqueue_audit_job"),
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     *("pgqueue_execution_log", "pgqueue_search_key", "pgqueue_worker_request", "pgqueue_limit_state"),
-    *("pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count"),
+    *("pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count", "pgqueue_step", "pgqueue_event"),
 )
 AGES = 20e-6, 10e-6
 """Seconds since the made-up start and end of an execution. Every claim is longer ago than that."""

@@ -24,7 +24,7 @@ INTERNAL = (
 )
 """Modules whose coroutines no application calls. `arun()` of a middleware is written by the application, and Django
 calls the views of `contrib.remote`."""
-RESERVED = {"await_result": "wait"}
+RESERVED = {"await_result": "wait", "await_event": "wait_for_event"}
 """`await` is a reserved word of Python, so the asynchronous form of `wait()` cannot be `await()`."""
 
 

@@ -182,6 +182,7 @@ ELSEWHERE = {
     "docs/guides/progress.md": "a test of its own below",
     "docs/guides/results.md": "a test of its own below",
     "docs/guides/retries.md": "a test of its own below",
+    "docs/guides/steps.md": "a test of its own below",
     "docs/guides/testing.md": "tests/kit",
     "docs/index.md": "a part of the README's",
     "docs/production/clone_guard.md": "tests/worker/test_clone_guard.py",
@@ -266,6 +267,20 @@ def test_recipes_for_limits_obey_a_429(names, monkeypatch):
     assert (job.state, job.attempt) == ("ready", 0)
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: io.BytesIO())
     assert [run_jobs(until=6), run_jobs(until=8)] == [0, 2]
+
+
+def test_examples_on_durable_steps_run(names):
+    order = names["Order"].objects.create(pk=7, email="grace@example.com")
+    run_page("docs/guides/steps.md", names)
+    job = Job.objects.get(task_name="shop.tasks.fulfil")
+    assert (job.state, job.result) == (State.SUCCEEDED, "charge of order 7, approved by anna")
+    order.refresh_from_db()
+    assert order.email == "shipped@example.com"
+    names["send_event"]("approved", 8, {"by": "grace"})
+    job = names["fulfil_async"].enqueue(8)
+    assert run_jobs(until=5) == 2
+    job.refresh_from_db()
+    assert job.result == "charge of order 8, approved by grace"
 
 
 def test_examples_on_coroutines_run(names):

@@ -202,6 +202,7 @@ def test_indexed_names_have_collation_c(engine):
     assert columns == [
         *(("pgqueue_archived_job", name) for name in ("queue_name", "task_name")),
         ("pgqueue_breaker_count", "limit_key"),
+        *(("pgqueue_event", name) for name in ("key", "name")),
         ("pgqueue_execution", "limit_key"),
         *(("pgqueue_installation", name) for name in ("environment", "system_identifier")),
         *(("pgqueue_job", name) for name in ("limit_key", "queue_name", "task_name", "unique_key")),
@@ -211,5 +212,6 @@ def test_indexed_names_have_collation_c(engine):
         ("pgqueue_pause", "name"),
         ("pgqueue_schedule", "name"),
         *(("pgqueue_search_key", name) for name in ("name", "value")),
+        *(("pgqueue_step", name) for name in ("event_key", "event_name", "name")),
         *(("pgqueue_uniqueness_window", name) for name in ("task_name", "unique_key")),
     ]

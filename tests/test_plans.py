@@ -33,6 +33,7 @@ FREE = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergej
 FILLED = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_uniqueness_window"),
     *("pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_pause", "pgqueue_execution_log", "pgqueue_search_key"),
+    *("pgqueue_step", "pgqueue_event"),
 )
 NOW = "statement_timestamp()"
 JOB = (
@@ -80,6 +81,20 @@ FILL = (
     (
         "INSERT INTO pgqueue_search_key (job_id, name, value) "
         f"SELECT n % 2 * {NO_JOB} + n / 2, 'customer_id', n % 1000 FROM generate_series(2, {2 * HISTORY + 2}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, finished_at) "
+        f"SELECT n % 2 * {NO_JOB} + n / 2, 'charge', 1, 'step', 1, {NOW}, {NOW} "
+        f"FROM generate_series(2, {2 * HISTORY + 2}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, event_name, event_key) "
+        f"SELECT {HISTORY} + n, 'wait', 2, 'event', 1, {NOW}, 'approved', n / 100 "
+        f"FROM generate_series(1, {KEYED}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_event (name, key, sent_at) "
+        f"SELECT 'approved', n, {NOW} FROM generate_series(1, {HISTORY}) AS n"
     ),
 )
 
@@ -246,6 +261,34 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_job_pkey", "pgqueue_search_key_pkey"},
     ),
+    "LOAD_STEPS": (lambda _: {"job_id": 7}, 10, {"pgqueue_step_pkey"}),
+    "REMOVE_STEPS": (some_ids, BATCH, {"pgqueue_step_pkey"}),
+    "WAKE": (
+        lambda _: {"event_name": "approved", "event_key": "7", "after_id": 0, "limit": BATCH},
+        BATCH,
+        {"pgqueue_step_waiting", "pgqueue_job_pkey"},
+    ),
+    "WAKE_SUSPENDED": (
+        lambda _: {"job_ids": [HISTORY + n for n in range(1, BATCH + 1)]},
+        BATCH,
+        {"pgqueue_step_pkey", "pgqueue_job_pkey", "pgqueue_event_key"},
+    ),
+    "WAKE_MISSED": (
+        lambda _: {"after_name": "approved", "after_key": "3", "after_id": 0, "limit": BATCH},
+        BATCH,
+        {"pgqueue_step_waiting", "pgqueue_event_key"},
+    ),
+    "FIND_EVENT": (
+        lambda _: {"job_id": 7, "event_name": "approved", "event_key": "77"},
+        10,
+        {"pgqueue_event_key", "pgqueue_step_pkey"},
+    ),
+    "PRUNE_STEPS": (
+        lambda _: {"after_id": NO_JOB, "limit": BATCH},
+        BATCH,
+        {"pgqueue_job_pkey", "pgqueue_step_pkey"},
+    ),
+    "PRUNE_EVENTS": (lambda _: {"limit": BATCH, "retention_seconds": 0.0}, BATCH, {"pgqueue_event_pkey"}),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),

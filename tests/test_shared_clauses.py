@@ -33,7 +33,7 @@ class Clause(NamedTuple):
 
 UNIQUE = "unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))"
 COLUMNS = "task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at"
-FENCED = "SUCCEED SUCCEED_AND_DISCARD FAIL RELEASE END_CANCELLED NOTE_PROGRESS RESCUE"
+FENCED = "SUCCEED SUCCEED_AND_DISCARD FAIL RELEASE END_CANCELLED NOTE_PROGRESS RESCUE SUSPEND"
 INSERTS = "ENQUEUE ENQUEUE_MANY ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE"
 PRUNED = "finished_at < " + NOW + " - make_interval(secs => %(retention_seconds)s::float8)"
 ARCHIVING = "ARCHIVE READ_FOR_ARCHIVE REMOVE_ARCHIVED"
@@ -232,7 +232,7 @@ CLAUSES = {
     "end of a key with the first claim": Clause(
         "unique_key = CASE WHEN unique_ready_only IS NULL THEN unique_key END",
         "WHEN unique_ready_only IS NULL",
-        "FAIL RELEASE REQUEUE RESCUE",
+        "FAIL RELEASE REQUEUE RESCUE SUSPEND",
     ),
     "no open execution": Clause(
         "NOT EXISTS ( SELECT FROM pgqueue_execution WHERE job_id = id AND finished_at IS NULL AND attempt >= 0 )",

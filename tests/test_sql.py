@@ -31,7 +31,8 @@ from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import Pausable, RequestKind, State
+from django_pgqueue.states import Pausable, RequestKind, State, StepKind
+from django_pgqueue.steps import Suspension
 from tests import helpers
 from tests.statements import MODULES, STATEMENTS, replace_execute
 
@@ -138,6 +139,7 @@ def call_everything(engine, job_in):
     lifecycle.record_heartbeats(engine, [worker_id])
     lifecycle.unregister_worker(engine, worker_id)
     call_statements_of_worker_requests(engine)
+    call_statements_of_steps(engine)
     lifecycle.prune_workers(engine, 0.0)
     lifecycle.append_rollups(engine, [], 0.0)
     lifecycle.merge_rollups(engine)
@@ -294,6 +296,24 @@ def call_statements_of_limits(engine):
     assert breakers.close_breakers(engine, {key: 2**62}) == [key]
     breakers.prune_counts(engine)
     breakers.prune_breakers(engine, 0.0)
+
+
+def call_statements_of_steps(engine):
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    steps = lifecycle.steps
+    lifecycle.events.send_event(engine, "other", "", None)
+    suspension = Suspension("wait", 1.0, StepKind.EVENT, 60.0, event_name="approved", event_key="7")
+    steps.store_step(engine, claimed.key, steps.EndedStep("a", 1.0, StepKind.STEP, "7", 0.1))
+    lifecycle.suspend(engine, [steps.SuspendedExecution(claimed.key, suspension, *helpers.AGES)])
+    steps.load_steps(engine, claimed.job_id)
+    lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
+    lifecycle.wake(engine, "approved", "7")
+    steps.wake_suspended(engine, [claimed.job_id])
+    steps.wake_missed(engine)
+    steps.remove_steps(engine, [claimed.job_id])
+    steps.prune_steps(engine)
+    lifecycle.events.prune_events(engine, 0.0)
 
 
 def call_statements_of_history(engine):

@@ -14,7 +14,8 @@ import pytest
 from django_pgqueue import lifecycle, states
 from django_pgqueue.lifecycle import Cancelled, Released, TransitionResult, TransitionStatus
 from django_pgqueue.progress import Progress
-from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, State, TransitionName
+from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, State, StepKind, TransitionName
+from django_pgqueue.steps import Suspension
 from tests import helpers
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,8 @@ NOTHING_TO_DO = {
     ("ready later", TransitionName.CLAIM),
     ("new", TransitionName.RUN_NOW),
     ("ready", TransitionName.RUN_NOW),
+    ("new", TransitionName.WAKE),
+    ("ready", TransitionName.WAKE),
 }
 """A job that is due later is not claimed, and a job that is already due cannot be made due."""
 
@@ -107,6 +110,22 @@ def release(delay=None, unknown=False):
 
 def snooze(engine, specimen):
     return lifecycle.snooze(engine, [Released(specimen.key, 60.0, "later")])[specimen.execution_id]
+
+
+def suspend(engine, specimen):
+    suspension = Suspension("nap", 1.0, StepKind.SLEEP, 60.0)
+    row = lifecycle.steps.SuspendedExecution(specimen.key, suspension, *helpers.AGES)
+    return lifecycle.suspend(engine, [row])[specimen.execution_id]
+
+
+def wake(engine, specimen):
+    """Wake a job that waits for an event. Only a job that is due later has something to be woken from."""
+    engine.execute(
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, event_name, event_key) "
+        "VALUES (%s, 'wait', 1, 'event', 1, statement_timestamp(), 'approved', '7')",
+        [specimen.job_id],
+    )
+    return lifecycle.wake(engine, "approved", "7")[0]
 
 
 def replace(engine, specimen):
@@ -214,6 +233,8 @@ VARIANTS = [
     Variant(TransitionName.RELEASE, "asked to cancel", release(), NOT_DONE, asked_to_cancel=True),
     Variant(TransitionName.SNOOZE, "later", snooze, NOT_DONE),
     Variant(TransitionName.SNOOZE, "asked to cancel", snooze, NOT_DONE, asked_to_cancel=True),
+    Variant(TransitionName.SUSPEND, "for a sleep", suspend, NOT_DONE),
+    Variant(TransitionName.SUSPEND, "asked to cancel", suspend, NOT_DONE, asked_to_cancel=True),
     Variant(TransitionName.END_CANCELLED, "one", end_cancelled, NOT_DONE),
     Variant(TransitionName.RESCUE, "retried", rescue(30.0), (None,)),
     Variant(TransitionName.RESCUE, "for the last time", rescue(None), (None,)),
@@ -230,6 +251,7 @@ VARIANTS = [
     Variant(TransitionName.ARCHIVE, "to the table", archive, ([],)),
     Variant(TransitionName.ARCHIVE, "in a file", remove_archived, ([],)),
     Variant(TransitionName.ERASE, "all values", erase, ([],)),
+    Variant(TransitionName.WAKE, "one", wake, ([],)),
     Variant(TransitionName.MOVE, "to a queue", operators(partial(lifecycle.move, queue_name="other")), (None,)),
     Variant(TransitionName.MOVE, "to a priority", operators(partial(lifecycle.move, priority=7)), (None,)),
     Variant(TransitionName.DELETE, "one", operators(lifecycle.delete), (None,)),

@@ -32,6 +32,7 @@ from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
+from .job_steps import steps_of
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
 from .limit_links import key_link
@@ -83,6 +84,7 @@ def job_page(
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
+        "steps": steps_of(job),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,

@@ -29,8 +29,8 @@ from .limit_links import jobs_url, limit_url
 from .links import address_for
 from .tracebacks import pieces
 
-QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK})
-"""Reasons whose sentence can contain the text of an error."""
+QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK, Reason.SUSPENDED})
+"""Reasons whose sentence can contain the text of an error, or the key of an event."""
 ATTEMPTS_IN_TIMELINE: Final = 10
 
 

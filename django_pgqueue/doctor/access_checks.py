@@ -40,6 +40,8 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_schedulerun",
     "SELECT ON pgqueue_uniqueness_window",
     "SELECT ON pgqueue_search_key",
+    "SELECT ON pgqueue_step",
+    "SELECT ON pgqueue_event",
     "SELECT ON pgqueue_limit_state",
     "SELECT ON pgqueue_limit_override",
     "SELECT ON pgqueue_open_breaker",
@@ -59,17 +61,26 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "expires_at, unique_key, unique_ready_only, limit_key, limit_weight, limit_order), "
         "SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
     ),
+    "send events": privileges(
+        "INSERT (name, key, payload, sent_at), SELECT (id) ON pgqueue_event",
+        "USAGE ON pgqueue_event_id_seq",
+        "SELECT (job_id, event_name, event_key, finished_at) ON pgqueue_step",
+        "SELECT (id, state, run_after), UPDATE (run_after) ON pgqueue_job",
+    ),
     "run jobs": privileges(
         "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
         "traceback) ON pgqueue_execution",
         "SELECT, DELETE, UPDATE (state, attempt, crashes, isolated, run_after, finished_at, unknown_since, result, "
-        "unique_key, progress_done, progress_total, progress_message, progress_at) ON pgqueue_job",
+        "unique_key, expires_at, progress_done, progress_total, progress_message, progress_at) ON pgqueue_job",
         "USAGE ON pgqueue_execution_id_seq",
         "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at, resident_mib) ON pgqueue_worker",
         "SELECT, DELETE, UPDATE (answered_at, answer) ON pgqueue_worker_request",
         "SELECT, INSERT, DELETE, UPDATE (paused_at, paused_until, paused_by, reason) ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
+        "SELECT, INSERT, DELETE, UPDATE (attempt, tries, result, error, finished_at, wake_at, event_name, event_key, "
+        "event_id) ON pgqueue_step",
+        "SELECT, DELETE, UPDATE (sent_at) ON pgqueue_event",
         "SELECT, INSERT, DELETE, UPDATE (held_until) ON pgqueue_limit_state",
         "USAGE ON pgqueue_limit_state_id_seq",
         "SELECT, DELETE ON pgqueue_limit_override",
@@ -86,6 +97,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "UPDATE (cancel_requested_at, state, attempt, crashes, run_after, finished_at, unknown_since, result, "
         "expires_at, queue_name, priority, progress_done, progress_total, progress_message, progress_at) "
         "ON pgqueue_job",
+        "DELETE ON pgqueue_step",
         "INSERT, UPDATE, DELETE ON pgqueue_pause",
         "INSERT, UPDATE, DELETE ON pgqueue_limit_override",
         "USAGE ON pgqueue_limit_override_id_seq",
@@ -109,6 +121,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "ON pgqueue_audit",
         "INSERT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
         "DELETE ON pgqueue_search_key",
+        "DELETE, UPDATE (result, error, event_key) ON pgqueue_step",
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",

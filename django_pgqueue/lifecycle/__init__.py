@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import breakers, bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
+from . import breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -83,6 +83,7 @@ from .schedules import (
     resume_schedule,
 )
 from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
+from .steps import suspend, wake
 from .ticks import CONFIRMED_SECONDS, Fired, Tick, fire, fire_many, run_schedule
 from .types import (
     EPOCH,
@@ -212,6 +213,7 @@ __all__ = [
     "enqueue_many_unique",
     "enqueue_unique",
     "erase",
+    "events",
     "existing",
     "expire",
     "extend",
@@ -279,10 +281,13 @@ __all__ = [
     "scan_lanes",
     "set_aside",
     "snooze",
+    "steps",
     "stop_audit",
     "stored_calls",
     "succeed",
     "succeed_and_discard",
+    "suspend",
     "unregister_worker",
     "use_remote_token",
+    "wake",
 ]

@@ -25,6 +25,7 @@ from .pauses import Pause
 from .rollups import Rollup
 from .schedules import Schedule, ScheduleRun
 from .search_keys import SearchKey
+from .steps import JobStep, SentEvent
 from .uniqueness_windows import UniquenessWindow
 from .workers import Worker, WorkerRequest
 
@@ -40,6 +41,7 @@ __all__ = [
     "Installation",
     "Job",
     "JobQuerySet",
+    "JobStep",
     "LimitOverride",
     "LimitState",
     "OpenBreaker",
@@ -48,6 +50,7 @@ __all__ = [
     "Schedule",
     "ScheduleRun",
     "SearchKey",
+    "SentEvent",
     "UniquenessWindow",
     "Worker",
     "WorkerRequest",

@@ -95,6 +95,15 @@ kept AS (
                 FROM pgqueue_execution AS execution
                 WHERE job_id = job.id
             ),
+            'steps', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'name', name, 'position', position, 'kind', kind, 'attempt', attempt, 'tries', tries,
+                    'result', result, 'error', error, 'started_at', started_at, 'finished_at', finished_at,
+                    'wake_at', wake_at, 'event_name', event_name, 'event_key', event_key, 'event_id', event_id
+                ) ORDER BY position, name), '[]')
+                FROM pgqueue_step
+                WHERE job_id = job.id
+            ),
             'acts', (
                 SELECT coalesce(json_agg(json_build_object(
                     'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
@@ -120,6 +129,9 @@ unaudited AS (
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -187,6 +199,15 @@ SELECT
                 FROM pgqueue_execution AS execution
                 WHERE job_id = job.id
             ),
+            'steps', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'name', name, 'position', position, 'kind', kind, 'attempt', attempt, 'tries', tries,
+                    'result', result, 'error', error, 'started_at', started_at, 'finished_at', finished_at,
+                    'wake_at', wake_at, 'event_name', event_name, 'event_key', event_key, 'event_id', event_id
+                ) ORDER BY position, name), '[]')
+                FROM pgqueue_step
+                WHERE job_id = job.id
+            ),
             'acts', (
                 SELECT coalesce(json_agg(json_build_object(
                     'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
@@ -247,6 +268,9 @@ unaudited AS (
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -303,6 +327,13 @@ unlogged AS (
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE %(erases_arguments)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unstepped AS (
+    UPDATE pgqueue_step
+    SET result = CASE WHEN %(erases_results)s::boolean AND result IS NOT NULL THEN %(erased)s::json ELSE result END,
+        error = CASE WHEN %(erases_errors)s::boolean AND error <> '' THEN '[erased]' ELSE error END,
+        event_key = CASE WHEN %(erases_arguments)s::boolean AND event_key <> '' THEN '[erased]' ELSE event_key END
+    WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 erased AS (
     UPDATE pgqueue_job

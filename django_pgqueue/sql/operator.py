@@ -106,6 +106,9 @@ moved AS (
         run_after = statement_timestamp() + %(time_shift)s::interval
     FROM fit
     WHERE job.id = fit.id
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM fit WHERE state = 'succeeded'))
 )
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
 """
@@ -204,6 +207,9 @@ free AS MATERIALIZED (
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))

@@ -38,6 +38,9 @@ free AS MATERIALIZED (
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -80,6 +83,9 @@ free AS MATERIALIZED (
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -155,6 +161,9 @@ free AS MATERIALIZED (
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))

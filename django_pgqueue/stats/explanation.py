@@ -16,7 +16,7 @@ from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.registry import in_words
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import FINISHED, Outcome, State
 
 from . import queries
 from .alias import connection_of
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from django_pgqueue.models import Job
 
 SHOWN_TASKS: Final = 3
+FOREVER_DAYS: Final = 30_000
+"""A suspended job that is due later than this waits for an event without a timeout."""
 COLUMNS: Final = (
     *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
     *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
@@ -107,6 +109,10 @@ def _of_row(row: Any) -> Why | None:
             f"It is due {'again at' if row.is_later else 'since'} {time_text(row.run_after)}."
         )
         return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
+    if row.is_later and row.outcome == Outcome.SUSPENDED:
+        left_days = (row.run_after - row.seen_at).days
+        until = f", until {time_text(row.run_after)}" if left_days < FOREVER_DAYS else ""
+        return _why(row, Reason.SUSPENDED, f"It is suspended: {(row.error or '').rstrip('.')}{until}.")
     if row.is_later and row.attempt:
         sentence = (
             f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "

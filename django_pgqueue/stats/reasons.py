@@ -28,6 +28,8 @@ class Reason(StrEnum):
     """It did not start by its `expires_at`. A worker will cancel it."""
     UNKNOWN_TASK = "unknown task"
     """A worker has released it, because it does not know the task, or the arguments do not fit."""
+    SUSPENDED = "suspended"
+    """A step of its task sleeps, waits for an event, or is to be tried again."""
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     QUEUE_PAUSED = "queue paused"

@@ -115,6 +115,7 @@ def _fire_schedules(alias: str) -> float:
 
 def _scan_lanes(alias: str, queue_names: Sequence[str] | None) -> LaneScan:
     """Return the lanes, highest priority first, and what is paused, with all names of paused tasks."""
+    lifecycle.steps.wake_missed(connections[alias])  # in a transaction that does not commit, send_event() wakes nobody
     found, paused_queues, paused, seen_at = lifecycle.scan_lanes(connections[alias])
     limited = lifecycle.limits.scan_limited_lanes(connections[alias]).lanes if registry.limits() else []
     found |= {lane: 0.0 for lane in limited if lane.queue_name not in paused_queues}

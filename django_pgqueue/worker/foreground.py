@@ -113,6 +113,7 @@ def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
     if not connection.in_atomic_block:
         return attempt.run()
     with transaction.atomic(using=connection.alias):
+        attempt.outer_blocks = len(connection.atomic_blocks)
         report = attempt.run()
         if connection.connection.info.transaction_status is psycopg.pq.TransactionStatus.INERROR:
             # A statement of the task has failed. Without the rollback to the savepoint, every later statement of the

@@ -34,6 +34,7 @@ from .conftest import assert_finding, change_alias, find, run_sql
 SECURITY = "docs/production/security.md"
 ROLES = {
     "enqueue jobs": "queue_enqueuer",
+    "send events": "queue_sender",
     "run jobs": "queue_worker",
     "change jobs": "queue_operator",
     "archive and erase jobs": "queue_archivist",

@@ -23,8 +23,8 @@ from tests.process.harness import DATABASE_KEYS, Worker, django
 
 DOCUMENT = Path(__file__).parents[2] / "docs/production/security.md"
 BLOCK = re.compile(r"^```sql\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-ROLE = re.compile(r"\bqueue_(owner|enqueuer|worker|viewer|operator|scheduler|archivist)\b")
-GROUPS = ("owner", "enqueuer", "worker", "viewer", "operator", "scheduler", "archivist")
+ROLE = re.compile(r"\bqueue_(owner|enqueuer|sender|worker|viewer|operator|scheduler|archivist)\b")
+GROUPS = ("owner", "enqueuer", "sender", "worker", "viewer", "operator", "scheduler", "archivist")
 APPLICATION = ("auth_user", "auth_group", "auth_permission", "django_content_type", "django_session")
 PASSWORD = "made-up"
 

@@ -44,6 +44,7 @@ EVERYBODY = {"SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS",
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "LOCK_KEY_OF_JOB", "OLD_JOBS", "OLD_JOBS_OF_TASK",
+    "LOAD_STEPS", "FIND_EVENT",
     "LANES", "NEWEST_LANES", "LIMITED_LANES", "FIND_KEYS", "KEY_CONTROLS", "WAITING_OF_KEYS", "FAILING_KEYS",
     "FIND_CHUNKS",
     "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
@@ -71,6 +72,8 @@ STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
+    # It may read and write `run_after` to wake jobs, and these need no more.
+    "sender": {"SEND_EVENT", "WAKE", "RUN_NOW", "EXISTING", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
     "operator": READING
@@ -89,6 +92,10 @@ MAY = {
         "REQUEST_ACT",
         "LOCK_ACT",
         "ADVANCE_ACT",
+        "WAKE",
+        "WAKE_SUSPENDED",
+        "WAKE_MISSED",
+        "REMOVE_STEPS",
     },
     "worker": set(STATEMENTS)
     - ENQUEUER
@@ -97,7 +104,7 @@ MAY = {
     - SCHEDULER
     - ARCHIVIST
     - AUDIT
-    - {"REQUEST_ACT", "ADVANCE_ACT"}
+    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT"}
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "PAUSE"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -114,6 +121,8 @@ MAY = {
         "SUCCEED_AND_DISCARD",
         "REMOVE_ORPHANS",
         "REMOVE_SEARCH_KEYS",
+        "REMOVE_STEPS",
+        "PRUNE_STEPS",
         "RESCUABLE",
         "NEXT_IN_LINE",
         "NEXT_OF_KEY",

@@ -18,6 +18,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 from django_pgqueue.contrib.chunk_failures import failures_of
 from django_pgqueue.contrib.trace_headers import add_fitting
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
+from django_pgqueue.steps import Suspended
 
 from .measurements import SCOPE, Measurements
 
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 SYSTEM: Final = "pgqueue"
 ORDER: Final = ("traceparent", "tracestate", "baggage")
 """The headers of a trace that are kept first if there is no room for all."""
-REQUESTS: Final[dict[type[BaseException], str]] = {Snooze: "snoozed", Cancel: "cancelled", Retry: "retried"}
+REQUESTS: Final[dict[type[BaseException], str]] = {
+    Snooze: "snoozed",
+    Suspended: "suspended",
+    Cancel: "cancelled",
+    Retry: "retried",
+}
 """Exceptions with which a task requests something, and the outcome of the attempt. They are no errors."""
 
 

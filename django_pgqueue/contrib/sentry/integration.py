@@ -23,6 +23,7 @@ from sentry_sdk.utils import event_from_exception
 
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
+from django_pgqueue.steps import Suspended
 
 from . import monitors, privacy, traces
 from .stack_text import exception_values
@@ -144,7 +145,7 @@ class SentryReporter:
         sent: list[tuple[BaseException, bool]] = []
         for job in context.chunk or (context,):
             own_error = job.chunk_error()
-            if isinstance(own_error or raised, Snooze | Cancel | None):
+            if isinstance(own_error or raised, Snooze | Suspended | Cancel | None):
                 continue
             current = sentry_sdk.get_current_scope().fork()  # with the span of the attempt, which ends now
             kept = KeptScope(scope, current, check_ins.get(job.execution_id), sent, ended_call=own_error is None)

@@ -16,6 +16,7 @@ from sentry_sdk.tracing_utils import has_tracing_enabled
 from django_pgqueue.contrib.chunk_failures import failures_of
 from django_pgqueue.contrib.trace_headers import add_fitting
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
+from django_pgqueue.steps import Suspended
 
 if TYPE_CHECKING:
     from django_pgqueue.context import TaskContext
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 ORIGIN: Final = "auto.queue.pgqueue"
 TRACE: Final = "sentry-trace"
 BAGGAGE: Final = "baggage"
-STATUSES: Final[dict[type[BaseException], str]] = {Snooze: "ok", Cancel: "cancelled", Retry: "aborted"}
+STATUSES: Final[dict[type[BaseException], str]] = {Snooze: "ok", Suspended: "ok", Cancel: "cancelled", Retry: "aborted"}
 """The status of a transaction that such an exception has ended. Another exception is an internal error."""
 
 

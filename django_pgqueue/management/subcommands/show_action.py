@@ -21,6 +21,7 @@ from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Wor
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import Outcome, State
 
+from . import shown_steps
 from .job_rows import JobRow, read_rows
 from .output import Column, add_json, coloured, date_of, write_json, write_table
 from .subcommand import Options, add_database, database_alias
@@ -63,9 +64,13 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     found = stats.why(job_id, alias)
     log = ExecutionLog.latest_of(alias, job_id)
     if options["json"]:
-        write_json(stdout, {**_document(row, found, texts, attempts), "log": _log_as_json(log)})
+        steps = [shown_steps.as_json(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]
+        write_json(stdout, {**_document(row, found, texts, attempts), "steps": steps, "log": _log_as_json(log)})
     else:
         _write(row, found, texts, attempts, options, stdout)
+        if steps := [shown_steps.cells(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]:
+            stdout.write("\n" + coloured(stdout, options, "Steps"))
+            write_table(stdout, options, shown_steps.COLUMNS, steps)
         if log is not None:
             _section(stdout, options, f"Log of attempt {log.execution.attempt}", log.text)
 

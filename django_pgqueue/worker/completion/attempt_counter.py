@@ -45,6 +45,7 @@ COLUMNS: Final[dict[Ending, Columns]] = {
     Ending.RELEASED: _RELEASE,
     Ending.UNKNOWN: _RELEASE,
     Ending.SNOOZED: {State.READY: "snoozed", State.CANCELLED: "cancelled"},
+    Ending.SUSPENDED: {State.READY: "snoozed", State.CANCELLED: "cancelled"},
     Ending.CANCELLED: {State.CANCELLED: "cancelled"},
 }
 """The column that counts an attempt, by its ending and its job's new state."""

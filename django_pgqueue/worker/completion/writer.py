@@ -178,7 +178,10 @@ def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[
 
 
 def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
-    return lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports])
+    results = lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports])
+    if with_steps := [r.claimed.job_id for r in reports if r.has_steps]:
+        lifecycle.steps.remove_steps(connection, with_steps)
+    return results
 
 
 def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
@@ -218,6 +221,19 @@ def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[in
     return lifecycle.snooze(connection, _released_rows(reports))
 
 
+def _write_suspended(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
+    """Suspend jobs. Then look for events that came before the jobs were waiting for them: such a job is due."""
+    now = time.monotonic()
+    suspended = lifecycle.steps.SuspendedExecution
+    rows = [suspended(r.claimed.key, r.suspension, *_ages(r, now)) for r in reports if r.suspension]
+    results = lifecycle.suspend(connection, rows)
+    waiting = {r.claimed.job_id: r for r in reports if r.suspension is not None and r.suspension.event_name}
+    if waiting:
+        for job_id in lifecycle.steps.wake_suspended(connection, waiting):
+            waiting[job_id].delay_seconds = 0.0
+    return results
+
+
 def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
     rows = [lifecycle.Cancelled(r.claimed.key, *_ages(r, now), r.error) for r in reports]
@@ -233,5 +249,6 @@ WRITERS: Final[dict[Ending, Writer]] = {
     Ending.RELEASED: _write_released,
     Ending.UNKNOWN: _write_unknown,
     Ending.SNOOZED: _write_snoozed,
+    Ending.SUSPENDED: _write_suspended,
     Ending.CANCELLED: _write_cancelled,
 }

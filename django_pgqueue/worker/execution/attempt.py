@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from django_pgqueue import middleware, registry, signals
-from django_pgqueue.context import TaskContext, running_job
+from django_pgqueue.context import running_job
 from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
@@ -25,17 +25,20 @@ from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, log_recorder, return_value, typed_call
+from .attempt_context import context_of
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .report import EXPIRED, Report
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallPlan
+    from django_pgqueue.context import TaskContext
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
 
     from .progress_sink import ProgressSink
+    from .step_runner import AttemptSteps
 
 
 class Attempt:
@@ -54,8 +57,10 @@ class Attempt:
         "interrupted",
         "kwargs",
         "notes",
+        "outer_blocks",
         "progress",
         "started_at",
+        "steps",
         "task",
         "timed_out",
     )
@@ -63,7 +68,6 @@ class Attempt:
     task: TaskDefinition
     args: list[Any]
     kwargs: dict[str, Any]
-    context: TaskContext | None
 
     def __init__(
         self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
@@ -71,7 +75,9 @@ class Attempt:
         self.claimed = claimed
         self.alias = alias
         self.notes = notes
-        self.context = None
+        self.context: TaskContext | None = None
+        self.steps: AttemptSteps | None = None
+        self.outer_blocks = 0
         self.interrupted = False
         self.timed_out = False
         self.asked = False
@@ -141,18 +147,7 @@ class Attempt:
         except ValueError as error:
             raise DoesNotFit(str(error)) from None
         if task.takes_context or middleware.chain().run:
-            self.context = TaskContext(
-                job_id=self.claimed.job_id,
-                execution_id=self.claimed.execution_id,
-                attempt=self.claimed.attempt,
-                max_attempts=self.claimed.max_attempts,
-                queue_name=self.claimed.queue_name,
-                database=self.alias,
-                asked_to_cancel=self._was_asked,
-                task_name=task.name,
-                headers=headers,
-                _notes=self,
-            )
+            self.context = context_of(self, headers)
         if task.takes_context:
             self.args.insert(0, self.context)
 
@@ -250,9 +245,11 @@ class Attempt:
 
     def _succeeded(self, value: Any) -> Report:
         """Encode the result and return the report of a success."""
-        finished_at = time.monotonic()
+        finished_at, has_steps = time.monotonic(), self.steps is not None and self.steps.end()
         result = return_value.encoded(self.task, value)
-        return Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
+        report = Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
+        report.has_steps = has_steps
+        return report
 
     @property
     def _success_ending(self) -> Ending:
@@ -266,6 +263,9 @@ class Attempt:
 
     def ended_by(self, exception: BaseException) -> Report:
         """Return the report of an attempt that ended with an exception. Raise only what another thread raises."""
+        if self.steps is not None:
+            self.interrupted = self.interrupted or self.steps.is_lost
+            exception = self.steps.cause_of_end(exception)
         return report_of(self, exception)
 
     # ---------------------------------------------------------------- from other threads, and from the context
@@ -291,7 +291,7 @@ class Attempt:
         """Record that the time to stop after a cancellation has passed. The caller stops the function."""
         self.asked = self.cancelled = True
 
-    def _was_asked(self) -> bool:
+    def was_asked(self) -> bool:
         return self.asked or (self.asked_elsewhere is not None and self.asked_elsewhere())
 
     def note(self, execution_id: int, progress: Progress) -> None:

@@ -136,7 +136,7 @@ class ChunkAttempt(Attempt):
         ]
         first, *others = contexts
         in_all = [item for item in first.headers.items() if all(_has(each.headers, *item) for each in others)]
-        return replace(first, headers=dict(in_all), asked_to_cancel=self._was_asked, chunk=tuple(contexts))
+        return replace(first, headers=dict(in_all), asked_to_cancel=self.was_asked, chunk=tuple(contexts))
 
     def _publish_start(self) -> None:
         if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
@@ -192,7 +192,7 @@ class ChunkAttempt(Attempt):
         )
 
     def _is_asked(self, execution_id: int) -> bool:
-        return execution_id in self.asked_ids or self._was_asked()
+        return execution_id in self.asked_ids or self.was_asked()
 
     # ---------------------------------------------------------------- reports
 

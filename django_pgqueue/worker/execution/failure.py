@@ -21,6 +21,7 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
     Throttled,
 )
+from django_pgqueue.steps import Suspended
 
 from . import error_text, retry_policy, return_value
 from .error_text import is_a
@@ -80,7 +81,10 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         error=error_text.message(exception),
         may_be_committed=attempt.committing,
     )
-    if is_a(exception, Snooze):
+    if is_a(exception, Suspended):
+        report.ending, report.suspension = Ending.SUSPENDED, exception.suspension
+        report.delay_seconds, report.exception, report.exception_class = exception.suspension.delay_seconds, None, ""
+    elif is_a(exception, Snooze):
         report.ending, report.delay_seconds = Ending.SNOOZED, exception.after_seconds
         report.holds_key = is_a(exception, Throttled)
     elif is_a(exception, Cancel, TaskCancelled):

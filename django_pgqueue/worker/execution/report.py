@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.steps import Suspension
 
 
 STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
@@ -40,6 +41,10 @@ class Report:
     delay_seconds: float | None = None
     holds_key: bool = False
     """Whether the task raised `Throttled`: the limit key is held for `delay_seconds`."""
+    suspension: Suspension | None = None
+    """Why the job is suspended."""
+    has_steps: bool = False
+    """Whether the attempt has used durable steps."""
     may_be_committed: bool = False
     """Whether an atomic task's COMMIT was sent and no answer came. Only the database knows whether it committed."""
     exception: BaseException | None = None

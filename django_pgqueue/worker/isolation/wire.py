@@ -14,13 +14,15 @@ from typing import Any, Final
 from django_pgqueue import registry
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.states import StepKind
+from django_pgqueue.steps import Suspension
 from django_pgqueue.worker.execution.report import Report
 
 LENGTH: Final = struct.Struct("=I")
 
 
 KEPT: Final = (
-    *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed"),
+    *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed", "has_steps"),
     *("exception_class", "error", "traceback"),
 )
 """Fields of a report that go through the socket unchanged."""
@@ -64,12 +66,16 @@ def as_claimed(message: dict[str, Any]) -> Claimed:
 def from_report(report: Report) -> dict[str, Any]:
     """Return a report, with those of the other jobs of its chunk, as the content of an answer."""
     others = {"others": [from_report(other) for other in report.others]} if report.others else {}
-    return {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value} | others
+    suspension = {} if report.suspension is None else {"suspension": list(report.suspension)}
+    return {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value} | others | suspension
 
 
 def as_report(claimed: Claimed, message: dict[str, Any]) -> Report:
     """Return the report that an answer contains. Removes fields from `message`."""
     ending, others = Ending(message.pop("ending")), message.pop("others", ())
+    if "suspension" in message:
+        suspension = Suspension(*message["suspension"])
+        message["suspension"] = suspension._replace(kind=StepKind(suspension.kind))
     report = Report(
         claimed,
         ending,

@@ -36,6 +36,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .bulk_acts import BulkActs
 from .pruner import Pruner
+from .step_duties import SWEEP_SECONDS, StepDuties
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -83,7 +84,7 @@ class Maintenance(Service):
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
         self._limits_after_id = 0
-        settings = get_settings()
+        settings, steps = get_settings(), StepDuties(link, reactions)
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
@@ -97,6 +98,9 @@ class Maintenance(Service):
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
+            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
+            Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
+            Duty("events", DAY_SECONDS / 24, steps.prune_events),
             Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, self._prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),

@@ -52,6 +52,7 @@ OUTCOME_OF_ENDING: Final = {
     Ending.RELEASED: "released",
     Ending.UNKNOWN: "released",
     Ending.SNOOZED: "snoozed",
+    Ending.SUSPENDED: "snoozed",
 }
 OUTCOME_OF_STATE: Final = {State.DEAD: "dead", State.CANCELLED: "cancelled"}
 NAME_PREFIX: Final = "/* pgqueue:"

@@ -393,7 +393,10 @@ CANCELLING = of_tests(
     ),
     Mutant("a lost lease is told as a cancellation", " and not attempt.interrupted:\n", ":\n", path=FAILURE),
     Mutant(
-        "a context does not tell", "asked_to_cancel=self._was_asked", "asked_to_cancel=lambda: False", path=EXECUTOR
+        "a context does not tell",
+        "asked_to_cancel=attempt.was_asked",
+        "asked_to_cancel=lambda: False",
+        path="django_pgqueue/worker/execution/attempt_context.py",
     ),
 )
 EXPIRY = of_tests(

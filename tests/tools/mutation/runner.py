@@ -48,6 +48,7 @@ from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_stats import STATS
+from tests.tools.mutation.mutants_steps import STEPS
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 COPIED = (
@@ -339,6 +340,7 @@ MUTANTS = [
     *LEASES,
     *LIVENESS,
     *EVENTS,
+    *STEPS,
     *JOB_LINES,
     *LOG_CONTEXT,
     *RECEIVERS,

@@ -25,6 +25,7 @@ from tests.tools.benchmarks.scenarios import (
     sessions,
     snapshot,
     steady,
+    steps,
     two_servers,
     wake_up,
 )
@@ -63,6 +64,7 @@ SCENARIOS: dict[str, Scenario] = {
         locks.BACKLOG,
         locks.RATES,
         chunks.CHUNKS,
+        steps.STEPS,
         two_servers.TWO_SERVERS,
         many_lanes.MANY_LANES,
         backlog.ONE,

@@ -15,6 +15,7 @@ from tests.tools.benchmarks.systems import (
     ours,
     pgqueuer,
     procrastinate,
+    stepped,
     two_statements,
 )
 from tests.tools.benchmarks.systems.system import System
@@ -27,6 +28,7 @@ SYSTEMS: dict[str, System] = {
         create.SYSTEM,
         bare.SYSTEM,
         chunked.SYSTEM,
+        stepped.SYSTEM,
         naive.FOR_UPDATE,
         naive.SKIP_LOCKED,
         notifying.WITHIN,

@@ -1,0 +1,63 @@
+"""The durable steps on the page of a job: what each one is, what became of it, and the value that it stored.
+
+`job_page` calls it. The values follow the rules for the result of the job (see `private`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left
+from django.utils.translation import gettext as _
+
+from django_pgqueue.models import Job, JobStep
+from django_pgqueue.states import StepKind, StepState
+
+from . import private
+from .formatting import badge, duration, moment, visible
+
+STEPS_SHOWN: Final = 200
+"""Steps shown at most, the latest ones. A task that sleeps in a loop has one for each round."""
+VALUE_LIMIT: Final = 2_000
+"""Characters shown of each value and of each error. PostgreSQL cuts them."""
+COLOURS: Final[dict[str, str]] = {
+    StepState.FINISHED: "succeeded",
+    StepState.TIMED_OUT: "dead",
+    StepState.RETRYING: "dead",
+}
+"""The state of a job whose colour the state of a step has. Others are grey."""
+
+
+def steps_of(job: Job) -> list[dict[str, Any]]:
+    """Return the steps of a job in their order, formatted for the template. One query."""
+    texts = {"value_text": Left(Cast("result", TextField()), VALUE_LIMIT), "error_text": Left("error", VALUE_LIMIT)}
+    steps = JobStep.objects.using(job._state.db).filter(job_id=job.pk).defer("result", "error").annotate(**texts)
+    latest = list(steps.order_by("-position", "-name")[:STEPS_SHOWN])
+    return [_step(job, step) for step in reversed(latest)]
+
+
+def _step(job: Job, step: JobStep) -> dict[str, Any]:
+    ran = step.finished_at and step.finished_at - step.started_at
+    return {
+        "name": visible(step.name),
+        "kind": _kind(job, step),
+        "state": badge(COLOURS.get(step.state, "cancelled"), step.state),
+        "tries": step.tries if step.kind == StepKind.STEP else "",
+        "started": moment(step.started_at),
+        "ran": duration(ran) if ran else "",
+        "until": "" if step.finished_at or step.wake_at is None else moment(step.wake_at),
+        "value": private.shown_result(job, vars(step)["value_text"]),
+        "error": visible(vars(step)["error_text"]) if private.is_visible(job) else "",
+    }
+
+
+def _kind(job: Job, step: JobStep) -> str:
+    """Return the kind of a step. The key of an event can contain arguments."""
+    if step.kind != StepKind.EVENT:
+        return visible(step.kind)
+    key = visible(step.event_key or "") if private.is_visible(job) else "…"
+    name = visible(step.event_name or "")
+    if not key:
+        return _("event %(name)s") % {"name": name}
+    return _("event %(name)s, key %(key)s") % {"name": name, "key": key}

@@ -1,0 +1,87 @@
+"""Send events to the jobs that wait for them: `send_event()` and `asend_event()`.
+
+The event is one row, in the caller's transaction. The jobs that wait for it are woken after the commit. If that fails,
+a sweep of the workers wakes them.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.db import Error as DatabaseError
+from django.db import connections, router, transaction
+
+from . import lifecycle
+from .db.notifications import wake_workers_after_commit
+from .db.transactions import is_in_transaction
+from .serialization import encode_result
+from .steps import EventKey, checked_name, event_in_words, key_text
+
+logger = logging.getLogger("django_pgqueue")
+
+PAGES: Final = 10
+"""Statements with which a sender wakes jobs, each up to 1,000 jobs. The sweep wakes the others."""
+
+
+def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> None:
+    """Send an event to the jobs that wait for it, now or later, with `TaskContext.wait_for_event()`.
+
+    The event is a row in the transaction that is open on the connection, if any, so it is sent exactly if that
+    transaction commits. Each job that waits for the name and the key receives it, also a job that begins to wait later.
+    Events are kept for `PGQUEUE["EVENT_RETENTION"]`.
+
+    Args:
+        name: Name of the event.
+        key: Key of the event: a string, a whole number or a UUID. Numbers and UUIDs become text.
+        payload: Any value that JSON can represent. `wait_for_event()` returns it.
+        using: Alias of the database of the jobs. By default the one that the routers name for writes of jobs.
+
+    Raises:
+        TypeError: The name or the key has the wrong type, or JSON cannot represent the payload.
+        ValueError: The name, the key or the payload cannot be stored. A payload can be as large as a result.
+
+    Example:
+        >>> with transaction.atomic():
+        ...     order.approve()
+        ...     send_event("approved", order.pk, {"by": "anna"})
+    """
+    from .models import Job  # models can be imported only after the apps are loaded
+
+    event_name, event_key = checked_name(name, "event"), key_text(key)
+    connection = connections[using or router.db_for_write(Job)]
+    lifecycle.events.send_event(connection, event_name, event_key, None if payload is None else encode_result(payload))
+    wake = partial(_wake, connection.alias, event_name, event_key)
+    if connection.in_atomic_block:
+        transaction.on_commit(wake, using=connection.alias, robust=True)
+    elif not is_in_transaction(connection):
+        wake()
+
+
+async def asend_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> None:
+    """Do as `send_event()` from a coroutine."""
+    await sync_to_async(send_event)(name, key, payload, using=using)
+
+
+def _wake(alias: str, event_name: str, event_key: str) -> None:
+    """Wake the jobs that wait for an event. A failure never reaches the sender: the sweep wakes them."""
+    connection = connections[alias]
+    try:
+        after_id, woken = 0, False
+        for _ in range(PAGES):
+            job_ids, next_id = lifecycle.wake(connection, event_name, event_key, after_id)
+            woken = woken or bool(job_ids)
+            if next_id is None:
+                break
+            after_id = next_id
+    except DatabaseError:
+        logger.warning(
+            "the jobs that wait for %s could not be woken; a worker wakes them",
+            event_in_words(event_name, event_key),
+            exc_info=True,
+        )
+        return
+    if woken:
+        wake_workers_after_commit(connection)

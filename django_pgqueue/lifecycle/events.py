@@ -1,0 +1,42 @@
+"""Send, find and remove events, on the caller's connection.
+
+`send_event()` of the package calls `send_event()` here in the application's transaction, a waiting attempt calls
+`find_event()`, and the maintenance service `prune_events()`. An event is never changed: several jobs can receive it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.statements import Connection, execute
+
+from .execute import execute_with_retry
+from .pruning import PRUNE_LIMIT
+
+
+class FoundEvent(NamedTuple):
+    """An event. `payload` is JSON text, not decoded yet."""
+
+    event_id: int
+    payload: str | None
+
+
+def send_event(connection: Connection, event_name: str, event_key: str, payload: str | None) -> int:
+    """Add an event, in the caller's transaction, and return its id. `payload` is JSON text."""
+    params = {"event_name": event_name, "event_key": event_key, "payload": payload}
+    return int(execute(connection, sql.events.SEND_EVENT, params)[0][0])
+
+
+def find_event(connection: Connection, job_id: int, event_name: str, event_key: str) -> FoundEvent | None:
+    """Return the earliest event with this name and key that the job has not received, or None."""
+    params = {"job_id": job_id, "event_name": event_name, "event_key": event_key}
+    rows = execute(connection, sql.events.FIND_EVENT, params)
+    return FoundEvent(*rows[0]) if rows else None
+
+
+def prune_events(connection: Connection, retention_seconds: float, limit: int = PRUNE_LIMIT) -> bool:
+    """Remove up to `limit` events that are past their retention. Return whether there may be more."""
+    params = {"retention_seconds": retention_seconds, "limit": limit}
+    [(found, removed)] = execute_with_retry(connection, sql.events.PRUNE_EVENTS, params)
+    return bool(removed == found == limit)

@@ -1,0 +1,168 @@
+"""Read and store the durable steps of jobs; suspend jobs, and wake them.
+
+A running attempt calls `load_steps()` and `store_step()` on the Django connection of its thread, and the completer
+calls `suspend()` and `wake_suspended()`. It protects two invariants: an attempt that has lost its execution stores no
+step, and an event that was committed wakes the jobs that wait for it. For the second, the sender and the completer look
+for each other after their own commit, so one of them sees the other. `wake_missed()` finds what a crash has prevented.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import repeat
+from typing import Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.states import Outcome, State, StepKind
+from django_pgqueue.steps import Suspension
+
+from .completions import key_params, results_of
+from .execute import execute_with_retry
+from .pruning import PRUNE_LIMIT
+from .types import ExecutionKey, TransitionResult, TransitionStatus
+
+WAKE_LIMIT: Final = 1000
+"""Jobs that one statement wakes at most."""
+SWEEP_LIMIT: Final = 10_000
+"""Waits that one call of `wake_missed()` looks at."""
+
+
+class StoredStep(NamedTuple):
+    """A stored step. `result` is JSON text, not decoded yet.
+
+    `wakes_in_seconds`: until a sleep ends, a wait times out or the function is tried again; None if it has no end.
+    """
+
+    name: str
+    kind: StepKind
+    result: str | None
+    is_finished: bool
+    event_id: int | None
+    tries: int
+    event_name: str | None
+    event_key: str | None
+    wakes_in_seconds: float | None
+    position: float
+
+
+class EndedStep(NamedTuple):
+    """A step to store. `result` is JSON text."""
+
+    name: str
+    position: float
+    kind: StepKind
+    result: str | None
+    started_seconds_ago: float
+    tries: int = 1
+    event_name: str | None = None
+    event_key: str | None = None
+    event_id: int | None = None
+
+
+class SuspendedExecution(NamedTuple):
+    """An execution that was suspended. Times are seconds ago."""
+
+    key: ExecutionKey
+    suspension: Suspension
+    started_seconds_ago: float
+    finished_seconds_ago: float
+
+
+class SweepMark(NamedTuple):
+    """Where a page of the sweep ended."""
+
+    event_name: str = ""
+    event_key: str = ""
+    job_id: int = 0
+
+
+FIRST_MARK: Final = SweepMark()
+
+
+class Woken(NamedTuple):
+    """The result of one call of `wake_missed()`. `mark` is the end of its page, or None after the last page."""
+
+    job_ids: list[int]
+    mark: SweepMark | None
+
+
+class PrunedSteps(NamedTuple):
+    """The result of one call of `prune_steps()`. `last_id` is the end of its page, or None after the last."""
+
+    removed: int
+    last_id: int | None
+
+
+def load_steps(connection: Connection, job_id: int) -> list[StoredStep]:
+    """Return the stored steps of a job in their order."""
+    rows = execute(connection, sql.steps.LOAD_STEPS, {"job_id": job_id})
+    return [StoredStep(row[0], StepKind(row[1]), *row[2:]) for row in rows]
+
+
+def store_step(connection: Connection, key: ExecutionKey, step: EndedStep) -> TransitionStatus:
+    """Store a step that has ended. Return `TransitionStatus.LOST` if the execution is no longer open."""
+    params = {"execution_id": key.execution_id, "claimed_ms": key.claimed_ms, **step._asdict()}
+    if execute(connection, sql.steps.STORE_STEP, {**params, "kind": step.kind.value}):
+        return TransitionStatus.DONE
+    return results_of(connection, [key], {}, repeat(None))[key.execution_id].status
+
+
+def suspend(connection: Connection, suspended: Sequence[SuspendedExecution]) -> dict[int, TransitionResult]:
+    """Close executions as suspended and store their steps. Their jobs become ready for later, or are cancelled."""
+    rows = sorted(suspended, key=lambda row: row.key)
+    given = [row.suspension for row in rows]
+    done = execute_with_retry(
+        connection,
+        sql.steps.SUSPEND,
+        {
+            **key_params(row.key for row in rows),
+            "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
+            "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
+            "reasons": [each.reason for each in given],
+            "names": texts(each.name for each in given),
+            "positions": numbers(each.position for each in given),
+            "kinds": texts(each.kind.value for each in given),
+            "delays_seconds": numbers(each.delay_seconds for each in given),
+            "have_end": [each.has_end for each in given],
+            "tries": numbers(each.tries for each in given),
+            "errors": [each.error for each in given],
+            "event_names": texts(each.event_name or "" for each in given),
+            "event_keys": texts(each.event_key or "" for each in given),
+        },
+    )
+    results = {row[0]: TransitionResult(TransitionStatus.DONE, State(row[1])) for row in done}
+    return results_of(connection, [row.key for row in rows], results, repeat(Outcome.SUSPENDED))
+
+
+def wake(connection: Connection, event_name: str, event_key: str, after_id: int = 0) -> tuple[list[int], int | None]:
+    """Make up to `WAKE_LIMIT` jobs due that wait for an event. Return their ids, and where the next page begins."""
+    params = {"event_name": event_name, "event_key": event_key, "after_id": after_id, "limit": WAKE_LIMIT}
+    [(found, last_id, job_ids)] = execute_with_retry(connection, sql.steps.WAKE, params)
+    return job_ids, last_id if found == WAKE_LIMIT else None
+
+
+def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]:
+    """Make those of these jobs due whose event has come. Return their ids."""
+    params = {"job_ids": numbers(sorted(job_ids))}
+    return {row[0] for row in execute_with_retry(connection, sql.steps.WAKE_SUSPENDED, params)}
+
+
+def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
+    """Make those jobs due whose event has come, of one page of all waits behind `after`."""
+    params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
+    [(found, *mark, job_ids)] = execute_with_retry(connection, sql.steps.WAKE_MISSED, params)
+    return Woken(job_ids, SweepMark(*mark) if found == limit else None)
+
+
+def remove_steps(connection: Connection, job_ids: Collection[int]) -> None:
+    """Remove the steps of jobs."""
+    execute_with_retry(connection, sql.steps.REMOVE_STEPS, {"job_ids": numbers(sorted(job_ids))})
+
+
+def prune_steps(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedSteps:
+    """Remove the steps of jobs that no longer exist, from the page of about `limit` rows behind the job `after_id`."""
+    params = {"after_id": after_id, "limit": limit}
+    [(found, removed, last_id)] = execute_with_retry(connection, sql.steps.PRUNE_STEPS, params)
+    return PrunedSteps(removed, last_id if found >= limit else None)

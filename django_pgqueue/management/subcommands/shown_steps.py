@@ -1,0 +1,70 @@
+"""The durable steps of a job, for `manage.py pgqueue jobs show`: a table, or values for JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left
+
+from django_pgqueue.display import duration, shortened, shown_result
+from django_pgqueue.models import JobStep
+from django_pgqueue.states import StepKind
+
+from .output import Column, date_of
+
+COLUMNS: Final = (
+    Column("step"),
+    Column("kind"),
+    Column("state"),
+    Column("tries", is_number=True),
+    Column("ran", is_number=True),
+    Column("until"),
+    Column("value or error", is_flexible=True),
+)
+TEXT_LIMIT: Final = 2_000
+STEPS_SHOWN: Final = 200
+
+
+def read_steps(alias: str, job_id: int) -> list[JobStep]:
+    """Return the latest steps of a job in their order, with their texts cut by PostgreSQL."""
+    texts = {"value_text": Left(Cast("result", TextField()), TEXT_LIMIT), "error_text": Left("error", TEXT_LIMIT)}
+    steps = JobStep.objects.using(alias).filter(job_id=job_id).defer("result", "error").annotate(**texts)
+    return list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
+
+
+def cells(task_name: str, step: JobStep) -> tuple[Any, ...]:
+    """Return a step as a row of the table."""
+    ran = step.finished_at - step.started_at if step.finished_at else None
+    event = ", ".join(filter(None, [step.event_name, step.event_key]))
+    return (
+        step.name,
+        f"{step.kind} {event}".strip(),
+        step.state.value,
+        step.tries if step.kind == StepKind.STEP else "",
+        duration(ran, brief=True) if ran is not None else "",
+        date_of(step.wake_at) if step.wake_at and not step.finished_at else "",
+        shortened(vars(step)["error_text"] or _value(task_name, step)),
+    )
+
+
+def as_json(task_name: str, step: JobStep) -> dict[str, Any]:
+    """Return a step with the documented keys. A hidden value has a note instead of a text."""
+    return {
+        "name": step.name,
+        "kind": step.kind,
+        "state": step.state.value,
+        "tries": step.tries,
+        "started_at": step.started_at,
+        "finished_at": step.finished_at,
+        "wake_at": step.wake_at,
+        "event": step.event_name,
+        "event_key": step.event_key,
+        "value": _value(task_name, step) or None,
+        "error": vars(step)["error_text"],
+    }
+
+
+def _value(task_name: str, step: JobStep) -> str:
+    shown = shown_result(task_name, vars(step)["value_text"])
+    return "" if shown is None else " ".join((shown.text or shown.note).split())

@@ -1,0 +1,302 @@
+"""Statements that read, store and remove the durable steps of jobs, and those that suspend and wake jobs."""
+
+from typing import Final
+
+# Return the steps of a job in their order, with the seconds until each one wakes.
+#
+# Caller: lifecycle.load_steps(), at the first use of a step in an attempt
+# Index:  primary key
+LOAD_STEPS: Final = """/* pgqueue:load_steps */
+SELECT name, kind, result::text, finished_at IS NOT NULL, event_id, tries, event_name, event_key,
+       (date_part('epoch', wake_at) - date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::float8,
+       position
+FROM pgqueue_step
+WHERE job_id = %(job_id)s::bigint
+ORDER BY position, name
+"""
+
+# Store a step that has ended. Return nothing if the execution is not open, or is locked.
+#
+# Caller: lifecycle.store_step(), on the Django connection of the job's thread; for an atomic step in its transaction
+# Fence:  id and time of the claim, outcome IS NULL. The lock of the execution orders this statement and a rescue: the
+#         attempt after the rescue sees the step, or this statement writes nothing
+# Locks:  the execution, SKIP LOCKED: the caller asks again if a heartbeat has locked it
+# Index:  primary keys
+STORE_STEP: Final = """/* pgqueue:store_step */
+WITH mine AS MATERIALIZED (
+    SELECT execution.job_id, execution.attempt
+    FROM pgqueue_execution AS execution
+    WHERE execution.id = %(execution_id)s::bigint
+      AND floor(1000 * date_part('epoch', execution.claimed_at)) = %(claimed_ms)s::float8
+      AND execution.outcome IS NULL
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+INSERT INTO pgqueue_step
+    (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id)
+SELECT job_id, %(name)s::varchar, %(position)s::float8, %(kind)s::varchar, attempt, %(tries)s::integer,
+       %(result)s::json,
+       statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(started_seconds_ago)s::float8),
+       statement_timestamp() + %(time_shift)s::interval,
+       %(event_name)s::varchar, %(event_key)s::varchar, %(event_id)s::bigint
+FROM mine
+ON CONFLICT (job_id, name) DO UPDATE
+SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result, error = '',
+    finished_at = excluded.finished_at, event_id = excluded.event_id, event_name = excluded.event_name,
+    event_key = excluded.event_key
+RETURNING job_id
+"""
+
+# Close executions whose task sleeps, waits for an event, or retries a step, and store that in the row of the step.
+# Their jobs become ready for the time at which they continue. The attempt is not counted.
+#
+# Moves:  running → ready later, cancelled (if a cancellation was requested)
+# Caller: lifecycle.suspend(), from the completer
+# Fence, Locks, Index: as SUCCEED
+#
+# A job that has started in time does not expire while it is suspended. The end of a sleep and of a wait stay those of
+# the first suspension.
+SUSPEND: Final = """/* pgqueue:suspend */
+WITH mine AS MATERIALIZED (
+    SELECT locked.id, locked.job_id, locked.attempt, locked.cancelled, given.started_seconds_ago,
+           given.finished_seconds_ago, given.reason, given.name, given.position, given.kind, given.delay_seconds,
+           given.has_end, given.tries, given.error, given.event_name, given.event_key
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
+        %(finished_seconds_ago)s::float8[], %(reasons)s::text[], %(names)s::varchar[], %(positions)s::float8[],
+        %(kinds)s::varchar[], %(delays_seconds)s::float8[], %(have_end)s::boolean[], %(tries)s::integer[],
+        %(errors)s::text[], %(event_names)s::varchar[], %(event_keys)s::varchar[]
+    ) AS given (
+        id, claimed_ms, started_seconds_ago, finished_seconds_ago, reason, name, position, kind, delay_seconds,
+        has_end, tries, error, event_name, event_key
+    )
+    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id, execution.attempt, job.cancel_requested_at IS NOT NULL AS cancelled
+        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS locked
+),
+closed AS (
+    UPDATE pgqueue_execution AS execution
+    SET outcome = 'suspended',
+        error = mine.reason,
+        started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),
+stored AS (
+    INSERT INTO pgqueue_step
+        (job_id, name, position, kind, attempt, tries, error, started_at, wake_at, event_name, event_key)
+    SELECT job_id, name, position, kind, attempt, tries, error, statement_timestamp() + %(time_shift)s::interval,
+           CASE WHEN has_end
+                THEN statement_timestamp() + %(time_shift)s::interval + make_interval(secs => delay_seconds) END,
+           nullif(event_name, ''), CASE WHEN event_name <> '' THEN event_key END
+    FROM mine
+    ON CONFLICT (job_id, name) DO UPDATE
+    SET attempt = excluded.attempt, tries = excluded.tries, error = excluded.error,
+        event_name = excluded.event_name, event_key = excluded.event_key,
+        wake_at = CASE WHEN excluded.kind = 'step' THEN excluded.wake_at ELSE pgqueue_step.wake_at END
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = CASE WHEN mine.cancelled THEN 'cancelled' ELSE 'ready' END,
+        attempt = greatest(job.attempt - 1, 0),
+        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
+        unknown_since = NULL,
+        expires_at = NULL,
+        run_after = CASE
+            WHEN mine.cancelled THEN job.run_after
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
+        END,
+        finished_at = CASE
+            WHEN mine.cancelled
+            THEN statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.finished_seconds_ago)
+        END
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
+"""
+
+# Make jobs due that wait for an event with this name and key. Return how many waits the page had, its last job, and the
+# jobs that are due now.
+#
+# Moves:  ready, unchanged
+# Caller: lifecycle.wake(), after the transaction that has sent the event has committed
+# Locks:  SKIP LOCKED, in id order. The sweep wakes a job that was locked
+# Index:  pgqueue_step_waiting
+WAKE: Final = """/* pgqueue:wake */
+WITH page AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_step
+    WHERE event_name = %(event_name)s::varchar
+      AND event_key = %(event_key)s::varchar
+      AND finished_at IS NULL
+      AND job_id > %(after_id)s::bigint
+    ORDER BY job_id
+    LIMIT %(limit)s
+),
+mine AS MATERIALIZED (
+    SELECT locked.id
+    FROM page
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.id = page.job_id
+          AND job.state = 'ready'
+          AND job.run_after > statement_timestamp() + %(time_shift)s::interval
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS locked
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET run_after = statement_timestamp() + %(time_shift)s::interval
+    FROM mine
+    WHERE job.id = mine.id
+)
+SELECT (SELECT count(*) FROM page), (SELECT max(job_id) FROM page), ARRAY (SELECT id FROM mine)
+"""
+
+# Make those of these jobs due whose event has come. Return their ids.
+#
+# Moves:  ready, unchanged
+# Caller: lifecycle.wake_suspended(), after SUSPEND has committed. An event that was committed before is seen here. The
+#         sender of an event that is committed later sees the suspended job.
+# Locks:  SKIP LOCKED, in id order
+# Index:  primary key, pgqueue_event_key
+WAKE_SUSPENDED: Final = """/* pgqueue:wake_suspended */
+WITH mine AS MATERIALIZED (
+    SELECT locked.id
+    FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.id = given.id
+          AND job.state = 'ready'
+          AND job.run_after > statement_timestamp() + %(time_shift)s::interval
+          AND EXISTS (
+              SELECT
+              FROM pgqueue_step AS step
+              JOIN pgqueue_event AS event ON event.name = step.event_name AND event.key = step.event_key
+              WHERE step.job_id = job.id
+                AND step.event_name IS NOT NULL
+                AND step.finished_at IS NULL
+                AND event.id <> ALL (
+                    ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = step.job_id AND event_id IS NOT NULL)
+                )
+          )
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS locked
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET run_after = statement_timestamp() + %(time_shift)s::interval
+    FROM mine
+    WHERE job.id = mine.id
+)
+SELECT id FROM mine
+"""
+
+# Make those jobs of one page of the waits due whose event has come. Return the number of waits in the page, the values
+# behind which the next page begins, and the jobs.
+#
+# Moves:  ready, unchanged
+# Caller: lifecycle.wake_missed(), page by page. It finds jobs that a crash between a commit and its WAKE, or between
+#         SUSPEND and WAKE_SUSPENDED, has left behind, and events that were inserted by SQL.
+# Locks:  SKIP LOCKED: another worker may be waking the same jobs
+# Index:  pgqueue_step_waiting, pgqueue_event_key, primary keys
+WAKE_MISSED: Final = """/* pgqueue:wake_missed */
+WITH page AS MATERIALIZED (
+    SELECT event_name, event_key, job_id
+    FROM pgqueue_step
+    WHERE event_name IS NOT NULL
+      AND finished_at IS NULL
+      AND (event_name, event_key, job_id)
+          > (%(after_name)s::varchar, %(after_key)s::varchar, %(after_id)s::bigint)
+    ORDER BY event_name, event_key, job_id
+    LIMIT %(limit)s
+),
+due AS MATERIALIZED (
+    SELECT DISTINCT job_id
+    FROM page
+    WHERE EXISTS (
+        SELECT
+        FROM pgqueue_event AS event
+        WHERE event.name = page.event_name
+          AND event.key = page.event_key
+          AND event.id <> ALL (
+              ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = page.job_id AND event_id IS NOT NULL)
+          )
+    )
+    ORDER BY job_id
+),
+mine AS MATERIALIZED (
+    SELECT locked.id
+    FROM due
+    CROSS JOIN LATERAL (
+        SELECT job.id
+        FROM pgqueue_job AS job
+        WHERE job.id = due.job_id
+          AND job.state = 'ready'
+          AND job.run_after > statement_timestamp() + %(time_shift)s::interval
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS locked
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET run_after = statement_timestamp() + %(time_shift)s::interval
+    FROM mine
+    WHERE job.id = mine.id
+),
+last AS (
+    SELECT event_name, event_key, job_id FROM page ORDER BY event_name DESC, event_key DESC, job_id DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM page), (SELECT event_name FROM last), (SELECT event_key FROM last),
+       (SELECT job_id FROM last), ARRAY (SELECT id FROM mine)
+"""
+
+# Remove the steps of these jobs.
+#
+# Caller: lifecycle.remove_steps(), after SUCCEED_AND_DISCARD has removed jobs that had used steps
+# Index:  primary key
+REMOVE_STEPS: Final = """/* pgqueue:remove_steps */
+DELETE FROM pgqueue_step WHERE job_id = ANY (%(job_ids)s::bigint[])
+"""
+
+# Remove the steps of jobs that no longer exist, from one page of the table. Return how many rows the page had, how many
+# of them were removed, and the last job of the page. The page has all rows of its last job.
+#
+# Caller: lifecycle.prune_steps(), page by page. The statements that remove jobs remove their steps too; this one is for
+#         jobs that were deleted by SQL, and for a crash between SUCCEED_AND_DISCARD and REMOVE_STEPS.
+# Locks:  SKIP LOCKED: another worker may be removing the same rows
+# Index:  primary keys
+PRUNE_STEPS: Final = """/* pgqueue:prune_steps */
+WITH page AS MATERIALIZED (
+    SELECT job_id, name
+    FROM pgqueue_step
+    WHERE job_id > %(after_id)s::bigint
+    ORDER BY job_id
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+),
+left_over AS MATERIALIZED (
+    SELECT DISTINCT job_id
+    FROM page
+    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+),
+mine AS MATERIALIZED (
+    SELECT job_id, name
+    FROM pgqueue_step
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM left_over))
+    ORDER BY job_id, name
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
+)
+SELECT count(*), (SELECT count(*) FROM mine), max(job_id) FROM page
+"""

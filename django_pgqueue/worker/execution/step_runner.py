@@ -1,0 +1,296 @@
+"""Run the durable steps of one attempt: `TaskContext.step()`, `sleep()` and `wait_for_event()`, and their async forms.
+
+`Attempt` makes a runner for each attempt whose task takes a context. The first step loads the stored steps of the job.
+A step that is stored returns its value; any other one runs, and is stored by one statement on the Django connection of
+the job's thread. That statement contains the fence, so a late attempt stores nothing.
+
+A sleep, a wait and a retry of a step raise `Suspended`. The runner remembers that, so the attempt ends as suspended
+even if the task catches the exception.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.db import connections
+
+from django_pgqueue import codecs, lifecycle, registry
+from django_pgqueue.context import TaskContext
+from django_pgqueue.envelope import is_envelope
+from django_pgqueue.exceptions import Dead, Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
+from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle.steps import EndedStep
+from django_pgqueue.log_events import job_event
+from django_pgqueue.retry import delay_after
+from django_pgqueue.serialization import encode_result
+from django_pgqueue.states import StepKind
+from django_pgqueue.steps import (
+    FOREVER_SECONDS,
+    EventKey,
+    EventTimeout,
+    Step,
+    StepError,
+    Suspended,
+    Suspension,
+    checked_name,
+    event_in_words,
+    key_text,
+    seconds_until,
+)
+
+from . import atomic, error_text
+from .report import STOPS
+from .step_order import Place, StepOrder
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.lifecycle import Claimed
+
+logger = logging.getLogger("django_pgqueue.worker")
+
+LOCK_PAUSE_SECONDS: Final = 0.005
+"""How long to wait before a step is stored again, if a heartbeat has locked the execution."""
+
+
+class AttemptSteps:
+    """The steps of one attempt. The thread of the job uses it, or for coroutines the thread of the asynchronous ORM."""
+
+    def __init__(self, claimed: Claimed, alias: str, task: TaskDefinition, outer_blocks: int) -> None:
+        """Create the runner.
+
+        Args:
+            claimed: The job.
+            alias: Alias of its database.
+            task: Its task.
+            outer_blocks: How many atomic blocks the caller of a job in the foreground had open.
+        """
+        self.claimed = claimed
+        self.alias = alias
+        self.task = task
+        self.context = TaskContext()
+        self.suspension: Suspension | None = None
+        self.is_lost = False
+        self._outer_blocks = outer_blocks
+        self._order: StepOrder | None = None
+        self._loaded_at = 0.0
+
+    def end(self) -> bool:
+        """Return whether the attempt, which has succeeded, has used steps. Log those that it has not called.
+
+        Raise `Suspended` if the task has caught it.
+        """
+        if self.suspension is not None:
+            raise Suspended(self.suspension)
+        if self._order is not None and (left_out := self._order.not_called()):
+            logger.warning(
+                "job %s (%s) has ended without its stored steps %s: the code does not call them any more",
+                self.claimed.job_id,
+                registry.in_words(self.claimed.task_name),
+                ", ".join(map(repr, left_out)),
+                extra=job_event("steps_not_called", self.claimed, steps=left_out),
+            )
+        return self._order is not None
+
+    def cause_of_end(self, exception: BaseException) -> BaseException:
+        """Return what has ended the attempt. After a suspension, that is the suspension, whatever the task raises."""
+        if self.suspension is None or error_text.is_a(exception, KeyboardInterrupt, *STOPS):
+            return exception
+        return Suspended(self.suspension)
+
+    # ---------------------------------------------------------------- steps
+
+    def step(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return the stored value of a step, or run its function and store the value."""
+        place, began = self._enter(step.name, StepKind.STEP), time.monotonic()
+        if place.stored is not None and place.stored.is_finished:
+            return _value(place.stored.result)
+        try:
+            if step.atomic:
+                return self._run_atomic(place, began, function, args, kwargs)
+            value = function(*args, **kwargs)
+        except Exception as error:
+            self._suspend_for_retry(step, place, error)
+            raise
+        return self._store_value(place, began, value)
+
+    async def astep(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Do as `step()` for a coroutine function. Another function runs in a thread."""
+        if not iscoroutinefunction(function):
+            return await sync_to_async(self.step)(step, function, args, kwargs)
+        if step.atomic:
+            raise StepError(
+                f"the step {step.name!r} is atomic, and transactions do not work in coroutines: pass a plain function, "
+                "which runs in a thread"
+            )
+        place, began = await sync_to_async(self._enter)(step.name, StepKind.STEP), time.monotonic()
+        if place.stored is not None and place.stored.is_finished:
+            return _value(place.stored.result)
+        try:
+            value = await function(*args, **kwargs)
+        except Exception as error:
+            self._suspend_for_retry(step, place, error)
+            raise
+        return await sync_to_async(self._store_value)(place, began, value)
+
+    def sleep(self, name: str, wake: Duration | datetime) -> None:
+        """Return if the sleep is over. Otherwise suspend the job until then."""
+        place = self._enter(checked_name(name, "step"), StepKind.SLEEP)
+        left_seconds = seconds_until(wake) if place.stored is None else self._left(place) or 0.0
+        if left_seconds > 0:
+            self._suspend(Suspension(name, place.position, StepKind.SLEEP, left_seconds))
+
+    async def asleep(self, name: str, wake: Duration | datetime) -> None:
+        """Do as `sleep()` from a coroutine."""
+        await sync_to_async(self.sleep)(name, wake)
+
+    def wait_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
+        """Return the payload of the event if it has come. Otherwise suspend the job until it comes."""
+        event_name, event_key = checked_name(event_name, "event"), key_text(key)
+        place, began = self._enter(checked_name(name, "step"), StepKind.EVENT), time.monotonic()
+        step = EndedStep(name, place.position, StepKind.EVENT, None, 0.0, 0, event_name, event_key)
+        if place.stored is not None and place.stored.is_finished:
+            if place.stored.event_id is None:
+                raise _timeout(step)
+            return _value(place.stored.result)
+        left_seconds = self._left(place) if place.stored is not None else None if timeout is None else seconds(timeout)
+        found = lifecycle.events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
+        if found is None and (left_seconds is None or left_seconds > 0):
+            delay_seconds, has_end = (FOREVER_SECONDS, False) if left_seconds is None else (left_seconds, True)
+            self._suspend(
+                Suspension(name, place.position, StepKind.EVENT, delay_seconds, has_end, 0, "", event_name, event_key)
+            )
+        step = step._replace(started_seconds_ago=time.monotonic() - began)
+        if found is None:
+            self._store(step)
+            raise _timeout(step)
+        self._store(step._replace(result=found.payload, event_id=found.event_id))
+        return _value(found.payload)
+
+    async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
+        """Do as `wait_for_event()` from a coroutine."""
+        return await sync_to_async(self.wait_for_event)(event_name, key, timeout, name)
+
+    # ---------------------------------------------------------------- the parts of a step
+
+    @property
+    def _connection(self) -> BaseDatabaseWrapper:
+        return connections[self.alias]
+
+    def _enter(self, name: str, kind: StepKind) -> Place:
+        """Return the place of a step. Raise an error if a step cannot be used now."""
+        if self.suspension is not None:  # the task has caught the exception
+            raise Suspended(self.suspension)
+        if self.task.atomic:
+            raise StepError(
+                f"{self.task.name} has atomic=True, so all of it takes effect or nothing does: it cannot use steps. "
+                "Remove the option, and pass Step(…, atomic=True) to single steps"
+            )
+        connection = self._connection
+        if len(connection.atomic_blocks) > self._outer_blocks or not (
+            connection.in_atomic_block or connection.get_autocommit()
+        ):
+            raise StepError(
+                f"the step {name!r} is called inside a transaction, whose rollback would undo it: call it outside of "
+                "transaction.atomic(), or pass Step(…, atomic=True) and open the transaction in its function"
+            )
+        if self._order is None:
+            self._order = StepOrder(lifecycle.steps.load_steps(connection, self.claimed.job_id))
+            self._loaded_at = time.monotonic()
+        return self._order.enter(name, kind)
+
+    def _left(self, place: Place) -> float | None:
+        """Return the seconds until a stored step wakes. None: it has no end."""
+        wakes_in = place.stored.wakes_in_seconds if place.stored is not None else None
+        return None if wakes_in is None else wakes_in - (time.monotonic() - self._loaded_at)
+
+    def _run_atomic(self, place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the function and store the step in one transaction."""
+        connection = self._connection
+        with atomic.transaction_of(connection, self.claimed) as commits:
+            value = function(*args, **kwargs)
+            if commits:
+                atomic.expect_commit(connection)
+            return self._store_value(place, began, value)
+
+    def _store_value(self, place: Place, began: float, value: Any) -> Any:
+        """Store a value. Return it as a later attempt will read it."""
+        text = _encoded(place.name, value)
+        tries = (place.stored.tries if place.stored is not None else 0) + 1
+        self._store(EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries))
+        return _value(text)
+
+    def _store(self, step: EndedStep) -> None:
+        """Store a step. Raise `LeaseLost` if this attempt has lost its execution."""
+        deadline = time.monotonic() + atomic.LOCK_SECONDS
+        while True:
+            status = lifecycle.steps.store_step(self._connection, self.claimed.key, step)
+            if status is TransitionStatus.DONE:
+                return
+            if status is not TransitionStatus.LOCKED:
+                self.is_lost = True
+                raise LeaseLost(
+                    f"execution {self.claimed.execution_id} was closed by another worker; its step {step.name!r} is "
+                    "not stored"
+                )
+            if time.monotonic() > deadline:
+                raise JobLocked(
+                    f"job {self.claimed.job_id} stayed locked by another session, so its step {step.name!r} was not "
+                    "stored"
+                )
+            time.sleep(LOCK_PAUSE_SECONDS)
+
+    def _suspend_for_retry(self, step: Step, place: Place, error: Exception) -> None:
+        """Suspend the job until the next try of a step that has failed. Return if it is not tried again."""
+        tries = (place.stored.tries if place.stored is not None else 0) + 1
+        if tries > step.retries or isinstance(error, Directive | ResultNotStored | StepError | JobLocked):
+            return
+        if not self.task.is_retryable(error):
+            return
+        delay_seconds = delay_after(step.backoff_function, tries, error, lambda: self.context.task_result)
+        if delay_seconds is not None:
+            text = f"{error_text.class_path(error)}: {error_text.message(error)}"
+            self._suspend(Suspension(step.name, place.position, StepKind.STEP, delay_seconds, tries=tries, error=text))
+
+    def _suspend(self, suspension: Suspension) -> None:
+        self.suspension = suspension
+        raise Suspended(suspension)
+
+
+def _timeout(step: EndedStep) -> EventTimeout:
+    what = event_in_words(step.event_name, step.event_key)
+    return EventTimeout(f"the step {step.name!r} has waited for {what} until its timeout")
+
+
+def _encoded(name: str, value: Any) -> str | None:
+    """Return a value as the text to store. Raise an error that ends the job if it cannot be stored."""
+    if inspect.isawaitable(value):
+        if inspect.iscoroutine(value):
+            value.close()  # otherwise Python warns that it was never awaited
+        raise Dead(
+            f"the function of the step {name!r} returned a {type(value).__name__}, which nobody awaits: "
+            "await context.astep() in a task with `async def`"
+        )
+    try:
+        return None if value is None else encode_result(value)
+    except (KeyboardInterrupt, *STOPS):
+        raise
+    except BaseException as error:
+        reason = error_text.message(error) or type(error).__name__
+        raise ResultNotStored(f"the step {name!r} succeeded, but its result cannot be stored: {reason}") from error
+
+
+def _value(text: str | None) -> Any:
+    """Return a stored value. Raise `CannotDecode` if this process cannot decode it."""
+    if text is None:
+        return None
+    value = json.loads(text)
+    return codecs.decode(value) if is_envelope(value) else value

@@ -1,0 +1,1 @@
+"""Tests of durable steps and of events."""

@@ -1,0 +1,130 @@
+"""Tasks with durable steps. They count their calls in rows, so that a test sees what a rollback undoes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+from django.db import transaction
+
+from django_pgqueue import EventTimeout, Step, TaskContext, task
+
+CODE: dict[str, Any] = {}
+"""What `scripted` runs, by name. A test changes it to change the code of a task."""
+
+
+def note(name: str) -> int:
+    """Record a call. Return how often it was recorded."""
+    Group.objects.create(name=f"{name} {Group.objects.count()}")
+    return Group.objects.filter(name__startswith=f"{name} ").count()
+
+
+def calls(name: str) -> int:
+    """Return how often a call was recorded."""
+    return Group.objects.filter(name__startswith=f"{name} ").count()
+
+
+@task(takes_context=True, max_attempts=5, backoff=60)
+def scripted(context: TaskContext, name: str = "code") -> Any:
+    """Run what the test has chosen."""
+    return CODE[name](context)
+
+
+@task(takes_context=True, atomic=True)
+def atomic(context: TaskContext) -> None:
+    """Use a step in an atomic task."""
+    context.step("a", note, "a")
+
+
+@task(takes_context=True)
+async def scripted_async(context: TaskContext, name: str = "code") -> Any:
+    """Run what the test has chosen, in the event loop."""
+    return await CODE[name](context)
+
+
+@task(takes_context=True, max_attempts=3, backoff=0)
+def fulfil(context: TaskContext, order_id: int) -> list[Any]:
+    """Use each kind of step."""
+    charge = context.step("charge", note, "charge")
+    context.sleep("cooling-off", timedelta(hours=24))
+    try:
+        answer = context.wait_for_event("approved", order_id, timeout=timedelta(days=3))
+    except EventTimeout:
+        answer = None
+    shipped = context.step(Step("ship", atomic=True), note, "ship")
+    return [charge, answer, shipped]
+
+
+@task(takes_context=True, max_attempts=3, backoff=0)
+async def fulfil_async(context: TaskContext, order_id: int) -> list[Any]:
+    """Do the same in the event loop."""
+    charge = await context.astep("charge", anote, "charge")
+    await context.asleep("cooling-off", timedelta(hours=24))
+    try:
+        answer = await context.await_event("approved", order_id, timeout=timedelta(days=3))
+    except EventTimeout:
+        answer = None
+    shipped = await context.astep(Step("ship", atomic=True), note, "ship")
+    return [charge, answer, shipped]
+
+
+async def anote(name: str) -> int:
+    """Do as `note()` in a coroutine."""
+    return await sync_to_async(note)(name)
+
+
+@task(takes_context=True, max_attempts=5, backoff=0)
+def waits(context: TaskContext, key: str, seconds: float = 600.0) -> Any:
+    """Record a call before and after a wait for an event."""
+    context.step("before", note, "before")
+    answer = context.wait_for_event("go", key, timeout=seconds)
+    context.step("after", note, "after")
+    return answer
+
+
+@task(takes_context=True, max_attempts=5, backoff=0)
+def killed_between_steps(context: TaskContext) -> list[int]:
+    """Kill the worker process between two steps of the first attempt."""
+    first = context.step("first", note, "first")
+    if context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [first, context.step("second", note, "second")]
+
+
+@task(takes_context=True, max_attempts=5, backoff=0)
+def killed_in_atomic_step(context: TaskContext) -> int:
+    """Kill the worker process inside the transaction of an atomic step."""
+    return context.step(Step("write", atomic=True), write_and_die, context.attempt)
+
+
+def write_and_die(attempt: int) -> int:
+    """Write a row. Then die in the first attempt."""
+    count = note("write")
+    if attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return count
+
+
+@task(takes_context=True, isolation="process")
+def isolated(context: TaskContext) -> list[int]:
+    """Use steps and a short sleep in an isolated process."""
+    first = context.step("first", note, "first")
+    context.sleep("nap", 0.2)
+    return [first, context.step(Step("second", atomic=True), note, "second")]
+
+
+@task(takes_context=True)
+def in_transaction(context: TaskContext) -> None:
+    """Call a step inside a transaction."""
+    with transaction.atomic():
+        context.step("a", note, "a")
+
+
+@task(takes_context=True, retention=0)
+def discarded(context: TaskContext) -> Any:
+    """Run what the test has chosen. No row of the job is kept."""
+    return CODE["code"](context)

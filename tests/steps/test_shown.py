@@ -1,0 +1,70 @@
+"""The steps of a job on its page in the admin, and in `pgqueue jobs show`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
+from django.urls import reverse
+
+from django_pgqueue.testing import run_jobs
+
+from . import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def job():
+    """Return a job that has stored a value, and that waits for an event."""
+
+    def code(context):
+        context.step("charge", lambda: {"card": "4711-secret"})
+        context.wait_for_event("approved", "customer-secret", timeout=3600)
+
+    tasks.CODE["code"] = code
+    job = tasks.scripted.enqueue()
+    run_jobs()
+    return job
+
+
+def page(client, job, *names):
+    user = User.objects.create_user("anna", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_job", *names]))
+    client.force_login(user)
+    return client.get(reverse("admin:pgqueue_job_change", args=[job.pk])).content.decode()
+
+
+def test_job_page_shows_steps_and_values(client, job):
+    text = page(client, job, "view_arguments")
+    for words in ("charge", "4711-secret", "finished", "waiting", "event approved, key customer-secret"):
+        assert words in text
+
+
+def test_job_page_without_permission_shows_no_value_and_no_key(client, job):
+    text = page(client, job)
+    assert "charge" in text
+    assert "event approved, key …" in text
+    assert "4711-secret" not in text
+    assert "customer-secret" not in text
+
+
+def test_job_page_of_job_without_steps_has_no_section(client):
+    tasks.CODE["code"] = lambda context: None
+    job = tasks.scripted.enqueue()
+    run_jobs()
+    assert "Steps</h2>" not in page(client, job)
+
+
+def test_jobs_show_prints_the_steps(job, capsys):
+    call_command("pgqueue", "jobs", "show", str(job.pk))
+    text = capsys.readouterr().out
+    assert "Steps" in text
+    assert "4711-secret" in text
+    assert "event approved, customer-secret" in text
+    call_command("pgqueue", "jobs", "show", str(job.pk), "--json")
+    charge, wait = json.loads(capsys.readouterr().out)["steps"]
+    assert (charge["name"], charge["state"], charge["event"]) == ("charge", "finished", None)
+    assert (wait["kind"], wait["state"], wait["event_key"]) == ("event", "waiting", "customer-secret")

@@ -1,0 +1,102 @@
+"""Mutants of durable steps and of events.
+
+`mutation` explains what a mutant is and how mutants are tried.
+"""
+
+from tests.tools.mutation.mutants import Mutant, of_tests
+
+SQL = "django_pgqueue/sql/steps.py"
+RUNNER = "django_pgqueue/worker/execution/step_runner.py"
+
+STATEMENTS = of_tests(
+    ("tests/steps/test_statements.py",),
+    Mutant(
+        "a late worker stores its step",
+        "      AND execution.outcome IS NULL\n    FOR NO KEY UPDATE SKIP LOCKED\n)\nINSERT",
+        "    FOR NO KEY UPDATE SKIP LOCKED\n)\nINSERT",
+        path=SQL,
+    ),
+    Mutant(
+        "a rescue does not wait for a step that is being stored",
+        "      AND execution.outcome IS NULL\n    FOR NO KEY UPDATE SKIP LOCKED\n)\nINSERT",
+        "      AND execution.outcome IS NULL\n)\nINSERT",
+        path=SQL,
+    ),
+    Mutant(
+        "a job that wakes too early sleeps longer",
+        "CASE WHEN excluded.kind = 'step' THEN excluded.wake_at ELSE pgqueue_step.wake_at END",
+        "excluded.wake_at",
+        path=SQL,
+    ),
+    Mutant(
+        "a suspension counts an attempt", "attempt = greatest(job.attempt - 1, 0)", "attempt = job.attempt", path=SQL
+    ),
+    Mutant(
+        "an event of another key wakes a job",
+        "      AND event_key = %(event_key)s::varchar\n      AND finished_at",
+        "      AND finished_at",
+        path=SQL,
+    ),
+    Mutant(
+        "an event is received twice",
+        "  AND id <> ALL (\n      ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = %(job_id)s::bigint "
+        "AND event_id IS NOT NULL)\n  )",
+        "  AND %(job_id)s::bigint > 0",
+        path="django_pgqueue/sql/events.py",
+    ),
+    Mutant(
+        "the sweep looks at the first page only",
+        "SweepMark(*mark) if found == limit else None",
+        "None",
+        path="django_pgqueue/lifecycle/steps.py",
+    ),
+)
+RUNS = of_tests(
+    ("tests/steps/test_run.py",),
+    Mutant(
+        "a stored step runs again",
+        "        place, began = self._enter(step.name, StepKind.STEP), time.monotonic()\n"
+        "        if place.stored is not None and place.stored.is_finished:",
+        "        place, began = self._enter(step.name, StepKind.STEP), time.monotonic()\n        if False:",
+        path=RUNNER,
+    ),
+    Mutant(
+        "a step inside a transaction is stored",
+        "if len(connection.atomic_blocks) > self._outer_blocks or not (",
+        "if False and not (",
+        path=RUNNER,
+    ),
+    Mutant(
+        "a task that catches a suspension succeeds",
+        "        if self.suspension is not None:\n            raise Suspended(self.suspension)\n"
+        "        if self._order is not None and",
+        "        if self._order is not None and",
+        path=RUNNER,
+    ),
+    Mutant(
+        "an atomic step has no transaction",
+        "            if step.atomic:\n                return",
+        "            if False:\n                return",
+        path=RUNNER,
+    ),
+    Mutant("the retries of a step have no end", "if tries > step.retries or", "if False or", path=RUNNER),
+    Mutant(
+        "stored steps may change their order",
+        "        elif index < self._next:",
+        "        elif False:",
+        path="django_pgqueue/worker/execution/step_order.py",
+    ),
+    Mutant(
+        "a discarded job leaves its steps",
+        "        lifecycle.steps.remove_steps(connection, with_steps)",
+        "        pass",
+        path="django_pgqueue/worker/completion/writer.py",
+    ),
+    Mutant(
+        "a job does not see an event that came before its suspension",
+        "            waiting[job_id].delay_seconds = 0.0",
+        "            pass",
+        path="django_pgqueue/worker/completion/writer.py",
+    ),
+)
+STEPS = (*STATEMENTS, *RUNS)
