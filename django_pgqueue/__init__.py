@@ -3,6 +3,7 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
+from .batches import Batch, BatchProgress
 from .breakers import Breaker
 from .chunks import Chunk, ChunkJob
 from .context import TaskContext
@@ -10,6 +11,7 @@ from .enqueue.bulk import aenqueue_many, enqueue_many
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
 from .exceptions import (
+    BatchFinished,
     Cancel,
     CannotDecode,
     CannotWait,
@@ -42,6 +44,9 @@ from .task import Task
 from .decorator import task  # after `.task`: otherwise type checkers resolve `task` to the module of that name
 
 __all__ = [
+    "Batch",
+    "BatchFinished",
+    "BatchProgress",
     "Breaker",
     "Cancel",
     "CannotDecode",

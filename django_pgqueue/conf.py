@@ -78,6 +78,8 @@ class Settings:
     """Seconds that these counts are kept."""
     AUDIT_RETENTION: float = option(365 * DAY_SECONDS, "duration")
     """Seconds that the audit keeps who changed which jobs. Only ended acts are removed."""
+    BATCH_RETENTION: float = option(30 * DAY_SECONDS, "duration")
+    """Seconds that a complete batch is kept. It is removed when its jobs are removed too."""
     CLAIM_LIMIT: int = option(500, "count")
     """Maximum number of jobs in one claim."""
     KEEP_LOGS: str | None = option(None, "level")

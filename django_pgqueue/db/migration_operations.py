@@ -53,6 +53,8 @@ LOCKS: Final = {
     "pause": "LOCK TABLE pgqueue_pause IN ACCESS EXCLUSIVE MODE",
     "searchkey": "LOCK TABLE pgqueue_search_key IN ACCESS EXCLUSIVE MODE",
     "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
+    "jobbatch": "LOCK TABLE pgqueue_batch IN ACCESS EXCLUSIVE MODE",
+    "batchremoval": "LOCK TABLE pgqueue_batch_removal IN ACCESS EXCLUSIVE MODE",
     "workerrequest": "LOCK TABLE pgqueue_worker_request IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """

@@ -18,7 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import breakers, bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
+from . import batches, breakers, bulk_acts, chunks, limit_overrides, limited_job, limits, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -188,6 +188,7 @@ __all__ = [
     "append_rollups",
     "archive",
     "arguments_of",
+    "batches",
     "begin_audit",
     "begin_audit_once",
     "breakers",
