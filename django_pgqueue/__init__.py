@@ -3,7 +3,9 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
-from .batches import Batch, BatchProgress
+from .batch_progress import BatchProgress
+from .batch_reference import BatchFinished
+from .batches import Batch
 from .breakers import Breaker
 from .chunks import Chunk, ChunkJob
 from .context import TaskContext
@@ -11,7 +13,6 @@ from .enqueue.bulk import aenqueue_many, enqueue_many
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
 from .exceptions import (
-    BatchFinished,
     Cancel,
     CannotDecode,
     CannotWait,

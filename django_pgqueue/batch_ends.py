@@ -8,26 +8,21 @@ sessions that end jobs of a batch sees all ends, and no end is missed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from . import lifecycle, signals
 from .db.engine_connection import EngineConnection
-from .db.errors import message_without_detail
 from .db.notifications import wake_workers
 from .db.statements import Connection
 from .lifecycle.batches import BatchEvent
-from .log_events import event
 from .reactions import after_enqueue
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from .signals import TaskSignal
-
-logger = logging.getLogger("django_pgqueue.worker")
 
 SWEEP_LIMIT: Final = 1000
 """Batches that one page of the sweep looks at."""
@@ -44,38 +39,40 @@ def send_now(signal: TaskSignal, task_name: str | None, arguments: dict[str, Any
 
 
 class Settled(NamedTuple):
-    """The result of `settle()`: the batches that another session has locked, and how many callbacks were added."""
+    """The result of `settle()`.
+
+    These batches were not ended: another session has `locked` them, or the database `refused` to write their ends.
+    """
 
     locked: set[int]
+    refused: list[lifecycle.Refused[int]]
     callbacks: int
+    """How many jobs were added."""
+
+    def raise_refused(self) -> None:
+        """Raise the error of the first batch that the database refused to end."""
+        if self.refused:
+            raise self.refused[0].error
 
 
 def settle(connection: Connection, batch_ids: Iterable[int], publish: Publish = send_now) -> Settled:
-    """Record the ends of these batches and then those of their parents, and add the jobs of their callbacks.
-
-    A batch that the database refuses to end is logged, and left to the sweep.
-    """
+    """Record the ends of these batches and then those of their parents, and add the jobs of their callbacks."""
     locked: set[int] = set()
+    refused: list[lifecycle.Refused[int]] = []
     callbacks = 0
     waiting = set(batch_ids)
     while waiting:
         over = lifecycle.batches.batches_to_end(connection, waiting)
         waiting = set()
         parts = lifecycle.divided(connection, over, partial(_end, connection))
-        for refused in parts.refused:
-            logger.warning(
-                "the end of batch %s could not be written (%s)",
-                refused.row,
-                message_without_detail(refused.error),
-                extra=event("batch_refused", batch_id=refused.row),
-            )
+        refused += parts.refused
         for batch_id, events in parts.answers.items():
             if events is None:
                 locked.add(batch_id)
                 continue
             callbacks += _announce(connection, events, publish)
             waiting |= {each.parent_id for each in events if each.name in ENDINGS and each.parent_id is not None}
-    return Settled(locked, callbacks)
+    return Settled(locked, refused, callbacks)
 
 
 def _end(connection: Connection, batch_ids: Collection[int]) -> dict[int, list[BatchEvent] | None]:
@@ -99,12 +96,11 @@ def _announce(connection: Connection, events: Iterable[BatchEvent], publish: Pub
 class Swept(NamedTuple):
     """The result of one page of the sweep. `last_id` is the end of the page, or None after the last."""
 
-    callbacks: int
+    settled: Settled
     last_id: int | None
 
 
 def sweep(connection: Connection, after_id: int = 0, publish: Publish = send_now) -> Swept:
     """Look at one page of the batches that have not succeeded, behind the batch `after_id`."""
     page = lifecycle.batches.unsettled_batches(connection, after_id, SWEEP_LIMIT)
-    callbacks = settle(connection, page, publish).callbacks if page else 0
-    return Swept(callbacks, page[-1] if len(page) == SWEEP_LIMIT else None)
+    return Swept(settle(connection, page, publish), page[-1] if len(page) == SWEEP_LIMIT else None)

@@ -1,12 +1,26 @@
-"""The class of the values that `using(batch=…)` accepts. `batches.Batch` is the public subclass.
+"""The class of the values that `using(batch=…)` accepts, and the error if such a batch is complete.
 
-`options` checks the option, and must not import `batches`, which enqueues.
+`batches.Batch` is the public subclass. `options` checks the option, and must not import `batches`, which enqueues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+from .exceptions import QueueError
+
+
+class BatchFinished(QueueError):
+    """A job or a nested batch was added to a batch that is complete. Nothing was written.
+
+    Attributes:
+        batch_id: The id of the batch.
+    """
+
+    def __init__(self, message: str, batch_id: int) -> None:
+        super().__init__(message)
+        self.batch_id = batch_id
 
 
 class BatchReference:
@@ -24,7 +38,7 @@ def batch_problems(option: str, value: Any) -> Iterator[str]:
     if not isinstance(value, BatchReference):
         yield f"{option} must be a Batch, not {type(value).__name__}: Batch.get(id) returns the batch with an id"
     elif value.id is None:
-        yield f"{option} is not stored yet: use it in a with statement, or call its save() first"
+        yield f"{option} is not stored yet: use it in a with statement, or call its open() first"
 
 
 def batch_column(batch: BatchReference | None) -> dict[str, Any]:

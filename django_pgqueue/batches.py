@@ -7,16 +7,18 @@ The module loads before Django's apps are ready, so it imports models only insid
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router, transaction
 
 from . import batch_ends, lifecycle
+from .batch_progress import BatchProgress, progress_of
 from .batch_reference import BatchReference
 from .context import running_job
 from .enqueue import bulk, joining
@@ -25,7 +27,6 @@ from .enqueue.callbacks import stored_call
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
 from .exceptions import InvalidTask
-from .states import State
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -35,37 +36,12 @@ if TYPE_CHECKING:
     from .models import JobBatch, JobQuerySet
 
 
-class BatchProgress(NamedTuple):
-    """How many jobs a batch and the batches nested in it have, by state. Jobs that were removed are counted too."""
-
-    ready: int = 0
-    running: int = 0
-    succeeded: int = 0
-    dead: int = 0
-    cancelled: int = 0
-
-    @property
-    def finished(self) -> int:
-        """Jobs that have ended."""
-        return self.succeeded + self.dead + self.cancelled
-
-    @property
-    def total(self) -> int:
-        """All jobs that were added so far."""
-        return self.ready + self.running + self.finished
-
-    @property
-    def fraction(self) -> float:
-        """The part of the jobs that have ended, from 0 to 1. 0 without jobs."""
-        return self.finished / self.total if self.total else 0.0
-
-
 class Batch(BatchReference):
     """A group of jobs, and the calls to enqueue when it fails, completes or succeeds.
 
     As a context manager, it opens a transaction, stores the batch, and closes it at the end of the block. The batch and
     the jobs that the block adds are stored together or not at all. A batch that grows over hours or days is stored by
-    `save()`, filled in any number of transactions, and closed by `close()`.
+    `open()`, filled in any number of transactions, and closed by `close()`.
 
     Each callback is enqueued exactly once:
 
@@ -109,7 +85,7 @@ class Batch(BatchReference):
         from .models import JobBatch  # tasks load before the apps are ready
 
         if parent is not None and parent.id is None:
-            raise InvalidTask("the parent of a batch is not stored yet: use it in a with statement, or call its save()")
+            raise InvalidTask("the parent of a batch is not stored yet: use it in a with statement, or call its open()")
         super().__init__(None, database or (parent.database if parent else router.db_for_write(JobBatch)))
         if parent is not None and parent.database != self.database:
             raise InvalidTask(
@@ -127,7 +103,7 @@ class Batch(BatchReference):
 
     # ------------------------------------------------------------------ create and close
 
-    def save(self) -> Self:
+    def open(self) -> Self:
         """Store the batch in the caller's transaction, open for jobs, and return it.
 
         Raises:
@@ -141,13 +117,14 @@ class Batch(BatchReference):
             connection = self._connection
             callbacks = {name: stored_call(name, call, connection) for name, call in self._callbacks.items()}
             parent_id = None if self._parent is None else self._parent.id
-            with transaction.atomic(using=self.database, savepoint=False):
+            # Without a nested block: an error in one would make the caller's transaction roll back.
+            with nullcontext() if connection.in_atomic_block else transaction.atomic(using=self.database):
                 joining.check_open(connection, {"batch_id": parent_id})
                 created = lifecycle.batches.create_batch(
                     connection, description=self._description, parent_id=parent_id, callbacks=callbacks
                 )
         except SynchronousOnlyOperation as error:
-            raise called_in_coroutine("a batch", "batch.asave()") from error
+            raise called_in_coroutine("a batch", "batch.aopen()") from error
         self.id = created.batch_id
         return self
 
@@ -161,7 +138,7 @@ class Batch(BatchReference):
         """
         connection, batch_id = self._connection, self._stored_id
         was_open = lifecycle.batches.close_batch(connection, batch_id)
-        batch_ends.settle(connection, [batch_id])
+        batch_ends.settle(connection, [batch_id]).raise_refused()
         if connection.in_atomic_block:
             # A job that ends while this transaction is open does not see that the batch is closed. And this transaction
             # may not see the end of that job. One of both looks again.
@@ -173,7 +150,7 @@ class Batch(BatchReference):
         self._block.__enter__()
         try:
             self._saved_by_block = self.id is None
-            return self.save() if self._saved_by_block else self
+            return self.open() if self._saved_by_block else self
         except BaseException as error:
             self._block.__exit__(type(error), error, error.__traceback__)
             raise
@@ -269,9 +246,9 @@ class Batch(BatchReference):
 
     # ------------------------------------------------------------------ from asynchronous code
 
-    async def asave(self) -> Self:
-        """Do as `save()` from asynchronous code, in a thread. It commits on its own."""
-        return await sync_to_async(self.save)()
+    async def aopen(self) -> Self:
+        """Do as `open()` from asynchronous code, in a thread. It commits on its own."""
+        return await sync_to_async(self.open)()
 
     async def aclose(self) -> bool:
         """Do as `close()` from asynchronous code, in a thread. It commits on its own."""
@@ -297,17 +274,5 @@ class Batch(BatchReference):
     @property
     def _stored_id(self) -> int:
         if self.id is None:
-            raise InvalidTask("the batch is not stored yet: use it in a with statement, or call its save() first")
+            raise InvalidTask("the batch is not stored yet: use it in a with statement, or call its open() first")
         return self.id
-
-
-def progress_of(connection: BaseDatabaseWrapper, batch_ids: Iterable[int]) -> dict[int, BatchProgress]:
-    """Return the progress of several batches, by id, with one query. A job in the state `waiting` counts as ready."""
-    counted = lifecycle.batches.count_jobs(connection, batch_ids)
-    return {batch_id: _progress(counts) for batch_id, counts in counted.items()}
-
-
-def _progress(counts: dict[str, int]) -> BatchProgress:
-    waiting = counts.pop(State.WAITING.value, 0)
-    progress = BatchProgress(**counts)
-    return progress._replace(ready=progress.ready + waiting)

@@ -68,18 +68,6 @@ class DuplicateJob(QueueError):
         self.job_id = job_id
 
 
-class BatchFinished(QueueError):
-    """A job or a nested batch was added to a batch that is complete. Nothing was written.
-
-    Attributes:
-        batch_id: The id of the batch.
-    """
-
-    def __init__(self, message: str, batch_id: int) -> None:
-        super().__init__(message)
-        self.batch_id = batch_id
-
-
 class StatementTimeout(QueueError, OSError):
     """PostgreSQL did not answer a statement on an engine connection in time. The connection is closed."""
 

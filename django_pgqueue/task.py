@@ -172,8 +172,7 @@ class Task(TaskDefinition, Generic[P, R]):
             insert = partial(unique.insert, self, connection, key, arguments, row)
         else:
             insert = partial(plain.insert, connection, arguments, row)
-        run = search_keys.with_search_keys(self, connection, insert, keys)
-        run = joining.with_open_batch(connection, row, run)
+        run = joining.with_open_batch(connection, row, search_keys.with_search_keys(self, connection, insert, keys))
         # It can run after a commit, when the method that hides variables has returned.
         return plain.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from django_pgqueue import lifecycle
-from django_pgqueue.exceptions import BatchFinished, InvalidTask
+from django_pgqueue.batch_reference import BatchFinished
+from django_pgqueue.exceptions import InvalidTask
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -188,7 +188,7 @@ added AS (
             chosen.run_after,
             statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
         ),
-        chosen.headers,
+        chosen.headers::json,
         coalesce(
             chosen.expires_at,
             statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)

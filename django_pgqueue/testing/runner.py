@@ -113,7 +113,8 @@ def _end_batches(alias: str) -> bool:
     callbacks, after_id = 0, 0
     while True:
         swept = batch_ends.sweep(connections[alias], after_id)
-        callbacks += swept.callbacks
+        swept.settled.raise_refused()
+        callbacks += swept.settled.callbacks
         if swept.last_id is None:
             return bool(callbacks)
         after_id = swept.last_id

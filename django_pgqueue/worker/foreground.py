@@ -70,7 +70,7 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
         _write_one(connection, each, notes)
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
     if batch_ids:
-        batch_ends.settle(connection, filter(None, batch_ids))
+        batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
     exception = report.exception
     if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
         raise exception

@@ -72,7 +72,9 @@ class BatchChecks:
         self._checked_at = time.monotonic()
         pending = self._pending
         try:
-            locked = batch_ends.settle(connection, pending, self._publish).locked
+            settled = batch_ends.settle(connection, pending, self._publish)
+            log_refused(settled)
+            locked = settled.locked
         except (psycopg.OperationalError, OSError):
             raise
         except psycopg.Error as error:
@@ -87,3 +89,14 @@ class BatchChecks:
         self._pending = {
             batch_id for batch_id, since in self._locked_since.items() if self._checked_at - since < LOCKED_SECONDS
         }
+
+
+def log_refused(settled: batch_ends.Settled) -> None:
+    """Log the batches whose ends the database refuses. The sweep tries them again."""
+    for batch_id, error in settled.refused:
+        logger.warning(
+            "the end of batch %s could not be written (%s)",
+            batch_id,
+            message_without_detail(error),
+            extra=event("batch_refused", batch_id=batch_id),
+        )

@@ -34,6 +34,7 @@ from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
+from .batch_duties import SWEEP_SECONDS, BatchDuties
 from .bulk_acts import BulkActs
 from .pruner import Pruner
 
@@ -43,8 +44,6 @@ INTERVAL_FACTOR: Final = 10
 BACKLOG_INTERVAL_FACTOR: Final = 1
 """The factor for a duty that has more to do. 1,000 jobs take 5 to 16 ms to prune, so it prunes 30,000 jobs a second and
 more, and a process finishes 25,000."""
-BATCH_SECONDS: Final = 10.0
-"""How often a worker looks for batches whose end no completion has found."""
 MERGE_SECONDS: Final = 60.0
 """How often a worker merges the rollup."""
 RECORD_SECONDS: Final = 7 * DAY_SECONDS
@@ -80,19 +79,18 @@ class Maintenance(Service):
         self.link = link
         self.reactions = reactions
         self.worker_id = worker_id
-        self._publish = publish
         self.pruner = Pruner(self.progressed)
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
-        self._limits_after_id = self._batches_after_id = self._old_batches_after_id = 0
-        settings = get_settings()
+        self._limits_after_id = 0
+        batches, settings = BatchDuties(publish), get_settings()
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
-            Duty("batches", BATCH_SECONDS, self._sweep_batches),
+            Duty("batches", SWEEP_SECONDS, partial(batches.sweep, link)),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, self._prune_workers),
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
@@ -102,7 +100,7 @@ class Maintenance(Service):
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
-            Duty("old batches", DAY_SECONDS / 24, self._prune_batches),
+            Duty("old batches", DAY_SECONDS / 24, partial(batches.prune, link)),
             Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, self._prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),
@@ -203,21 +201,6 @@ class Maintenance(Service):
                 connection, [JobTransition(job_id, name, CANCELLED, error=EXPIRED) for job_id, name in expired]
             )
         return len(expired) == lifecycle.PRUNE_LIMIT
-
-    def _sweep_batches(self) -> bool:
-        """Find the ends of batches that no completion has found: one page of the batches per call."""
-        with self.link.use() as connection:
-            last_id = batch_ends.sweep(connection, self._batches_after_id, self._publish).last_id
-        self._batches_after_id = last_id or 0
-        return last_id is not None
-
-    def _prune_batches(self) -> bool:
-        """Remove old batches without jobs: one page per call, the whole table once an hour."""
-        with self.link.use() as connection:
-            retention_seconds = get_settings().BATCH_RETENTION
-            last_id = lifecycle.batches.prune_batches(connection, retention_seconds, self._old_batches_after_id).last_id
-        self._old_batches_after_id = last_id or 0
-        return last_id is not None
 
     def _execute_bulk_acts(self) -> bool | float:
         """Execute the next batches of the operators' bulk acts, each act at its own rate."""
