@@ -271,12 +271,16 @@ CLAUSES = {
         f"{ARCHIVING} ERASE",
     ),
     "ends of batches": Clause(
-        "coalesce( ( SELECT true FROM pgqueue_job WHERE batch_id = batch.id AND state IN ('waiting', 'ready', 'running') "
-        "LIMIT 1 ), (SELECT true FROM pgqueue_batch WHERE parent_id = batch.id AND completed_at IS NULL LIMIT 1), false ) "
-        "AS has_unfinished, coalesce( (SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
-        "AND state IN ('dead', 'cancelled') LIMIT 1), ( SELECT true FROM pgqueue_batch WHERE parent_id = batch.id "
-        "AND completed_at IS NOT NULL AND succeeded_at IS NULL LIMIT 1 ), ( SELECT true FROM pgqueue_batch_removal "
-        "WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') LIMIT 1 ), false ) AS has_failed OFFSET 0",
+        "coalesce( ( SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
+        "AND state IN ('waiting', 'ready', 'running') LIMIT 1 ), "
+        "(SELECT true FROM pgqueue_batch WHERE parent_id = batch.id AND completed_at IS NULL LIMIT 1), false ) "
+        "AS has_unfinished, "
+        "coalesce( (SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
+        "AND state IN ('dead', 'cancelled') LIMIT 1), "
+        "( SELECT true FROM pgqueue_batch WHERE parent_id = batch.id "
+        "AND completed_at IS NOT NULL AND succeeded_at IS NULL LIMIT 1 ), "
+        "( SELECT true FROM pgqueue_batch_removal WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') "
+        "LIMIT 1 ), false ) AS has_failed OFFSET 0",
         "AS has_unfinished",
         "BATCHES_TO_END END_BATCHES",
     ),
