@@ -130,6 +130,7 @@ def test_batch_with_one_callback_enqueues_only_it(option):
     assert calls() == ["one"]
 
 
+@pytest.mark.promise("batch-end-found-by-sweep")
 @pytest.mark.parametrize("end", ["cancel", "expire", "set aside", "SQL delete"])
 def test_batch_job_that_ends_without_an_attempt_is_found_by_the_sweep(end):
     with with_callbacks() as batch:
@@ -151,6 +152,7 @@ def test_batch_job_that_ends_without_an_attempt_is_found_by_the_sweep(end):
 # ------------------------------------------------------------------ adding
 
 
+@pytest.mark.promise("batch-misses-no-job")
 def test_batch_complete_refuses_more_jobs_before_it_writes():
     with Batch() as batch:
         pass
@@ -411,6 +413,7 @@ def test_nested_open_batch_keeps_its_parent_unfinished():
 # ------------------------------------------------------------------ removed jobs
 
 
+@pytest.mark.promise("batch-progress-exact")
 def test_discarded_jobs_count_in_the_progress():
     with with_callbacks() as batch:
         tasks.keeps_nothing.using(batch=batch).enqueue_many([()] * 3)
@@ -421,6 +424,7 @@ def test_discarded_jobs_count_in_the_progress():
     assert calls() == ["complete", "success"]
 
 
+@pytest.mark.promise("batch-progress-exact")
 @pytest.mark.parametrize("way", ["prune", "prune task", "delete", "archive"])
 def test_removed_dead_job_is_counted_and_prevents_success(way):
     with with_callbacks() as batch:

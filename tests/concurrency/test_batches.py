@@ -101,7 +101,7 @@ def test_sessions_end_jobs_at_once_each_callback_once(engine, new_connection):
 
 
 @pytest.mark.slow
-@pytest.mark.promise("batch-callbacks-once")
+@pytest.mark.promise("batch-misses-no-job")
 def test_sessions_add_jobs_while_the_batch_ends_none_is_missed(engine, new_connection):
     """A job is in the batch before it completes, or its `enqueue()` is refused."""
     sessions = [new_connection() for _ in range(4)]
@@ -140,6 +140,7 @@ def test_sessions_add_jobs_while_the_batch_ends_none_is_missed(engine, new_conne
 # ------------------------------------------------------------------ two sessions, in the orders that matter
 
 
+@pytest.mark.promise("batch-misses-no-job")
 def test_batch_with_an_uncommitted_addition_does_not_complete(engine, second):
     batch_id = batch_of(engine, 1)
     end_job(engine, helpers.claim_one(engine))
@@ -155,6 +156,7 @@ def test_batch_with_an_uncommitted_addition_does_not_complete(engine, second):
     assert callbacks(engine) == ["complete", "success"]
 
 
+@pytest.mark.promise("batch-misses-no-job")
 def test_batch_addition_before_the_lock_is_seen_after_it(engine, second, gates):
     """The other session adds a job between the snapshot of LOCK_BATCHES and its lock."""
     batch_id = batch_of(engine, 1)
@@ -168,6 +170,7 @@ def test_batch_addition_before_the_lock_is_seen_after_it(engine, second, gates):
     assert callbacks(second) == []
 
 
+@pytest.mark.promise("batch-misses-no-job")
 def test_batch_addition_waits_for_the_end_and_is_refused(engine, second, watcher):
     batch_id = batch_of(engine, 1)
     end_job(engine, helpers.claim_one(engine))
