@@ -3,6 +3,9 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
+from .batch_progress import BatchProgress
+from .batch_reference import BatchFinished
+from .batches import Batch
 from .breakers import Breaker
 from .chunks import Chunk, ChunkJob
 from .context import TaskContext
@@ -44,6 +47,9 @@ from .task import Task
 from .decorator import task  # after `.task`: otherwise type checkers resolve `task` to the module of that name
 
 __all__ = [
+    "Batch",
+    "BatchFinished",
+    "BatchProgress",
     "Breaker",
     "Cancel",
     "CannotDecode",

@@ -80,6 +80,8 @@ class Settings:
     """Seconds that the audit keeps who changed which jobs. Only ended acts are removed."""
     EVENT_RETENTION: float = option(30 * DAY_SECONDS, "duration")
     """Seconds that events are kept for the jobs that wait for them later."""
+    BATCH_RETENTION: float = option(30 * DAY_SECONDS, "duration")
+    """Seconds that a complete batch is kept. It is removed when its jobs are removed too."""
     CLAIM_LIMIT: int = option(500, "count")
     """Maximum number of jobs in one claim."""
     KEEP_LOGS: str | None = option(None, "level")

@@ -113,6 +113,8 @@ EVENTS: Final[dict[str, Event]] = {
         "WARNING", "Jobs were not released at the stop. The supervisor releases them.", ("count",)
     ),
     "bulk_act_ended": Event("INFO", "A worker has ended a bulk act.", ("audit_id", "action", "outcome")),
+    "batch_refused": Event("WARNING", "The database refused to write the end of a batch.", ("batch_id",)),
+    "batch_checks_refused": Event("WARNING", "The database refused to check the ends of batches.", ("count",)),
     "jobs_pruned": Event("INFO", "Finished jobs past their retention were removed.", ("count",)),
     "many_lanes": Event("INFO", "More pairs of queue and priority have ready jobs than one scan reads.", ("count",)),
     # Schedules

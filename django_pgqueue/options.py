@@ -16,6 +16,7 @@ from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
+from .batch_reference import BatchReference, batch_column, batch_problems
 from .chunks import MAX_CHUNK
 from .conf import get_settings
 from .exceptions import Duration
@@ -98,8 +99,8 @@ class TaskOptions(CallOptions, total=False):
 class UsingOptions(CallOptions, total=False):
     """The options that `using()` accepts for tasks of this package and of the backend.
 
-    None is a value of `max_attempts`, `unique_key`, `limit`, `expires` and `headers`: it resets them. For the others,
-    None changes nothing.
+    None is a value of `max_attempts`, `unique_key`, `limit`, `expires`, `batch` and `headers`: it resets them. For the
+    others, None changes nothing.
     """
 
     queue_name: str | None
@@ -111,6 +112,8 @@ class UsingOptions(CallOptions, total=False):
     headers: Mapping[str, Any] | None
     """Names with a string, number, boolean or None for middleware and the context, at most 4 KiB as JSON. None: no
     headers."""
+    batch: BatchReference | None
+    """The `Batch` that the job belongs to. None: no batch."""
 
 
 class Option(NamedTuple):
@@ -176,6 +179,8 @@ class SharedFields:
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
     on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
     limit: Limit | None = option(validation.limit_problems)
+    batch: BatchReference | None = option(batch_problems, "batch_id", values=batch_column)
+    """Set by `using()`."""
     headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Set by `using()`. Not an option of `@task`."""
 

@@ -20,7 +20,7 @@ from . import queues
 from .conf import get_settings
 from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
-from .enqueue import bulk, call_limits, plain, search_keys, unique
+from .enqueue import bulk, call_limits, joining, plain, search_keys, unique
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall, check_fit
 from .enqueue.job_ids import JobIds
@@ -84,8 +84,8 @@ class Task(TaskDefinition, Generic[P, R]):
     ) -> Task[P, R]:
         """Return a copy of this task with other options.
 
-        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires`, `headers`
-        and `database`. For the other options None changes nothing, as in Django's framework.
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires`, `batch`,
+        `headers` and `database`. For the other options None changes nothing, as in Django's framework.
 
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime. 0 means now.
@@ -172,7 +172,7 @@ class Task(TaskDefinition, Generic[P, R]):
             insert = partial(unique.insert, self, connection, key, arguments, row)
         else:
             insert = partial(plain.insert, connection, arguments, row)
-        run = search_keys.with_search_keys(self, connection, insert, keys)
+        run = joining.with_open_batch(connection, row, search_keys.with_search_keys(self, connection, insert, keys))
         # It can run after a commit, when the method that hides variables has returned.
         return plain.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
 

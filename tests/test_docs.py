@@ -169,7 +169,8 @@ def test_tasks_page_has_every_task_option():
         "entry",
         "known_plan",
         "headers",
-    }  # only using() has run_after and headers
+        "batch",
+    }  # only using() has run_after, headers and batch
     assert documented == set(Task.__dataclass_fields__) - made_elsewhere | {"schedule"}  # only the decorator has it
 
 

@@ -139,6 +139,7 @@ def test_readme_example_failed_enqueue_leaves_no_order(shop):
 IN_TRANSACTION = [
     "docs/guides/arguments.md",
     "docs/guides/async.md",
+    "docs/guides/batches.md",
     "docs/guides/chunks.md",
     "docs/guides/enqueue.md",
     "docs/guides/multi_tenancy.md",

@@ -18,6 +18,7 @@ import pytest
 from django_pgqueue import InvalidTask, Limit, options, registry, task, using_options
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
+from django_pgqueue.batch_reference import BatchReference
 from django_pgqueue.lifecycle.ticks import OF_KEYS
 from django_pgqueue.limits import CallLimit
 from django_pgqueue.models import Job, Schedule
@@ -28,13 +29,14 @@ from tests.framework import tasks as framework_tasks
 from tests.statements import STATEMENTS
 
 OPTIONS = {each.name for each in fields(TaskFields)}
-ONLY_USING = {"run_after", "headers"}
+ONLY_USING = {"run_after", "headers", "batch"}
 SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_conflict", "limit"}
 """The options that are written into a job's row, or that decide whether a job is added."""
 PARAMETERS = {"headers", *(parameter for parameters in CARRIED.values() for parameter in parameters)}
 LIMIT_COLUMNS = set(CallLimit._fields)
 """The columns of a limit, which depend on the arguments of each call."""
 SCHEDULED = {"headers", "delay_seconds", *options.STORED, *LIMIT_COLUMNS}
+BATCH = BatchReference(7, "default")
 LIMIT = Limit("options", concurrency=3, weight=2)
 JOB_COLUMNS = {field.name for field in Job._meta.concrete_fields}
 
@@ -96,6 +98,7 @@ SET = {
     "max_attempts": 3,
     "unique_key": "k",
     "limit": LIMIT,
+    "batch": BATCH,
     "expires": 60,
     "headers": {"a": 1},
     "on_conflict": "replace",
@@ -165,8 +168,11 @@ def test_only_jobs_without_a_unique_key_are_fired_together():
 def test_insert_statement_writes_every_option(name):
     is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
     missing = {"RUN_SCHEDULE": {"delay_seconds"}, "FIRE_MANY": OF_KEYS}.get(name, set())
+    missing = missing | {"batch_id"} if is_of_schedule else missing
     wanted = (SCHEDULED if is_of_schedule else PARAMETERS) - missing
-    recordset = re.search(r"json_to_recordset\(%\(\w+\)s::json\) AS (\w+) \(([^)]+)\)", STATEMENTS[name])
+    recordset = re.search(
+        r"json_to_record(?:set\(%\(\w+\)s::json|\(event.call)\) AS (\w+) \(([^)]+)\)", STATEMENTS[name]
+    )
     given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[2]))
     assert wanted <= given
     assert recordset is None or wanted <= set(re.findall(rf"\b{recordset[1]}\.(\w+)", STATEMENTS[name]))
@@ -195,7 +201,7 @@ def test_values_of_an_option_have_the_declared_parameters(name):
 
 def test_scheduled_job_has_every_option():
     without = {name for name, parameters in CARRIED.items() if not set(parameters) & set(options.STORED)}
-    assert without == {"run_after"}, "the tick determines when the job runs"
+    assert without == {"run_after", "batch"}, "the tick determines when the job runs, and has no batch"
 
 
 def test_schedule_stores_every_option():

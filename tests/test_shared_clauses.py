@@ -55,7 +55,8 @@ CLAUSES = {
         "DO UPDATE SET arguments = excluded.arguments, run_after = excluded.run_after, "
         "expires_at = excluded.expires_at, headers = excluded.headers, priority = excluded.priority, "
         "max_attempts = excluded.max_attempts, limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, "
-        "limit_order = excluded.limit_order, attempt = 0, crashes = 0, unknown_since = NULL WHERE state = 'ready'",
+        "limit_order = excluded.limit_order, batch_id = excluded.batch_id, attempt = 0, crashes = 0, "
+        "unknown_since = NULL WHERE state = 'ready'",
         "arguments = excluded.arguments",
         "ENQUEUE_OR_REPLACE ENQUEUE_MANY_OR_REPLACE",
     ),
@@ -89,7 +90,7 @@ CLAUSES = {
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
-        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
@@ -105,7 +106,7 @@ CLAUSES = {
         f"coalesce( chosen.run_after, {NOW} + make_interval(secs => chosen.delay_seconds) ), chosen.headers::json, "
         f"coalesce( chosen.expires_at, {NOW} + make_interval(secs => chosen.expires_seconds) )",
         "chosen.run_after",
-        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE",
+        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES",
     ),
     "job of a schedule": Clause(
         "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
@@ -255,7 +256,9 @@ CLAUSES = {
     ),
     "removal of old jobs": Clause(
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
-        "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) )",
+        "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state ), "
+        "counted AS ( INSERT INTO pgqueue_batch_removal (batch_id, state, count) SELECT batch_id, state, count(*) "
+        "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id, state )",
         "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free",
         "PRUNE PRUNE_TASK PRUNE_JOBS DELETE ARCHIVE REMOVE_ARCHIVED",
     ),
@@ -266,6 +269,20 @@ CLAUSES = {
         "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at) ORDER BY id FOR",
         "seen.finished_at",
         f"{ARCHIVING} ERASE",
+    ),
+    "ends of batches": Clause(
+        "coalesce( ( SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
+        "AND state IN ('waiting', 'ready', 'running') LIMIT 1 ), "
+        "(SELECT true FROM pgqueue_batch WHERE parent_id = batch.id AND completed_at IS NULL LIMIT 1), false ) "
+        "AS has_unfinished, "
+        "coalesce( (SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
+        "AND state IN ('dead', 'cancelled') LIMIT 1), "
+        "( SELECT true FROM pgqueue_batch WHERE parent_id = batch.id "
+        "AND completed_at IS NOT NULL AND succeeded_at IS NULL LIMIT 1 ), "
+        "( SELECT true FROM pgqueue_batch_removal WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') "
+        "LIMIT 1 ), false ) AS has_failed OFFSET 0",
+        "AS has_unfinished",
+        "BATCHES_TO_END END_BATCHES",
     ),
     "log lines of finished jobs": Clause(
         "execution_id = ANY (ARRAY (SELECT id FROM locked)) "

@@ -205,11 +205,24 @@ def call_everything(engine, job_in):
     call_statements_of_limits(engine)
     call_statements_of_chunks(engine)
     call_statements_of_remote_tokens(engine)
+    call_statements_of_batches(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
     lifecycle.open_windows(engine, helpers.NOOP, ["key"])
     lifecycle.prune_windows(engine)
+
+
+def call_statements_of_batches(engine):
+    callbacks = dict.fromkeys(["on_success", "on_complete", "on_failure"])
+    created = lifecycle.batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
+    lifecycle.batches.join_batch(engine, created.batch_id)
+    lifecycle.batches.close_batch(engine, created.batch_id)
+    lifecycle.batches.batches_to_end(engine, [created.batch_id])
+    lifecycle.batches.end_batches(engine, [created.batch_id])
+    lifecycle.batches.unsettled_batches(engine, 0, 9)
+    lifecycle.batches.count_jobs(engine, [created.batch_id])
+    lifecycle.batches.prune_batches(engine, 0.0)
 
 
 def call_statements_of_worker_requests(engine):
@@ -823,7 +836,7 @@ def test_plan_cases_of_limits_find_rows(filled):
         keys = [key for key, _, is_locked in statements.execute(filled, sql.limits.FIND_KEYS, find_keys(filled))]
         assert keys == claim_keys(filled)["limit_keys"]
         rows = statements.execute(filled, sql.limits.CLAIM_KEYS, claim_keys(filled))
-        claimed = {row[15] for row in rows if row[0] is not None}
+        claimed = {row[16] for row in rows if row[0] is not None}
         assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
         assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
         assert lifecycle.limits.prune_limit_states(filled, 0, BATCH).removed == BATCH

@@ -92,8 +92,8 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
     ) -> PgQueueTask[P, R]:
         """Return a copy of the task with other options.
 
-        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires` and
-        `headers`. For Django's own options None changes nothing, as in Django's own `using()`.
+        None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires`,
+        `batch` and `headers`. For Django's own options None changes nothing, as in Django's own `using()`.
 
         Args:
             run_after: Earliest time to run the job: an aware datetime, or a timedelta from the enqueue.

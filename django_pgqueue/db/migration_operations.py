@@ -56,6 +56,8 @@ LOCKS: Final = {
     "jobstep": "LOCK TABLE pgqueue_step IN ACCESS EXCLUSIVE MODE",
     "sentevent": "LOCK TABLE pgqueue_event IN ACCESS EXCLUSIVE MODE",
     "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
+    "jobbatch": "LOCK TABLE pgqueue_batch IN ACCESS EXCLUSIVE MODE",
+    "batchremoval": "LOCK TABLE pgqueue_batch_removal IN ACCESS EXCLUSIVE MODE",
     "workerrequest": "LOCK TABLE pgqueue_worker_request IN ACCESS EXCLUSIVE MODE",
 }
 HOLDER: Final = """

@@ -42,6 +42,8 @@ VIEWING: Final = privileges(
     "SELECT ON pgqueue_search_key",
     "SELECT ON pgqueue_step",
     "SELECT ON pgqueue_event",
+    "SELECT ON pgqueue_batch",
+    "SELECT ON pgqueue_batch_removal",
     "SELECT ON pgqueue_limit_state",
     "SELECT ON pgqueue_limit_override",
     "SELECT ON pgqueue_open_breaker",
@@ -58,7 +60,7 @@ VIEWING: Final = privileges(
 PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "enqueue jobs": privileges(
         "INSERT (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
-        "expires_at, unique_key, unique_ready_only, limit_key, limit_weight, limit_order), "
+        "expires_at, unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id), "
         "SELECT (id, enqueued_at, run_after, expires_at) ON pgqueue_job",
     ),
     "send events": privileges(
@@ -81,6 +83,9 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, INSERT, DELETE, UPDATE (attempt, tries, result, error, finished_at, wake_at, event_name, event_key, "
         "event_id) ON pgqueue_step",
         "SELECT, DELETE, UPDATE (sent_at) ON pgqueue_event",
+        "SELECT, DELETE, UPDATE (failed_at, completed_at, succeeded_at) ON pgqueue_batch",
+        "SELECT, INSERT, DELETE ON pgqueue_batch_removal",
+        "USAGE ON pgqueue_batch_removal_id_seq",
         "SELECT, INSERT, DELETE, UPDATE (held_until) ON pgqueue_limit_state",
         "USAGE ON pgqueue_limit_state_id_seq",
         "SELECT, DELETE ON pgqueue_limit_override",
@@ -122,6 +127,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "INSERT, DELETE, UPDATE (detail) ON pgqueue_audit_job",
         "DELETE ON pgqueue_search_key",
         "DELETE, UPDATE (result, error, event_key) ON pgqueue_step",
+        "INSERT ON pgqueue_batch_removal",
+        "USAGE ON pgqueue_batch_removal_id_seq",
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",

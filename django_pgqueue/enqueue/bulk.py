@@ -5,7 +5,7 @@ or none, and its memory use does not grow with the number of calls, except for t
 
 While all calls are of one task with one set of options and neither a unique key nor a limit, each chunk is one
 ENQUEUE_MANY. From the
-chunk with the first call that differs, each chunk is a `Batch`.
+chunk with the first call that differs, each chunk is a `MixedChunk`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
 from django_pgqueue.serialization import chunks, normalise_call
 
-from . import plain, unique
+from . import joining, plain, unique
 from .advice import called_in_coroutine
-from .batch import Batch
 from .calls import BoundCall, TaskCall, arguments_of, bind, check_fit
 from .job_ids import JobIds, Recorder
+from .mixed_chunk import MixedChunk
 from .unique import Row
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Insertion:
         is_open = self._connection.in_atomic_block
         # Without an open transaction, open one before the first call is read: `given` may read the database too.
         with nullcontext() if is_open else transaction.atomic(using=self._connection.alias):
+            joining.check_open(self._connection, self._row)
             sequence = given if isinstance(given, Sequence) else ()
             if any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):
                 self._is_plain = False
@@ -165,14 +166,14 @@ class Insertion:
         arguments = next(chunks(self._plain_calls()), None) if self._is_plain else None
         if self._is_plain:
             return None if arguments is None else Step(partial(self._insert_plain, arguments))
-        batch = Batch()
+        chunk = MixedChunk()
         if arguments is not None:  # the next call is the first that is not plain
-            batch.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
-        while not batch.is_full and (following := next(self._calls, None)) is not None:
+            chunk.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
+        while not chunk.is_full and (following := next(self._calls, None)) is not None:
             call = bind(self._own_task, *following)
-            batch.add(call, self._row_of(call))
+            chunk.add(call, self._row_of(call))
         self._rows.clear()
-        return Step(partial(self._insert_batch, batch), batch.can_be_refused) if batch.count else None
+        return Step(partial(self._insert_mixed_chunk, chunk), chunk.can_be_refused) if chunk.count else None
 
     def _plain_calls(self) -> Iterator[dict[str, Any]]:
         """Yield the arguments of calls that all have the options of `task`. Stop before the first that has not."""
@@ -226,6 +227,7 @@ class Insertion:
             self._check_database(task, call.args, call.kwargs)
         if known is None:
             known = self._rows[id(task)] = task, plain.row_of(task, self._connection)
+            joining.check_open(self._connection, known[1])
         return known[1]
 
     def _check_database(self, task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -242,5 +244,5 @@ class Insertion:
         self._recorder.add_next(job_ids)
         plain.send_enqueued(self._task, self._connection, job_ids)
 
-    def _insert_batch(self, batch: Batch) -> None:
-        self._recorder.add(batch.insert(self._connection))
+    def _insert_mixed_chunk(self, chunk: MixedChunk) -> None:
+        self._recorder.add(chunk.insert(self._connection))

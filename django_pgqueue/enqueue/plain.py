@@ -63,13 +63,19 @@ def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any
 
     if not registry.is_found_by_workers(task.func.__module__):
         raise InvalidTask(registry.not_found(task))
-    alias = database_of_call(task, args, kwargs) or router.db_for_write(Job)
+    batch = task.batch
+    alias = database_of_call(task, args, kwargs) or (batch.database if batch else router.db_for_write(Job))
     if alias not in connections:
         raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}")
     if connections[alias].vendor != "postgresql":
         raise InvalidTask(
             f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
             "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
+        )
+    if batch is not None and alias != batch.database:
+        raise InvalidTask(
+            f"{task.name} cannot be enqueued on database {alias!r}, because batch {batch.id} is on {batch.database!r}: "
+            "the jobs of a batch are in its database"
         )
     return alias
 

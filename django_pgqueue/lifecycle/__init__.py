@@ -18,7 +18,18 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
+from . import (
+    batches,
+    breakers,
+    bulk_acts,
+    chunks,
+    events,
+    limit_overrides,
+    limited_job,
+    limits,
+    steps,
+    stored_calls,
+)
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -189,6 +200,7 @@ __all__ = [
     "append_rollups",
     "archive",
     "arguments_of",
+    "batches",
     "begin_audit",
     "begin_audit_once",
     "breakers",

@@ -114,6 +114,8 @@ class Claimed(NamedTuple):
     """JSON text, not decoded yet."""
     start_by: float | None = None
     """The latest time at which the job may start, on the monotonic clock. None: no limit."""
+    batch_id: int | None = None
+    """Id of its batch. None: it belongs to no batch."""
     claimed_at: float = 0.0
     """When the claim was sent, on the monotonic clock."""
     limit_key: str | None = None

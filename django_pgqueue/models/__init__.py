@@ -13,6 +13,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
     )
 
 from .audit import AuditedJob, AuditEntry
+from .batches import BatchRemoval, JobBatch
 from .breakers import BreakerCount, OpenBreaker
 from .execution_logs import ExecutionLog
 from .executions import Execution
@@ -34,12 +35,14 @@ __all__ = [
     "ArchivedJob",
     "AuditEntry",
     "AuditedJob",
+    "BatchRemoval",
     "BreakerCount",
     "DeadJob",
     "Execution",
     "ExecutionLog",
     "Installation",
     "Job",
+    "JobBatch",
     "JobQuerySet",
     "JobStep",
     "LimitOverride",

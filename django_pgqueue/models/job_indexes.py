@@ -53,6 +53,9 @@ INDEXES: Final = [
         name="pgqueue_job_ordered",
         condition=IN_ORDER,
     ),
+    # Contains only jobs of batches. Each batch and state is a range of it, so it finds an unfinished or a failed
+    # job with one index search, and counts the jobs of a batch without reading the table.
+    models.Index(fields=["batch_id", "state"], name="pgqueue_job_batch", condition=Q(batch_id__isnull=False)),
     models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
 ]

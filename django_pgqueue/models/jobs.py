@@ -120,6 +120,8 @@ class Job(TaskResultAttributes):
     """How many slots or tokens of the limit the job takes. NULL: 1."""
     limit_order = models.SmallIntegerField(_("order"), null=True)
     """NULL: jobs with the key run in any order. 1: in the order of their ids. 2: so too, and a dead job blocks them."""
+    batch_id = models.BigIntegerField(_("batch"), null=True)
+    """Id of its `JobBatch`. NULL: the job belongs to no batch."""
     result = CodecJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)

@@ -32,6 +32,7 @@ Locks, Index, Cost.
 
 from . import (
     audit,
+    batches,
     breakers,
     bulk_acts,
     chunks,
@@ -65,6 +66,7 @@ from . import (
 
 __all__ = [
     "audit",
+    "batches",
     "breakers",
     "bulk_acts",
     "chunks",

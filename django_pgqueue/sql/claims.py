@@ -27,11 +27,12 @@ WITH lane AS (
 ),
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at
+           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
+           job.batch_id
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
+               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -82,7 +83,8 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
        headers::text,
        CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       batch_id
 FROM due
 """
 
@@ -94,7 +96,7 @@ FROM due
 CLAIM_ONE: Final = """/* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at
+           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
@@ -128,7 +130,8 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
        headers::text,
        CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       batch_id
 FROM due
 """
 

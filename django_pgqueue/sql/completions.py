@@ -69,7 +69,14 @@ WITH mine AS MATERIALIZED (
     ) AS locked
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, 'succeeded', count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id
 ),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))

@@ -10,7 +10,7 @@ from typing import Final
 ENQUEUE: Final = """/* pgqueue:enqueue */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     limit_key, limit_weight, limit_order)
+     limit_key, limit_weight, limit_order, batch_id)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -23,7 +23,7 @@ VALUES (
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
+    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
 )
 RETURNING id, run_after, enqueued_at, expires_at
 """
@@ -37,7 +37,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 ENQUEUE_MANY: Final = """/* pgqueue:enqueue_many */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     limit_key, limit_weight, limit_order)
+     limit_key, limit_weight, limit_order, batch_id)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -50,7 +50,7 @@ SELECT
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    given.limit_key, given.limit_weight, given.limit_order
+    given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
 FROM ROWS FROM (
     json_array_elements(%(arguments)s::json),
     json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
@@ -70,7 +70,7 @@ RETURNING id
 ENQUEUE_EACH: Final = """/* pgqueue:enqueue_each */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     limit_key, limit_weight, limit_order)
+     limit_key, limit_weight, limit_order, batch_id)
 SELECT
     chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
     statement_timestamp() + %(time_shift)s::interval,
@@ -83,7 +83,7 @@ SELECT
         chosen.expires_at,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
     ),
-    given.limit_key, given.limit_weight, given.limit_order
+    given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM ROWS FROM (
     json_array_elements(%(arguments)s::json),
     unnest(%(numbers)s::integer[]),
@@ -91,7 +91,8 @@ FROM ROWS FROM (
 ) WITH ORDINALITY AS given (arguments, number, limit_key, limit_weight, limit_order, place)
 JOIN json_to_recordset(%(options)s::json) AS chosen (
     number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
-    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+    batch_id bigint
 ) ON chosen.number = given.number
 ORDER BY given.place
 RETURNING id

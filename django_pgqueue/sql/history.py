@@ -80,7 +80,7 @@ kept AS (
             'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
             'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
             'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
-            'progress_done', progress_done, 'progress_total', progress_total,
+            'batch_id', batch_id, 'progress_done', progress_done, 'progress_total', progress_total,
             'progress_message', progress_message, 'progress_at', progress_at,
             'executions', (
                 SELECT coalesce(json_agg(json_build_object(
@@ -137,7 +137,14 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )
 SELECT id FROM free
 """
@@ -184,7 +191,7 @@ SELECT
             'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
             'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
             'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
-            'progress_done', progress_done, 'progress_total', progress_total,
+            'batch_id', batch_id, 'progress_done', progress_done, 'progress_total', progress_total,
             'progress_message', progress_message, 'progress_at', progress_at,
             'executions', (
                 SELECT coalesce(json_agg(json_build_object(
@@ -275,7 +282,14 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )
 SELECT id FROM free
 """

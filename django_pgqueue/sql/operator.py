@@ -215,7 +215,14 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )
 SELECT id, CASE WHEN id IN (SELECT id FROM free) THEN state END
 FROM asked

@@ -45,7 +45,14 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )
 SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 """
@@ -91,7 +98,14 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )
 SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 """
@@ -169,7 +183,14 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free))
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
+),
+counted AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT batch_id, state, count(*)
+    FROM gone
+    WHERE batch_id IS NOT NULL
+    GROUP BY batch_id, state
 )
 SELECT id FROM free
 """

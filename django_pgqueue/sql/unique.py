@@ -13,7 +13,7 @@ from typing import Final
 ENQUEUE_UNIQUE: Final = """/* pgqueue:enqueue_unique */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -27,7 +27,7 @@ VALUES (
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     %(unique_key)s, %(unique_ready_only)s,
-    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
+    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
 )
 ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
@@ -47,7 +47,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
 INSERT INTO pgqueue_job
     (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -61,7 +61,7 @@ SELECT
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
-    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint
+    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
 WHERE (
     SELECT state
     FROM pgqueue_job
@@ -74,7 +74,7 @@ DO UPDATE
 SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
     headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
     limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
-    attempt = 0, crashes = 0, unknown_since = NULL
+    batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
 WHERE pgqueue_job.state = 'ready'
 RETURNING id, run_after, enqueued_at, expires_at
 """
@@ -98,7 +98,7 @@ WITH given AS MATERIALIZED (
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -112,7 +112,7 @@ SELECT
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
-    given.limit_key, given.limit_weight, given.limit_order
+    given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
 FROM given
 ORDER BY given.call ->> 'key' COLLATE "C", given.place
 ON CONFLICT (task_name, unique_key)
@@ -142,7 +142,7 @@ WITH given AS MATERIALIZED (
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
     statement_timestamp() + %(time_shift)s::interval,
@@ -156,12 +156,12 @@ SELECT
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
     ),
     given.key, CASE WHEN given.key IS NOT NULL THEN chosen.unique_ready_only END,
-    given.limit_key, given.limit_weight, given.limit_order
+    given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM given
 JOIN json_to_recordset(%(options)s::json) AS chosen (
     number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
     run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
-    unique_ready_only boolean
+    unique_ready_only boolean, batch_id bigint
 ) ON chosen.number = given.number
 ORDER BY chosen.task_name COLLATE "C", given.key COLLATE "C", given.place
 ON CONFLICT (task_name, unique_key)
@@ -191,7 +191,7 @@ given AS MATERIALIZED (
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order)
+     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -205,7 +205,7 @@ SELECT
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
-    given.limit_key, given.limit_weight, given.limit_order
+    given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
 FROM given
 WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
   AND (
@@ -221,7 +221,7 @@ DO UPDATE
 SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
     headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
     limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
-    attempt = 0, crashes = 0, unknown_since = NULL
+    batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
 WHERE pgqueue_job.state = 'ready'
 RETURNING id, unique_key
 """
@@ -284,7 +284,7 @@ opened AS (
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     limit_key, limit_weight, limit_order)
+     limit_key, limit_weight, limit_order, batch_id)
 SELECT
     id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
     statement_timestamp() + %(time_shift)s::interval,
@@ -297,7 +297,7 @@ SELECT
         %(expires_at)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
     ),
-    limit_key, limit_weight, limit_order
+    limit_key, limit_weight, limit_order, %(batch_id)s::bigint
 FROM given
 WHERE key IS NULL OR id IN (SELECT job_id FROM opened)
 ORDER BY place
@@ -330,6 +330,7 @@ UPDATE pgqueue_job AS job
 SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
     attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
     limit_key = given.limit_key, limit_weight = given.limit_weight, limit_order = given.limit_order,
+    batch_id = %(batch_id)s::bigint,
     run_after = coalesce(
         %(run_after)s::timestamptz,
         statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import batch_ends, lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
@@ -21,6 +21,9 @@ from django_pgqueue.limits import BEFORE_NAMES, name_of
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from django_pgqueue.worker.execution.report import Report
 
 
 def run_jobs(
@@ -75,6 +78,8 @@ def run_jobs(
             change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
             wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
+                if _end_batches(alias):
+                    continue
                 break
             left_seconds -= wait_seconds
             clock.shift_seconds += wait_seconds
@@ -89,12 +94,30 @@ def run_jobs(
                 rests.clear()  # the end of a job can free a slot
                 count += len(claimed.members)
                 report = run_here(alias, claimed)
-                for each in (report, *report.others):
-                    if raising and each.is_failure and each.exception is not None:
-                        raise each.exception
+                if raising:
+                    _raise_failure(report)
     finally:
         clock.shift_seconds = shift_seconds
     return count
+
+
+def _raise_failure(report: Report) -> None:
+    """Raise the first exception of a failed job of this call."""
+    for each in (report, *report.others):
+        if each.is_failure and each.exception is not None:
+            raise each.exception
+
+
+def _end_batches(alias: str) -> bool:
+    """Find the ends of batches that no completion has found, as a worker does. Return whether callbacks were added."""
+    callbacks, after_id = 0, 0
+    while True:
+        swept = batch_ends.sweep(connections[alias], after_id)
+        swept.settled.raise_refused()
+        callbacks += swept.settled.callbacks
+        if swept.last_id is None:
+            return bool(callbacks)
+        after_id = swept.last_id
 
 
 def _seconds_until(until: Duration | datetime | None) -> float:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import registry
+from django_pgqueue import batch_ends, registry
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
@@ -68,6 +68,9 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
     """
     for each in (report, *report.others):
         _write_one(connection, each, notes)
+    batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
+    if batch_ids:
+        batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
     exception = report.exception
     if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
         raise exception

@@ -26,6 +26,7 @@ from .claiming.notification_waker import NotificationWaker
 from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
 from .completion.attempt_counter import AttemptCounter
+from .completion.batch_checks import BatchChecks
 from .completion.breaker_counter import BreakerCounter
 from .completion.callbacks import CallbackRunner
 from .completion.completer import Completer
@@ -96,7 +97,7 @@ class Services:
             on_requests=self.lease_monitor.on_requests,
         )
         background = share(Preference.OPEN, is_background=True)
-        maintenance = Maintenance(background, worker_id, reactions, counter)
+        maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish)
         self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]
         """The services in the order in which they start and stop."""
         self.in_order += self._optional(options, background, polls.waker)
@@ -113,6 +114,7 @@ class Services:
             on_written=ended_limits.note,
             is_awaited=ended_limits.is_awaited,
             breakers=breakers,
+            batches=BatchChecks(self.callbacks.publish),
         )
 
     def _optional(self, options: Options, background: Share, waker: NotificationWaker) -> list[Service]:

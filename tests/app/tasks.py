@@ -20,6 +20,7 @@ from django.contrib.auth.models import Group
 from django.db import OperationalError, connection, transaction
 
 from django_pgqueue import (
+    Batch,
     Cancel,
     Dead,
     Retry,
@@ -1244,3 +1245,11 @@ def log_and_go() -> None:
 def log_unkept() -> None:
     """Log a line that no execution keeps."""
     log.warning("unkept")
+
+
+@task
+def grow_batch(levels: int) -> None:
+    """Add two jobs to the batch of this job, and so on."""
+    batch = Batch.current()
+    if levels and batch is not None:
+        batch.add([grow_batch.s(levels - 1)] * 2)

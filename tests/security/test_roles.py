@@ -17,7 +17,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_pgqueue import lifecycle
+from django_pgqueue import Batch, batch_ends, lifecycle
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -53,7 +53,7 @@ READING = {
     "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
-    "BULK_LIMIT_RANGES",
+    "BULK_LIMIT_RANGES", "BATCHES_TO_END", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -67,6 +67,8 @@ SCHEDULER = {
     "NOTE_PROBLEM", "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
+BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES"}
+"""These need the further grants that the page lists."""
 AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
@@ -103,6 +105,7 @@ MAY = {
     - OPERATOR
     - SCHEDULER
     - ARCHIVIST
+    - BATCHES
     - AUDIT
     - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT"}
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "PAUSE"},
@@ -316,6 +319,35 @@ def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, ma
         for grant in granted:
             revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
             superuser.execute(f"{revoked} FROM {user}")
+
+
+def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
+    """An application creates a batch and closes it, and a worker adds its callbacks."""
+    granted = BLOCK.findall(DOCUMENT.read_text())[4].strip().split(";\n")
+    users = {name: made_roles.user(name) for name in ("enqueuer", "worker")}
+    members = [(made_roles.group("viewer"), users["enqueuer"]), (made_roles.group("enqueuer"), users["worker"])]
+    for grant in granted:
+        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {', '.join(users.values())}")
+    for group, user in members:
+        superuser.execute(f"GRANT {group} TO {user}")
+    try:
+        with as_role("enqueuer"):
+            task = replace(tasks.add, search=("a",))
+            with Batch(on_success=task.s(1)) as batch:
+                job = tasks.add.using(batch=batch).enqueue(1)
+            Batch(on_complete=task.s(2)).open().close()
+            assert batch.progress().ready == 1
+        with as_role("worker"), closing(helpers.connect()) as session:
+            claimed = lifecycle.claim_one(session, job.pk, worker_id=1, lease_seconds=60.0)
+            lifecycle.succeed(session, helpers.succeeded(claimed.key))
+            assert batch_ends.settle(session, [batch.id]).callbacks == 1
+            lifecycle.batches.prune_batches(session, 0.0)
+    finally:
+        for group, user in members:
+            superuser.execute(f"REVOKE {group} FROM {user}")
+        for grant in granted:
+            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
+            superuser.execute(f"{revoked} FROM {', '.join(users.values())}")
 
 
 def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):

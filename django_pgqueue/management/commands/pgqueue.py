@@ -13,6 +13,7 @@ from django_pgqueue.display import visible
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
 from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
+from django_pgqueue.management.subcommands.batch_command import BATCH
 from django_pgqueue.management.subcommands.dead_command import DEAD
 from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.doctor_command import DOCTOR
@@ -43,6 +44,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     WHY,
     JOBS,
     DEAD,
+    BATCH,
     QUEUES,
     LIMITS,
     SCHEDULES,

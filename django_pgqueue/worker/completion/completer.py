@@ -25,6 +25,7 @@ from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
+from .batch_checks import NEVER, BatchChecks
 from .breaker_counter import BreakerCounter
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
@@ -63,6 +64,7 @@ class Completer(Service):
         on_written: Callable[[Sequence[Report]], None] = lambda reports: None,
         is_awaited: Callable[[Report], bool] = lambda report: False,
         breakers: BreakerCounter | None = None,
+        batches: BatchChecks | None = None,
     ) -> None:
         """Create the service.
 
@@ -74,6 +76,7 @@ class Completer(Service):
             on_written: Called with the reports of each batch that was written.
             is_awaited: Whether a free slot of this process waits for the end of this job. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
+            batches: Checks of the batches whose jobs have ended.
         """
         super().__init__("completer")
         self.link = link
@@ -83,6 +86,7 @@ class Completer(Service):
         self._has_awaited = threading.Event()
         """Set if an awaited report is queued: the next write begins at once."""
         self._breakers = breakers if breakers is not None else BreakerCounter()
+        self._batches = batches if batches is not None else BatchChecks()
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
@@ -162,7 +166,12 @@ class Completer(Service):
         if not self._writing:
             return max(
                 0.0,
-                min(self.notes.due_in_seconds, self.unwritten.due_in_seconds, self._breakers.due_in_seconds),
+                min(
+                    self.notes.due_in_seconds,
+                    self.unwritten.due_in_seconds,
+                    self._breakers.due_in_seconds,
+                    self._batches.due_in_seconds,
+                ),
             )
         began = time.monotonic()
         reports = self._writing
@@ -175,6 +184,8 @@ class Completer(Service):
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
             self._breakers.write(connection)
+            self._batches.note(ready)
+            self._batches.check(connection)
         self._on_written(ready)
         self._writing = []
         self.finished += len(reports) - len(locked)
@@ -186,19 +197,25 @@ class Completer(Service):
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
 
     def at_end(self) -> None:
-        """Write the counts of circuit breakers that are not due yet. The process waits for this before it exits."""
+        """Write the counts of circuit breakers and check the batches that are not due yet. The process waits for it."""
         if self._breakers:
             with self.link.use() as connection:
                 self._breakers.write_last(connection)
+        if self._batches.due_in_seconds < NEVER:
+            with self.link.use() as connection:
+                self._batches.check(connection, at_once=True)
 
     def _write_due(self) -> None:
-        """Write progress and the counts of circuit breakers, if they are due."""
+        """Write progress and the counts of circuit breakers, and check batches, if that is due."""
         if self.notes and not self.notes.due_in_seconds:
             with self.link.use() as connection:
                 self.notes.write(connection)
         if not self._breakers.due_in_seconds:
             with self.link.use() as connection:
                 self._breakers.write(connection)
+        if not self._batches.due_in_seconds:
+            with self.link.use() as connection:
+                self._batches.check(connection)
 
     def _answered(self) -> None:
         if self._failing_since is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import batch_ends, lifecycle, registry
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
@@ -34,9 +34,11 @@ from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
+from . import batch_duties, step_duties
+from .batch_duties import BatchDuties
 from .bulk_acts import BulkActs
 from .pruner import Pruner
-from .step_duties import SWEEP_SECONDS, StepDuties
+from .step_duties import StepDuties
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -73,6 +75,7 @@ class Maintenance(Service):
         worker_id: int = 0,
         reactions: Reactions = FOREGROUND,
         counter: AttemptCounter | None = None,
+        publish: batch_ends.Publish = batch_ends.send_now,
     ) -> None:
         super().__init__("maintenance")
         self.link = link
@@ -84,11 +87,12 @@ class Maintenance(Service):
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
         self._limits_after_id = 0
-        settings, steps = get_settings(), StepDuties(link, reactions)
+        settings, steps, batches = get_settings(), StepDuties(link, reactions), BatchDuties(publish)
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
+            Duty("batches", batch_duties.SWEEP_SECONDS, partial(batches.sweep, link)),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, self._prune_workers),
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
@@ -98,9 +102,10 @@ class Maintenance(Service):
             Duty("logs", DAY_SECONDS / 24, self._prune_logs),
             Duty("audit", DAY_SECONDS / 24, self._prune_audit),
             Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
-            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
+            Duty("missed events", step_duties.SWEEP_SECONDS, steps.wake_missed),
             Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
             Duty("events", DAY_SECONDS / 24, steps.prune_events),
+            Duty("old batches", DAY_SECONDS / 24, partial(batches.prune, link)),
             Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, self._prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),

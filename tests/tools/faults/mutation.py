@@ -307,7 +307,7 @@ MUTANTS: Final = (
             "mixed calls are committed chunk by chunk",
             "        # The calls that share a statement come first",
             "        connection.connection.commit()\n        # The calls that share a statement come first",
-            path="django_pgqueue/enqueue/batch.py",
+            path="django_pgqueue/enqueue/mixed_chunk.py",
         ),
         "F115",
     ),

@@ -38,7 +38,7 @@ class KeyedCalls:
     places: list[int] = field(default_factory=list)
 
 
-class Batch:
+class MixedChunk:
     """At most `CHUNK` calls, or `CHUNK_SIZE` characters of arguments and one more call."""
 
     def __init__(self) -> None:
@@ -48,19 +48,19 @@ class Batch:
         self._numbers: list[int] = []
         self._places: list[int] = []
         self._searched: dict[int, tuple[TaskDefinition, SearchKeys]] = {}
-        """The tasks and search keys of calls without a unique key, by their number in this batch."""
+        """The tasks and search keys of calls without a unique key, by their number in this chunk."""
         self._limits: dict[int, CallLimit] = {}
-        """The limits of calls without a unique key, by their number in this batch."""
+        """The limits of calls without a unique key, by their number in this chunk."""
         self._rows: dict[tuple[Any, ...], tuple[int, Row]] = {}
         self._keyed: dict[tuple[Any, ...], KeyedCalls] = {}
         # The same by the identity of the row, because hashing a row's values for each call is slow. The caller keeps
-        # the rows alive until it inserts the batch.
+        # the rows alive until it inserts the chunk.
         self._numbers_by_row: dict[int, int] = {}
         self._keyed_by_row: dict[int, KeyedCalls] = {}
 
     @property
     def is_full(self) -> bool:
-        """Whether to insert this batch before the next call is added."""
+        """Whether to insert this chunk before the next call is added."""
         return self.count >= CHUNK or self._size >= CHUNK_SIZE
 
     @property

@@ -1,0 +1,55 @@
+"""Store the call of a task as the columns of a job that is added later: the callback of a batch.
+
+`batches` calls it when it creates a batch. The call is checked, encoded and passed to the middleware now, so the
+statement that ends the batch needs no code of the application.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.serialization import encode_arguments
+
+from . import call_limits, plain
+from .calls import TaskCall, check_fit
+from .search_keys import search_keys_of
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def stored_call(name: str, call: TaskCall[Any] | None, connection: BaseDatabaseWrapper) -> str | None:
+    """Return a call as JSON text, with its task, arguments and options. `name` is the name of the callback.
+
+    Raises:
+        TypeError: It was not made by `task.s(…)`, or another error of `Task.enqueue()`.
+        InvalidTask: The call has a unique key or a batch, belongs to another database, or another error of
+            `Task.enqueue()`.
+    """
+    if call is None:
+        return None
+    if not isinstance(call, TaskCall):
+        raise TypeError(f"{name} must be made by task.s(…), not {type(call).__name__}")
+    task, args, kwargs = call.task, call.args, call.kwargs
+    if task.unique_key is not None:
+        raise InvalidTask(
+            f"{name}: {task.name} has a unique key, and another job with it would keep the callback away: "
+            "write using(unique_key=None).s(…)"
+        )
+    if task.batch is not None:
+        raise InvalidTask(f"{name}: a callback belongs to no batch: remove using(batch=…) from {task.name}")
+    check_fit(task, args, kwargs)
+    alias = plain.alias_of(task, args, kwargs)
+    if alias != connection.alias:
+        raise InvalidTask(
+            f"{name}: a job of {task.name} belongs to database {alias!r}, and the batch to {connection.alias!r}"
+        )
+    encoded = task.encoded_call(args, kwargs)
+    row = plain.row_of(task, connection) | call_limits.columns_of_call(task, args, kwargs)
+    row["headers"] = None if row["headers"] is None else json.loads(row["headers"])
+    row["search_keys"] = search_keys_of(task, *encoded)
+    # The arguments are stored as they are encoded, so that numbers keep their digits.
+    return f'{{"arguments":{encode_arguments(*encoded)},{json.dumps(row, default=datetime.isoformat)[1:]}'

@@ -1,0 +1,73 @@
+"""The Django models of batches, for reading. Only `lifecycle` writes them. Applications use `django_pgqueue.Batch`."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.db.fields import InstantField, PlainJSONField
+
+
+class JobBatch(models.Model):
+    """A group of jobs with callbacks: jobs that are added when the batch fails, completes or succeeds."""
+
+    description = models.TextField(_("description"), db_default="")
+    parent = models.ForeignKey(
+        "self",
+        verbose_name=_("part of"),
+        null=True,
+        on_delete=models.DO_NOTHING,
+        related_name="nested",
+        db_constraint=False,
+        db_index=False,
+    )
+    created_at = InstantField(_("created at"), db_default=Now())
+    closed_at = InstantField(_("closed at"), null=True)
+    """NULL: the batch is open, so it does not complete even if it has no unfinished job."""
+    failed_at = InstantField(_("failed at"), null=True)
+    """When its first job was found dead or cancelled."""
+    completed_at = InstantField(_("completed at"), null=True)
+    """When it was closed and had no unfinished job. Later additions are refused."""
+    succeeded_at = InstantField(_("succeeded at"), null=True)
+    """When it was complete, and none of its jobs was dead or cancelled."""
+    on_success = PlainJSONField(_("on success"), null=True)
+    on_complete = PlainJSONField(_("on complete"), null=True)
+    on_failure = PlainJSONField(_("on failure"), null=True)
+    """The columns of the job to add, or NULL. The arguments are encoded as in the row of a job."""
+
+    class Meta:
+        db_table = "pgqueue_batch"
+        verbose_name = _("batch")
+        verbose_name_plural = _("batches")
+        default_permissions = ("view",)
+        indexes = [
+            models.Index(fields=["parent"], name="pgqueue_batch_parent", condition=Q(parent__isnull=False)),
+            # Contains the batches that the sweep looks at.
+            models.Index(fields=["id"], name="pgqueue_batch_unsettled", condition=Q(succeeded_at__isnull=True)),
+        ]
+
+    def __str__(self) -> str:
+        return self.description or f"batch #{self.pk}"
+
+
+class BatchRemoval(models.Model):
+    """Jobs of a batch that were removed: discarded, pruned, archived or deleted. The progress still counts them.
+
+    The statement that removes jobs appends a row, so that no two statements wait for one another.
+    """
+
+    batch_id = models.BigIntegerField(_("batch"))
+    state = models.CharField(_("state"), max_length=12)
+    count = models.BigIntegerField(_("jobs"))
+
+    class Meta:
+        db_table = "pgqueue_batch_removal"
+        verbose_name = _("removed jobs of a batch")
+        verbose_name_plural = _("removed jobs of batches")
+        default_permissions = ()
+        indexes = [models.Index(fields=["batch_id"], name="pgqueue_batch_removal_batch")]
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.state} of batch #{self.batch_id}"
