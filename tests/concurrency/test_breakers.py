@@ -26,6 +26,7 @@ from django_pgqueue.worker.completion.waiters import Waiters
 from django_pgqueue.worker.completion.writer import finish
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
+from django_pgqueue.worker.maintenance.old_rows import OldRows
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.supervision.open_executions import settle
 from tests import helpers
@@ -540,7 +541,7 @@ def test_counts_of_keys_without_a_breaker_cost_no_statement(process, engine, mon
     monkeypatch.setattr(lifecycle.breakers, "add_counts", statements.append)
     monkeypatch.setattr(lifecycle.breakers, "prune_counts", statements.append)
     process.run("plain:a", "sf")
-    Maintenance(Link("default", "maintenance"))._prune_breaker_counts()
+    OldRows(Link("default", "maintenance")).prune_breaker_counts()
     assert statements == []
 
 

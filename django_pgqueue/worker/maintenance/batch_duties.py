@@ -20,21 +20,22 @@ SWEEP_SECONDS: Final = 10.0
 class BatchDuties:
     """The positions of one process in its walks over the batches. `publish` sends the signals of callbacks."""
 
-    def __init__(self, publish: batch_ends.Publish) -> None:
+    def __init__(self, link: ConnectionSource, publish: batch_ends.Publish) -> None:
+        self._link = link
         self._publish = publish
         self._swept_id = self._pruned_id = 0
 
-    def sweep(self, link: ConnectionSource) -> bool:
+    def sweep(self) -> bool:
         """Find the ends of one page of batches. Return whether there are more pages."""
-        with link.use() as connection:
+        with self._link.use() as connection:
             settled, last_id = batch_ends.sweep(connection, self._swept_id, self._publish)
         log_refused(settled)
         self._swept_id = last_id or 0
         return last_id is not None
 
-    def prune(self, link: ConnectionSource) -> bool:
+    def prune(self) -> bool:
         """Remove the old batches without jobs of one page. Return whether there are more pages."""
-        with link.use() as connection:
+        with self._link.use() as connection:
             retention_seconds = get_settings().BATCH_RETENTION
             last_id = lifecycle.batches.prune_batches(connection, retention_seconds, self._pruned_id).last_id
         self._pruned_id = last_id or 0

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from django_pgqueue import batch_ends, lifecycle, registry
+from django_pgqueue import batch_ends, lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
@@ -37,6 +37,7 @@ from django_pgqueue.worker.runtime.service import Service
 from . import batch_duties, step_duties
 from .batch_duties import BatchDuties
 from .bulk_acts import BulkActs
+from .old_rows import OldRows
 from .pruner import Pruner
 from .step_duties import StepDuties
 
@@ -48,8 +49,6 @@ BACKLOG_INTERVAL_FACTOR: Final = 1
 more, and a process finishes 25,000."""
 MERGE_SECONDS: Final = 60.0
 """How often a worker merges the rollup."""
-RECORD_SECONDS: Final = 7 * DAY_SECONDS
-"""How long the records of stopped workers and ended pauses are kept."""
 ABANDONED: Final = "the job was running without an open execution: its execution row was removed"
 CANCELLED: Final = TransitionResult(TransitionStatus.DONE, State.CANCELLED)
 RESCUED: Final = "the worker was lost: its lease ran out"
@@ -85,30 +84,30 @@ class Maintenance(Service):
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
-        self._requeue_after_id = self._logs_after_id = self._audited_after_id = self._keys_after_id = 0
-        self._limits_after_id = 0
-        settings, steps, batches = get_settings(), StepDuties(link, reactions), BatchDuties(publish)
+        self._requeue_after_id = 0
+        settings, old_rows = get_settings(), OldRows(link)
+        steps, batches = StepDuties(link, reactions), BatchDuties(link, publish)
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
-            Duty("batches", batch_duties.SWEEP_SECONDS, partial(batches.sweep, link)),
+            Duty("batches", batch_duties.SWEEP_SECONDS, batches.sweep),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
-            Duty("workers", DAY_SECONDS / 24, self._prune_workers),
-            Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
-            Duty("windows", DAY_SECONDS / 24, self._prune_windows),
-            Duty("old rollups", DAY_SECONDS / 24, self._prune_rollups),
+            Duty("workers", DAY_SECONDS / 24, old_rows.prune_workers),
+            Duty("pauses", DAY_SECONDS / 24, old_rows.prune_pauses),
+            Duty("windows", DAY_SECONDS / 24, old_rows.prune_windows),
+            Duty("old rollups", DAY_SECONDS / 24, old_rows.prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
-            Duty("logs", DAY_SECONDS / 24, self._prune_logs),
-            Duty("audit", DAY_SECONDS / 24, self._prune_audit),
-            Duty("search keys", DAY_SECONDS / 24, self._prune_search_keys),
+            Duty("logs", DAY_SECONDS / 24, old_rows.prune_logs),
+            Duty("audit", DAY_SECONDS / 24, old_rows.prune_audit),
+            Duty("search keys", DAY_SECONDS / 24, old_rows.prune_search_keys),
             Duty("missed events", step_duties.SWEEP_SECONDS, steps.wake_missed),
             Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
             Duty("events", DAY_SECONDS / 24, steps.prune_events),
-            Duty("old batches", DAY_SECONDS / 24, partial(batches.prune, link)),
-            Duty("limits", DAY_SECONDS / 24, self._prune_limit_states),
-            Duty("breakers", settings.PRUNE_INTERVAL, self._prune_breaker_counts),
-            Duty("overrides", DAY_SECONDS / 24, self._prune_overrides),
+            Duty("old batches", DAY_SECONDS / 24, batches.prune),
+            Duty("limits", DAY_SECONDS / 24, old_rows.prune_limit_states),
+            Duty("breakers", settings.PRUNE_INTERVAL, old_rows.prune_breaker_counts),
+            Duty("overrides", DAY_SECONDS / 24, old_rows.prune_overrides),
         ]
         if counter is not None:
             self.duties += [
@@ -231,63 +230,6 @@ class Maintenance(Service):
         self._requeue_after_id = page.last_id or 0
         return page.last_id is not None
 
-    def _prune_workers(self) -> bool:
-        with self.link.use() as connection:
-            lifecycle.prune_workers(connection, RECORD_SECONDS)
-            lifecycle.prune_worker_requests(connection, DAY_SECONDS)
-        return False
-
-    def _prune_pauses(self) -> bool:
-        with self.link.use() as connection:
-            lifecycle.prune_pauses(connection, RECORD_SECONDS)
-        return False
-
-    def _prune_windows(self) -> bool:
-        with self.link.use() as connection:
-            return lifecycle.prune_windows(connection) == lifecycle.WINDOWS_PRUNED
-
-    def _prune_logs(self) -> bool:
-        """Remove the log lines of removed jobs: one page per call, the whole table once an hour."""
-        with self.link.use() as connection:
-            last_id = lifecycle.prune_logs(connection, self._logs_after_id).last_id
-        self._logs_after_id = last_id or 0
-        return last_id is not None
-
-    def _prune_audit(self) -> bool:
-        """Remove old entries of the audit, and the rows of removed jobs: one page of each per call."""
-        with self.link.use() as connection:
-            removed = lifecycle.prune_audit(connection, get_settings().AUDIT_RETENTION)
-            last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
-        self._audited_after_id = last_id or 0
-        return last_id is not None or removed == lifecycle.PRUNE_LIMIT
-
-    def _prune_search_keys(self) -> bool:
-        """Remove the search keys of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
-        with self.link.use() as connection:
-            last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
-        self._keys_after_id = last_id or 0
-        return last_id is not None
-
-    def _prune_limit_states(self) -> bool:
-        """Remove the states of unused limit keys: one page per call, the whole table once an hour."""
-        with self.link.use() as connection:
-            last_id = lifecycle.limits.prune_limit_states(connection, self._limits_after_id).last_id
-        self._limits_after_id = last_id or 0
-        return last_id is not None
-
-    def _prune_breaker_counts(self) -> bool:
-        """Remove the counts of circuit breakers that are in no window any more. Without a breaker, do nothing."""
-        if not registry.breakers():
-            return False
-        with self.link.use() as connection:
-            return lifecycle.breakers.prune_counts(connection) == lifecycle.breakers.COUNTS_PRUNED
-
-    def _prune_overrides(self) -> bool:
-        with self.link.use() as connection:
-            lifecycle.limit_overrides.prune_overrides(connection, RECORD_SECONDS)
-            lifecycle.breakers.prune_breakers(connection, RECORD_SECONDS)
-        return False
-
     def _write_counts(self, counter: AttemptCounter) -> bool:
         """Write how many attempts ended here since the last call. Without any, leave the connection alone."""
         if counter:
@@ -298,7 +240,3 @@ class Maintenance(Service):
     def _merge_rollups(self) -> bool:
         with self.link.use() as connection:
             return lifecycle.merge_rollups(connection) == lifecycle.ROLLUPS_MERGED
-
-    def _prune_rollups(self) -> bool:
-        with self.link.use() as connection:
-            return lifecycle.prune_rollups(connection, get_settings().STATS_RETENTION) == lifecycle.ROLLUPS_MERGED
