@@ -12,10 +12,13 @@ from django.test import override_settings
 from django.utils import timezone
 
 from django_pgqueue import EventTimeout, Step, StepError, TaskContext, lifecycle, send_event, stats
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Snooze
 from django_pgqueue.models import Execution, Job, JobStep, SentEvent
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs, time_travel
+from django_pgqueue.worker.foreground_run import run_one
+from tests import helpers
 
 from . import tasks
 from .tasks import CODE, calls, note
@@ -551,3 +554,19 @@ def test_archive_has_the_steps():
     [(_, _, document)] = lifecycle.read_for_archive(connection, {job.pk: job.finished_at})
     text = document if isinstance(document, str) else json.dumps(document)
     assert [step["name"] for step in json.loads(text)["steps"]] == ["a"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_pgqueue_run_in_the_foreground_suspends_and_continues():
+    def code(context):
+        context.step("a", note, "a")
+        context.sleep("nap", 0.1)
+        return context.step(Step("b", atomic=True), note, "b")
+
+    CODE["code"] = code
+    job = tasks.scripted.enqueue()
+    assert run_one("default", job.pk).report.ending is Ending.SUSPENDED
+    job.refresh_from_db()
+    assert (job.state, outcomes(job)) == ("ready", ["suspended"])
+    helpers.wait_until(lambda: run_one("default", job.pk).report.ending is Ending.SUCCEEDED)
+    assert (calls("a"), calls("b")) == (1, 1)

@@ -68,9 +68,9 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         write_json(stdout, {**_document(row, found, texts, attempts), "steps": steps, "log": _log_as_json(log)})
     else:
         _write(row, found, texts, attempts, options, stdout)
-        if steps := [shown_steps.cells(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]:
+        if lines := [shown_steps.cells(row.task_name, step) for step in shown_steps.read_steps(alias, job_id)]:
             stdout.write("\n" + coloured(stdout, options, "Steps"))
-            write_table(stdout, options, shown_steps.COLUMNS, steps)
+            write_table(stdout, options, shown_steps.COLUMNS, lines)
         if log is not None:
             _section(stdout, options, f"Log of attempt {log.execution.attempt}", log.text)
 
