@@ -22,15 +22,9 @@ ORDER BY position, name
 #         attempt after the rescue sees the step, or this statement writes nothing
 # Locks:  the execution, SKIP LOCKED: the caller asks again if a heartbeat has locked it
 # Index:  primary keys
+# Cost:   Planned at each call, because Django's connections prepare no statements. With the lock in a CTE, planning took
+#         0.16 ms instead of 0.08.
 STORE_STEP: Final = """/* pgqueue:store_step */
-WITH mine AS MATERIALIZED (
-    SELECT execution.job_id, execution.attempt
-    FROM pgqueue_execution AS execution
-    WHERE execution.id = %(execution_id)s::bigint
-      AND floor(1000 * date_part('epoch', execution.claimed_at)) = %(claimed_ms)s::float8
-      AND execution.outcome IS NULL
-    FOR NO KEY UPDATE SKIP LOCKED
-)
 INSERT INTO pgqueue_step
     (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id)
 SELECT job_id, %(name)s::varchar, %(position)s::float8, %(kind)s::varchar, attempt, %(tries)s::integer,
@@ -38,7 +32,11 @@ SELECT job_id, %(name)s::varchar, %(position)s::float8, %(kind)s::varchar, attem
        statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(started_seconds_ago)s::float8),
        statement_timestamp() + %(time_shift)s::interval,
        %(event_name)s::varchar, %(event_key)s::varchar, %(event_id)s::bigint
-FROM mine
+FROM pgqueue_execution AS execution
+WHERE execution.id = %(execution_id)s::bigint
+  AND floor(1000 * date_part('epoch', execution.claimed_at)) = %(claimed_ms)s::float8
+  AND execution.outcome IS NULL
+FOR NO KEY UPDATE SKIP LOCKED
 ON CONFLICT (job_id, name) DO UPDATE
 SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result, error = '',
     finished_at = excluded.finished_at, event_id = excluded.event_id, event_name = excluded.event_name,

@@ -9,6 +9,8 @@ from django.core.management import call_command
 from django.db import connections
 
 from django_pgqueue.endings import Ending
+from django_pgqueue.states import StepKind
+from django_pgqueue.steps import Suspension
 from django_pgqueue.worker.completion import unwritten as module
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.report import Report
@@ -67,7 +69,8 @@ def test_completer_every_form_refused_others_are_written(engine, completer, endi
     claimed = helpers.claim_all(engine)
     with helpers.users_trigger(engine, f"OLD.id = {claimed[1].job_id}", event="DELETE OR UPDATE"):
         for execution in claimed:
-            completer.hand_over(report(execution, ending))
+            suspension = Suspension("nap", 1.0, StepKind.SLEEP, 60.0) if ending is Ending.SUSPENDED else None
+            completer.hand_over(report(execution, ending, suspension=suspension))
         write_all(completer)
         assert states(engine, [claimed[1]]) == ["running"]
         assert completer.ids() == {claimed[1].execution_id}

@@ -58,7 +58,7 @@ def as_retry(report: Report, error: Exception) -> Report | None:
     again = report.ending in uncounted or report.delay_seconds is not None
     if not again or report.claimed.attempt >= report.claimed.max_attempts:
         return None
-    delay_seconds = report.delay_seconds
+    delay_seconds = None if report.ending is Ending.SUSPENDED else report.delay_seconds
     if delay_seconds is None:
         delay_seconds = DEFAULT_BACKOFF(report.claimed.attempt, None)
     return replace(_as_dead(report, error), delay_seconds=delay_seconds)

@@ -23,6 +23,7 @@ LENGTH: Final = struct.Struct("=I")
 
 KEPT: Final = (
     *("started_at", "finished_at", "result", "delay_seconds", "holds_key", "may_be_committed", "has_steps"),
+    "suspension",
     *("exception_class", "error", "traceback"),
 )
 """Fields of a report that go through the socket unchanged."""
@@ -66,14 +67,13 @@ def as_claimed(message: dict[str, Any]) -> Claimed:
 def from_report(report: Report) -> dict[str, Any]:
     """Return a report, with those of the other jobs of its chunk, as the content of an answer."""
     others = {"others": [from_report(other) for other in report.others]} if report.others else {}
-    suspension = {} if report.suspension is None else {"suspension": list(report.suspension)}
-    return {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value} | others | suspension
+    return {key: getattr(report, key) for key in KEPT} | {"ending": report.ending.value} | others
 
 
 def as_report(claimed: Claimed, message: dict[str, Any]) -> Report:
     """Return the report that an answer contains. Removes fields from `message`."""
     ending, others = Ending(message.pop("ending")), message.pop("others", ())
-    if "suspension" in message:
+    if message["suspension"] is not None:
         suspension = Suspension(*message["suspension"])
         message["suspension"] = suspension._replace(kind=StepKind(suspension.kind))
     report = Report(

@@ -12,14 +12,14 @@ STATEMENTS = of_tests(
     ("tests/steps/test_statements.py",),
     Mutant(
         "a late worker stores its step",
-        "      AND execution.outcome IS NULL\n    FOR NO KEY UPDATE SKIP LOCKED\n)\nINSERT",
-        "    FOR NO KEY UPDATE SKIP LOCKED\n)\nINSERT",
+        "  AND execution.outcome IS NULL\nFOR NO KEY UPDATE SKIP LOCKED\nON",
+        "FOR NO KEY UPDATE SKIP LOCKED\nON",
         path=SQL,
     ),
     Mutant(
         "a rescue does not wait for a step that is being stored",
-        "      AND execution.outcome IS NULL\n    FOR NO KEY UPDATE SKIP LOCKED\n)\nINSERT",
-        "      AND execution.outcome IS NULL\n)\nINSERT",
+        "  AND execution.outcome IS NULL\nFOR NO KEY UPDATE SKIP LOCKED\nON",
+        "  AND execution.outcome IS NULL\nON",
         path=SQL,
     ),
     Mutant(
