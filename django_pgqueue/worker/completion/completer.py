@@ -183,9 +183,9 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
-            self._breakers.write(connection)
             self._batches.note(ready)
             self._batches.check(connection)
+            self._breakers.write(connection)
         self._on_written(ready)
         self._writing = []
         self.finished += len(reports) - len(locked)

@@ -25,6 +25,7 @@ from queue import SimpleQueue
 
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
+from tests.tools.mutation.mutants_batches import BATCHES
 from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, QUEUE_OPTIONS, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
@@ -352,6 +353,7 @@ MUTANTS = [
     *TRACED,
     *REMOTE_WORKERS,
     *SEARCH,
+    *BATCHES,
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
