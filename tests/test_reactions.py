@@ -26,6 +26,7 @@ ACTS = {
     Outcome.CRASHED: TransitionName.FAIL,
     Outcome.RELEASED: TransitionName.RELEASE,
     Outcome.SNOOZED: TransitionName.SNOOZE,
+    Outcome.SUSPENDED: TransitionName.SUSPEND,
     Outcome.CANCELLED: TransitionName.END_CANCELLED,
 }
 
@@ -62,6 +63,7 @@ def test_endings_every_state_has_its_signal(ending):
         Outcome.CRASHED: signals.job_failed,
         Outcome.RELEASED: signals.job_released,
         Outcome.SNOOZED: signals.job_snoozed,
+        Outcome.SUSPENDED: signals.job_snoozed,
     }
     of_state = {
         State.SUCCEEDED: signals.job_succeeded,

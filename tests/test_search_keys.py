@@ -319,7 +319,9 @@ def test_search_reads_only_the_jobs_it_returns(engine):
 def test_enqueue_plan_does_not_name_search_keys(engine):
     params = {"task_name": "noop", "queue_name": "default", "priority": 0, "max_attempts": 1, "arguments": "{}"}
     params |= (
-        dict.fromkeys(("run_after", "headers", "expires_at", "expires_seconds")) | {"delay_seconds": 0.0} | NO_LIMIT
+        dict.fromkeys(("run_after", "headers", "expires_at", "expires_seconds", "batch_id"))
+        | {"delay_seconds": 0.0}
+        | NO_LIMIT
     )
     found = list(nodes(explain(engine, "ENQUEUE", params, "generic")))
     assert {node.get("Relation Name") for node in found} == {"pgqueue_job", None}

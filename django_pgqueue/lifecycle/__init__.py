@@ -18,18 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import (
-    batches,
-    breakers,
-    bulk_acts,
-    chunks,
-    events,
-    limit_overrides,
-    limited_job,
-    limits,
-    steps,
-    stored_calls,
-)
+from . import batches, breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
