@@ -410,6 +410,16 @@ def test_nested_open_batch_keeps_its_parent_unfinished():
     assert calls() == ["inner complete", "inner success", "outer complete", "outer success"]
 
 
+def test_batch_that_fails_does_not_complete_before_its_nested_batch():
+    with with_callbacks("outer ") as outer:
+        inner = with_callbacks("inner ", parent=outer).open()
+        tasks.fail.using(batch=outer, max_attempts=1).enqueue()
+    run_jobs()
+    assert calls() == ["outer failure"]
+    inner.close()
+    assert calls()[1:] == ["inner complete", "inner success", "outer complete"]
+
+
 # ------------------------------------------------------------------ removed jobs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from django_pgqueue.batch_ends import Settled
 from django_pgqueue.endings import Ending
 from django_pgqueue.worker.completion import batch_checks
 from django_pgqueue.worker.completion.batch_checks import NEVER, BatchChecks
+from django_pgqueue.worker.completion.completer import Completer
 from tests import helpers
 from tests.concurrency.test_batches import batch_of, callbacks, end_job
 
@@ -96,6 +98,17 @@ def test_refused_check_is_logged_and_left_to_the_sweep(settled, caplog):
             checks.check(CONNECTION, at_once=True)
     assert [record.__dict__["event"] for record in caplog.records] == ["batch_checks_refused", "batch_refused"]
     assert checks.due_in_seconds == NEVER
+
+
+def test_completer_that_stops_checks_at_once(settled):
+    checks = BatchChecks()
+    link: Any = SimpleNamespace(use=lambda: nullcontext(CONNECTION))
+    for _ in range(2):
+        checks.note([report(7)])
+        checks.check(CONNECTION)
+    assert settled.batches == [{7}]
+    Completer(link, batches=checks).at_end()
+    assert settled.batches == [{7}, {7}]
 
 
 def test_callback_sends_the_signal_of_an_enqueue(engine):

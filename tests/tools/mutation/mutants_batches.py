@@ -111,6 +111,12 @@ BATCHES = [
         Mutant(
             "each end is checked alone", "INTERVAL_SECONDS: Final = 0.05", "INTERVAL_SECONDS: Final = 0.0", path=CHECKS
         ),
+        Mutant(
+            "a completer that stops leaves its batches",
+            "if self._batches.due_in_seconds < NEVER:",
+            "if False:",
+            path=COMPLETER,
+        ),
         Mutant("a locked batch is not checked again", "< LOCKED_SECONDS", "< 0", path=CHECKS),
         Mutant(
             "the sweep stays on its first page", "page[-1] if len(page) == SWEEP_LIMIT else None", "None", path=ENDS
@@ -118,12 +124,6 @@ BATCHES = [
     ),
     *of_tests(
         ("tests/process/test_batches.py",),
-        Mutant(
-            "a completer that stops leaves its batches",
-            "if self._batches.due_in_seconds < NEVER:",
-            "if False:",
-            path=COMPLETER,
-        ),
         Mutant("no worker sweeps", "SWEEP_SECONDS: Final = 10.0", "SWEEP_SECONDS: Final = 1e9", path=DUTIES),
     ),
 ]
