@@ -21,10 +21,10 @@ from django.conf import settings
 from django.core import mail
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, connections
-from django.test import override_settings
+from django.test import RequestFactory, override_settings
 from django.utils import timezone
 
-from django_pgqueue import conf, registry
+from django_pgqueue import conf, registry, stats
 from django_pgqueue.metrics import metrics_view
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
@@ -404,6 +404,24 @@ def test_recipe_fan_out_without_items_reports_too(names):
     run_jobs(raising=True)
     assert not Job.objects.filter(task_name="shop.tasks.send_newsletter").exists()
     assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
+
+
+def test_recipe_approval_pays_after_the_decision_and_ends_without_one(names):
+    run_page("docs/recipes/approval.md", names)
+    views = importlib.import_module("shop.views")
+    approved, refused, forgotten = (names["refund"].enqueue(order_id) for order_id in (1, 2, 3))
+    run_jobs(raising=True)
+    assert stats.why(approved.pk).reason == stats.Reason.SUSPENDED
+    for order_id, decision in ((1, "approve"), (2, "refuse")):
+        request = RequestFactory().post("/", {"decision": decision})
+        request.user = "anna"
+        views.decide(request, order_id)
+    run_jobs(until=8 * 86_400, raising=True)
+    assert [Job.objects.get(pk=job.pk).result for job in (approved, refused, forgotten)] == [
+        "refund of order 1",
+        "refused by anna",
+        "nobody has decided",
+    ]
 
 
 def test_recipe_steps_runs_each_step(names):
