@@ -69,7 +69,7 @@ WITH mine AS MATERIALIZED (
     ) AS locked
 ),
 gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine)) RETURNING batch_id, state
+    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine)) RETURNING batch_id
 ),
 counted AS (
     INSERT INTO pgqueue_batch_removal (batch_id, state, count)

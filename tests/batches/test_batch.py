@@ -33,6 +33,9 @@ from tests.framework import tasks as framework_tasks
 
 pytestmark = pytest.mark.django_db
 
+NOTHING: tuple[Any, ...] = ()
+NOT_JSON: Any = object()
+
 
 def marker(name: str) -> TaskCall[None]:
     """Return a callback that `calls()` finds."""
@@ -46,8 +49,12 @@ def calls() -> list[str]:
 
 
 def with_callbacks(prefix: str = "", **options: Any) -> Batch:
-    callbacks: dict[str, Any] = {f"on_{name}": marker(prefix + name) for name in ("success", "complete", "failure")}
-    return Batch(**callbacks, **options)
+    return Batch(
+        on_success=marker(f"{prefix}success"),
+        on_complete=marker(f"{prefix}complete"),
+        on_failure=marker(f"{prefix}failure"),
+        **options,
+    )
 
 
 # ------------------------------------------------------------------ ends
@@ -265,10 +272,10 @@ def test_batch_that_is_not_stored_is_refused():
     ("call", "error", "words"),
     [
         (lambda: tasks.add, TypeError, r"on_success must be made by task.s\(…\), not Task"),
-        (lambda: tasks.add.s(), TypeError, "cannot be called with these arguments"),  # type: ignore[call-arg]  # the error
+        (lambda: tasks.add.s(*NOTHING), TypeError, "cannot be called with these arguments"),
         (lambda: tasks.add.using(unique_key="k").s(1), InvalidTask, "has a unique key"),
         (lambda: tasks.add.using(batch=Batch().open()).s(1), InvalidTask, "a callback belongs to no batch"),
-        (lambda: tasks.add.s(object()), TypeError, "JSON"),  # type: ignore[arg-type]  # the error
+        (lambda: tasks.add.s(NOT_JSON), TypeError, "JSON"),
     ],
 )
 def test_batch_invalid_callback_is_refused_before_it_writes(call, error, words):
