@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution
+from django_pgqueue.reactions import AnyWaiters, Reactions
 from django_pgqueue.states import State, StepKind
 from django_pgqueue.steps import FOREVER_SECONDS, Suspension
+from django_pgqueue.worker.completion.writer import finish
+from django_pgqueue.worker.execution.report import Report
 from tests import helpers
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -306,6 +312,18 @@ def test_find_event_that_was_committed_late_is_not_skipped(engine, second):
     found = lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     assert found is not None
     assert found.event_id == late
+
+
+@pytest.mark.promise("event-is-never-lost")
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_finish_suspension_whose_event_has_come_wakes_workers(engine, is_sent):
+    claimed, woken, now = running(engine), [], time.monotonic()
+    if is_sent:
+        send(engine)
+    report = Report(claimed, Ending.SUSPENDED, now, now, delay_seconds=FOREVER_SECONDS, suspension=waiting())
+    finish(engine, [report], Reactions([], AnyWaiters(), wake=woken.append))
+    assert is_due(engine, claimed.job_id) == is_sent
+    assert woken == [engine] * is_sent
 
 
 # ------------------------------------------------------------------ prune

@@ -45,6 +45,18 @@ STATEMENTS = of_tests(
         path="django_pgqueue/sql/events.py",
     ),
     Mutant(
+        "an event that came before the suspension does not wake the job",
+        "lifecycle.steps.wake_suspended(connection, waiting)",
+        "()",
+        path="django_pgqueue/worker/completion/writer.py",
+    ),
+    Mutant(
+        "a job whose event came before its suspension waits for a poll",
+        "            waiting[job_id].delay_seconds = 0.0",
+        "            pass",
+        path="django_pgqueue/worker/completion/writer.py",
+    ),
+    Mutant(
         "the sweep looks at the first page only",
         "SweepMark(*mark) if found == limit else None",
         "None",
@@ -90,12 +102,6 @@ RUNS = of_tests(
         "a discarded job leaves its steps",
         "        lifecycle.steps.remove_steps(connection, with_steps)",
         "        pass",
-        path="django_pgqueue/worker/completion/writer.py",
-    ),
-    Mutant(
-        "a job does not see an event that came before its suspension",
-        "            waiting[job_id].delay_seconds = 0.0",
-        "            pass",
         path="django_pgqueue/worker/completion/writer.py",
     ),
 )
