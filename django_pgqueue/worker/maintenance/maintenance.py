@@ -91,6 +91,7 @@ class Maintenance(Service):
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
             Duty("batches", SWEEP_SECONDS, partial(batches.sweep, link)),
+            Duty("complete batches", DAY_SECONDS / 24, partial(batches.sweep_complete, link)),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, self._prune_workers),
             Duty("pauses", DAY_SECONDS / 24, self._prune_pauses),
