@@ -100,7 +100,14 @@ class Swept(NamedTuple):
     last_id: int | None
 
 
-def sweep(connection: Connection, after_id: int = 0, publish: Publish = send_now) -> Swept:
-    """Look at one page of the batches that have not succeeded, behind the batch `after_id`."""
-    page = lifecycle.batches.unsettled_batches(connection, after_id, SWEEP_LIMIT)
+def sweep(
+    connection: Connection, after_id: int = 0, publish: Publish = send_now, *, with_complete: bool = False
+) -> Swept:
+    """Look at one page of the batches that are not complete, behind the batch `after_id`.
+
+    `with_complete`: look also at those that are complete and have not succeeded. An operator's retry can have repaired
+    them. Batches that failed are kept for weeks, so this is for rare sweeps.
+    """
+    read = lifecycle.batches.unsettled_batches if with_complete else lifecycle.batches.incomplete_batches
+    page = read(connection, after_id, SWEEP_LIMIT)
     return Swept(settle(connection, page, publish), page[-1] if len(page) == SWEEP_LIMIT else None)

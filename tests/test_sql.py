@@ -220,6 +220,7 @@ def call_statements_of_batches(engine):
     lifecycle.batches.close_batch(engine, created.batch_id)
     lifecycle.batches.batches_to_end(engine, [created.batch_id])
     lifecycle.batches.end_batches(engine, [created.batch_id])
+    lifecycle.batches.incomplete_batches(engine, 0, 9)
     lifecycle.batches.unsettled_batches(engine, 0, 9)
     lifecycle.batches.count_jobs(engine, [created.batch_id])
     lifecycle.batches.prune_batches(engine, 0.0)

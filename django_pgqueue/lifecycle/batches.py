@@ -115,6 +115,12 @@ def _transaction(connection: Connection) -> Iterator[bool]:
         yield sees_new_commits(django_connection) if is_open else True
 
 
+def incomplete_batches(connection: Connection, after_id: int, limit: int) -> list[int]:
+    """Return the ids of up to `limit` batches behind `after_id` that are not complete, in order."""
+    rows = execute(connection, sql.batches.INCOMPLETE_BATCHES, {"after_id": after_id, "limit": limit})
+    return [row[0] for row in rows]
+
+
 def unsettled_batches(connection: Connection, after_id: int, limit: int) -> list[int]:
     """Return the ids of up to `limit` batches behind `after_id` that have not succeeded, in order."""
     rows = execute(connection, sql.batches.UNSETTLED_BATCHES, {"after_id": after_id, "limit": limit})

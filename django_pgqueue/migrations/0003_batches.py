@@ -47,6 +47,11 @@ class Migration(migrations.Migration):
                         condition=models.Q(("parent__isnull", False)), fields=["parent"], name="pgqueue_batch_parent"
                     ),
                     models.Index(
+                        condition=models.Q(("completed_at__isnull", True)),
+                        fields=["id"],
+                        name="pgqueue_batch_incomplete",
+                    ),
+                    models.Index(
                         condition=models.Q(("succeeded_at__isnull", True)),
                         fields=["id"],
                         name="pgqueue_batch_unsettled",

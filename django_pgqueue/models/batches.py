@@ -44,7 +44,9 @@ class JobBatch(models.Model):
         default_permissions = ("view",)
         indexes = [
             models.Index(fields=["parent"], name="pgqueue_batch_parent", condition=Q(parent__isnull=False)),
-            # Contains the batches that the sweep looks at.
+            # Contains the batches that the sweep looks at every 10 s.
+            models.Index(fields=["id"], name="pgqueue_batch_incomplete", condition=Q(completed_at__isnull=True)),
+            # Contains those that it looks at once an hour as well: complete ones that have not succeeded.
             models.Index(fields=["id"], name="pgqueue_batch_unsettled", condition=Q(succeeded_at__isnull=True)),
         ]
 

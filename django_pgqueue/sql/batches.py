@@ -43,7 +43,7 @@ RETURNING id
 # Locks:  none. Its snapshot is younger than the commit of the caller's completion. Of two sessions that complete the
 #         last two jobs, the one that commits last therefore sees both ends
 # Index:  pgqueue_batch_pkey, pgqueue_job_batch, pgqueue_batch_parent, pgqueue_batch_removal_batch
-# Cost:   0.1 ms for one batch: at most five index searches
+# Cost:   at most five index searches for each batch
 #
 # The subqueries are scalar, because the planner could replace EXISTS by a hash of all jobs.
 BATCHES_TO_END: Final = """/* pgqueue:batches_to_end */
@@ -215,9 +215,17 @@ FROM event
 ORDER BY job_id
 """
 
+# Return one page of the batches that are not complete, in the order of their ids.
+#
+# Caller: lifecycle.batches.incomplete_batches(), from the sweep
+# Index:  pgqueue_batch_incomplete, which batches leave when they are complete
+INCOMPLETE_BATCHES: Final = """/* pgqueue:incomplete_batches */
+SELECT id FROM pgqueue_batch WHERE completed_at IS NULL AND id > %(after_id)s ORDER BY id LIMIT %(limit)s
+"""
+
 # Return one page of the batches that have not succeeded, in the order of their ids.
 #
-# Caller: lifecycle.batches.unsettled_batches(), from the sweep
+# Caller: lifecycle.batches.unsettled_batches(), from the hourly sweep
 # Index:  pgqueue_batch_unsettled, which batches leave when they succeed
 UNSETTLED_BATCHES: Final = """/* pgqueue:unsettled_batches */
 SELECT id FROM pgqueue_batch WHERE succeeded_at IS NULL AND id > %(after_id)s ORDER BY id LIMIT %(limit)s
@@ -227,7 +235,7 @@ SELECT id FROM pgqueue_batch WHERE succeeded_at IS NULL AND id > %(after_id)s OR
 #
 # Caller: lifecycle.batches.count_jobs()
 # Index:  pgqueue_job_batch, pgqueue_batch_parent, pgqueue_batch_removal_batch
-# Cost:   2 ms for 10,000 jobs. It reads one index entry per job
+# Cost:   it reads one index entry per job
 COUNT_BATCH_JOBS: Final = """/* pgqueue:count_batch_jobs */
 WITH RECURSIVE tree AS (
     SELECT given.id AS root_id, given.id FROM unnest(%(batch_ids)s::bigint[]) AS given (id)

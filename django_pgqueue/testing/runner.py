@@ -112,7 +112,7 @@ def _end_batches(alias: str) -> bool:
     """Find the ends of batches that no completion has found, as a worker does. Return whether callbacks were added."""
     callbacks, after_id = 0, 0
     while True:
-        swept = batch_ends.sweep(connections[alias], after_id)
+        swept = batch_ends.sweep(connections[alias], after_id, with_complete=True)
         swept.settled.raise_refused()
         callbacks += swept.settled.callbacks
         if swept.last_id is None:

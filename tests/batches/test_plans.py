@@ -29,6 +29,7 @@ CASES = {
     "BATCHES_TO_END": (ASKED, 100, OF_ENDS),
     "LOCK_BATCHES": (ASKED, 2, {"pgqueue_batch_pkey"}),
     "END_BATCHES": (ASKED, 100, OF_ENDS),
+    "INCOMPLETE_BATCHES": ({"after_id": 100, "limit": 10}, 10, {"pgqueue_batch_incomplete"}),
     "UNSETTLED_BATCHES": ({"after_id": 100, "limit": 10}, 10, {"pgqueue_batch_unsettled"}),
     "COUNT_BATCH_JOBS": (ASKED, 100, OF_ENDS - {"pgqueue_batch_pkey"}),
     "PRUNE_BATCHES": ({"after_id": 100, "limit": 10, "retention_seconds": 0.0}, 10, {"pgqueue_batch_pkey"}),

@@ -53,7 +53,7 @@ READING = {
     "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
-    "BULK_LIMIT_RANGES", "BATCHES_TO_END", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
+    "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -230,6 +230,7 @@ def test_enqueuer_role_inserts_by_sql_and_notifies(superuser, as_role):
         "max_attempts": "1",
         "limit_weight": "1",
         "limit_order": "1",
+        "batch_id": "1",
     }
     row = ", ".join(values.get(name, "'x'") for name in columns)
     with as_role("enqueuer"), closing(helpers.connect()) as session:

@@ -140,3 +140,16 @@ def test_sweep_walks_over_all_batches_page_by_page(engine, monkeypatch):
         pages.append(swept.settled.callbacks)
         last_id = swept.last_id
     assert pages == [4, 4, 2]
+
+
+def test_only_the_rare_sweep_looks_at_complete_batches(engine):
+    """Batches that failed are kept for weeks. One of them can be repaired just before its worker is lost."""
+    batch_of(engine, 1)
+    job = helpers.claim_one(engine)
+    lifecycle.fail(engine, helpers.failed(job.key, None))
+    batch_ends.sweep(engine)
+    assert callbacks(engine) == ["complete", "failure"]
+    engine.execute("UPDATE pgqueue_job SET state = 'succeeded' WHERE state = 'dead'")
+    assert batch_ends.sweep(engine).settled.callbacks == 0
+    assert batch_ends.sweep(engine, with_complete=True).settled.callbacks == 1
+    assert callbacks(engine) == ["complete", "failure", "success"]

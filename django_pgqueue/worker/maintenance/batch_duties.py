@@ -1,11 +1,12 @@
 """The duties of the maintenance for batches: find the ends that no completion has found, and remove old batches.
 
 A worker that dies after a completion leaves the check of the batch undone, and operators, rescues and expiries end jobs
-without one. The sweep looks at all batches that have not succeeded, so it finds those ends, whatever has caused them.
+without one. The sweep looks at all batches that are not complete, so it finds those ends, whatever has caused them.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from django_pgqueue import batch_ends, lifecycle
@@ -14,27 +15,43 @@ from django_pgqueue.worker.completion.batch_checks import log_refused
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
 SWEEP_SECONDS: Final = 10.0
-"""How often each worker process looks at all batches that have not succeeded."""
+"""How often each worker process looks at all batches that are not complete."""
+PAUSE_FACTOR: Final = 10
+"""How many times as long as a page takes the sweep waits before the next one."""
 
 
 class BatchDuties:
-    """The positions of one process in its walks over the batches. `publish` sends the signals of callbacks."""
+    """The positions of one process in its walks over the batches. `publish` sends the signals of callbacks.
+
+    Each method returns whether there is more to do, or in how many seconds.
+    """
 
     def __init__(self, link: ConnectionSource, publish: batch_ends.Publish) -> None:
         self._link = link
         self._publish = publish
-        self._swept_id = self._pruned_id = 0
+        self._swept_id = self._swept_complete_id = self._pruned_id = 0
 
-    def sweep(self) -> bool:
-        """Find the ends of one page of batches. Return whether there are more pages."""
+    def sweep(self) -> bool | float:
+        """Find the ends of one page of the batches that are not complete."""
+        began = time.monotonic()
+        self._swept_id = self._sweep(self._swept_id)
+        return PAUSE_FACTOR * (time.monotonic() - began) if self._swept_id else False
+
+    def sweep_complete(self) -> bool | float:
+        """Find those of one page of batches that an operator's retry has repaired, if no completion has found them."""
+        began = time.monotonic()
+        self._swept_complete_id = self._sweep(self._swept_complete_id, with_complete=True)
+        return PAUSE_FACTOR * (time.monotonic() - began) if self._swept_complete_id else False
+
+    def _sweep(self, after_id: int, *, with_complete: bool = False) -> int:
+        """Sweep one page. Return its last id, or 0 after the last page."""
         with self._link.use() as connection:
-            settled, last_id = batch_ends.sweep(connection, self._swept_id, self._publish)
+            settled, last_id = batch_ends.sweep(connection, after_id, self._publish, with_complete=with_complete)
         log_refused(settled)
-        self._swept_id = last_id or 0
-        return last_id is not None
+        return last_id or 0
 
     def prune(self) -> bool:
-        """Remove the old batches without jobs of one page. Return whether there are more pages."""
+        """Remove the old batches without jobs of one page."""
         with self._link.use() as connection:
             retention_seconds = get_settings().BATCH_RETENTION
             last_id = lifecycle.batches.prune_batches(connection, retention_seconds, self._pruned_id).last_id

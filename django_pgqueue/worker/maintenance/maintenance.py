@@ -92,6 +92,7 @@ class Maintenance(Service):
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
             Duty("batches", batch_duties.SWEEP_SECONDS, batches.sweep),
+            Duty("complete batches", DAY_SECONDS / 24, batches.sweep_complete),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, old_rows.prune_workers),
             Duty("pauses", DAY_SECONDS / 24, old_rows.prune_pauses),

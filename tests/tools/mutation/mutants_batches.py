@@ -119,6 +119,18 @@ BATCHES = [
         ),
         Mutant("a locked batch is not checked again", "< LOCKED_SECONDS", "< 0", path=CHECKS),
         Mutant(
+            "the frequent sweep looks at complete batches",
+            "unsettled_batches if with_complete else lifecycle.batches.incomplete_batches",
+            "unsettled_batches",
+            path=ENDS,
+        ),
+        Mutant(
+            "no sweep looks at complete batches",
+            "unsettled_batches if with_complete else lifecycle.batches.incomplete_batches",
+            "incomplete_batches",
+            path=ENDS,
+        ),
+        Mutant(
             "the sweep stays on its first page", "page[-1] if len(page) == SWEEP_LIMIT else None", "None", path=ENDS
         ),
     ),
