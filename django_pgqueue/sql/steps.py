@@ -22,8 +22,8 @@ ORDER BY position, name
 #         attempt after the rescue sees the step, or this statement writes nothing
 # Locks:  the execution, SKIP LOCKED: the caller asks again if a heartbeat has locked it
 # Index:  primary keys
-# Cost:   planned at each call, because Django's connections prepare no statements. With the lock in a CTE, planning
-#         took 0.16 ms instead of 0.08
+# Cost:   Planned at each call, because Django's connections prepare no statements. With the lock in a CTE, planning
+#         took 0.16 ms instead of 0.08.
 STORE_STEP: Final = """/* pgqueue:store_step */
 INSERT INTO pgqueue_step
     (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id)
