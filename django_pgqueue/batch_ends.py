@@ -98,6 +98,8 @@ class Swept(NamedTuple):
 
     settled: Settled
     last_id: int | None
+    is_empty: bool
+    """Whether the page had no batch."""
 
 
 def sweep(
@@ -110,4 +112,4 @@ def sweep(
     """
     read = lifecycle.batches.unsettled_batches if with_complete else lifecycle.batches.incomplete_batches
     page = read(connection, after_id, SWEEP_LIMIT)
-    return Swept(settle(connection, page, publish), page[-1] if len(page) == SWEEP_LIMIT else None)
+    return Swept(settle(connection, page, publish), page[-1] if len(page) == SWEEP_LIMIT else None, not page)

@@ -32,7 +32,7 @@ from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
-from .job_steps import steps_of
+from .job_steps import HAS_STEPS, steps_of
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
 from .limit_links import key_link
@@ -84,7 +84,7 @@ def job_page(
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
-        "steps": steps_of(job),
+        "steps": steps_of(job) if vars(job)["has_steps"] else [],
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
@@ -117,7 +117,7 @@ def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
     with suppress(ValueError, ValidationError):
         job = (
             queryset.prefetch_related(None)
-            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED)
+            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED, has_steps=HAS_STEPS)
             .filter(pk=object_id)
             .first()
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django.db.models import TextField
+from django.db.models import Exists, OuterRef, TextField
 from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
@@ -17,6 +17,7 @@ from django_pgqueue.states import StepKind, StepState
 from . import private
 from .formatting import badge, duration, moment, visible
 
+HAS_STEPS: Final = Exists(JobStep.objects.filter(job_id=OuterRef("pk")))
 STEPS_SHOWN: Final = 200
 """Steps shown at most, the latest ones. A task that sleeps in a loop has one for each round."""
 VALUE_LIMIT: Final = 2_000

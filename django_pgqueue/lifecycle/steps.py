@@ -86,6 +86,8 @@ class Woken(NamedTuple):
 
     job_ids: list[int]
     mark: SweepMark | None
+    is_empty: bool
+    """Whether the page had no wait."""
 
 
 class PrunedSteps(NamedTuple):
@@ -153,7 +155,7 @@ def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: in
     """Make those jobs due whose event has come, of one page of all waits behind `after`."""
     params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
     [(found, *mark, job_ids)] = execute_with_retry(connection, sql.steps.WAKE_MISSED, params)
-    return Woken(job_ids, SweepMark(*mark) if found == limit else None)
+    return Woken(job_ids, SweepMark(*mark) if found == limit else None, not found)
 
 
 def remove_steps(connection: Connection, job_ids: Collection[int]) -> None:

@@ -14,8 +14,8 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.worker.completion.batch_checks import log_refused
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
-SWEEP_SECONDS: Final = 10.0
-"""How often each worker process looks at all batches that are not complete."""
+from .sweeps import UNUSED_SECONDS
+
 PAUSE_FACTOR: Final = 10
 """How many times as long as a page takes the sweep waits before the next one."""
 
@@ -33,22 +33,24 @@ class BatchDuties:
 
     def sweep(self) -> bool | float:
         """Find the ends of one page of the batches that are not complete."""
-        began = time.monotonic()
-        self._swept_id = self._sweep(self._swept_id)
+        began, is_first = time.monotonic(), not self._swept_id
+        swept = self._sweep(self._swept_id)
+        self._swept_id = swept.last_id or 0
+        if is_first and swept.is_empty:
+            return UNUSED_SECONDS
         return PAUSE_FACTOR * (time.monotonic() - began) if self._swept_id else False
 
     def sweep_complete(self) -> bool | float:
         """Find those of one page of batches that an operator's retry has repaired, if no completion has found them."""
         began = time.monotonic()
-        self._swept_complete_id = self._sweep(self._swept_complete_id, with_complete=True)
+        self._swept_complete_id = self._sweep(self._swept_complete_id, with_complete=True).last_id or 0
         return PAUSE_FACTOR * (time.monotonic() - began) if self._swept_complete_id else False
 
-    def _sweep(self, after_id: int, *, with_complete: bool = False) -> int:
-        """Sweep one page. Return its last id, or 0 after the last page."""
+    def _sweep(self, after_id: int, *, with_complete: bool = False) -> batch_ends.Swept:
         with self._link.use() as connection:
-            settled, last_id = batch_ends.sweep(connection, after_id, self._publish, with_complete=with_complete)
-        log_refused(settled)
-        return last_id or 0
+            swept = batch_ends.sweep(connection, after_id, self._publish, with_complete=with_complete)
+        log_refused(swept.settled)
+        return swept
 
     def prune(self) -> bool:
         """Remove the old batches without jobs of one page."""

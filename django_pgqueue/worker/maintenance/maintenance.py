@@ -34,12 +34,12 @@ from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
-from . import batch_duties, step_duties
 from .batch_duties import BatchDuties
 from .bulk_acts import BulkActs
 from .old_rows import OldRows
 from .pruner import Pruner
 from .step_duties import StepDuties
+from .sweeps import SWEEP_SECONDS
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -91,7 +91,7 @@ class Maintenance(Service):
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
-            Duty("batches", batch_duties.SWEEP_SECONDS, batches.sweep),
+            Duty("batches", SWEEP_SECONDS, batches.sweep),
             Duty("complete batches", DAY_SECONDS / 24, batches.sweep_complete),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, old_rows.prune_workers),
@@ -102,7 +102,7 @@ class Maintenance(Service):
             Duty("logs", DAY_SECONDS / 24, old_rows.prune_logs),
             Duty("audit", DAY_SECONDS / 24, old_rows.prune_audit),
             Duty("search keys", DAY_SECONDS / 24, old_rows.prune_search_keys),
-            Duty("missed events", step_duties.SWEEP_SECONDS, steps.wake_missed),
+            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
             Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
             Duty("events", DAY_SECONDS / 24, steps.prune_events),
             Duty("old batches", DAY_SECONDS / 24, batches.prune),

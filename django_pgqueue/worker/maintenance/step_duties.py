@@ -17,13 +17,13 @@ from django_pgqueue.reactions import JobTransition, Reactions
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
-SWEEP_SECONDS: Final = 10.0
-"""Seconds between two pages of the sweep. With up to 10,000 waits there is one page, so this is the bound."""
+from .sweeps import UNUSED_SECONDS
+
 WOKEN: Final = TransitionResult(TransitionStatus.DONE, State.READY)
 
 
 class StepDuties:
-    """The duties for durable steps. Each method returns whether there is more to do."""
+    """The duties for durable steps. Each method returns whether there is more to do, or in how many seconds."""
 
     def __init__(self, link: ConnectionSource, reactions: Reactions) -> None:
         self._link = link
@@ -31,15 +31,16 @@ class StepDuties:
         self._mark = FIRST_MARK
         self._after_id = 0
 
-    def wake_missed(self) -> bool:
+    def wake_missed(self) -> bool | float:
         """Wake jobs whose event has come: one page of the waits per call."""
         with self._link.use() as connection:
             woken = lifecycle.steps.wake_missed(connection, self._mark)
             transitions = [JobTransition(job_id, None, WOKEN, is_due=True) for job_id in woken.job_ids]
             if transitions:
                 self._reactions.after(connection, transitions)
+        is_unused = woken.is_empty and self._mark == FIRST_MARK
         self._mark = woken.mark or FIRST_MARK
-        return False
+        return UNUSED_SECONDS if is_unused else False
 
     def prune_steps(self) -> bool:
         """Remove the steps of jobs that were deleted by SQL: one page per call, the whole table once an hour."""

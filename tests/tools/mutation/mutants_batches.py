@@ -9,7 +9,7 @@ LIFECYCLE = "django_pgqueue/lifecycle/batches.py"
 ENDS = "django_pgqueue/batch_ends.py"
 CHECKS = "django_pgqueue/worker/completion/batch_checks.py"
 COMPLETER = "django_pgqueue/worker/completion/completer.py"
-DUTIES = "django_pgqueue/worker/maintenance/batch_duties.py"
+SWEEPS = "django_pgqueue/worker/maintenance/sweeps.py"
 BATCHES_MODULE = "django_pgqueue/batches.py"
 JOINING = "django_pgqueue/enqueue/joining.py"
 CALLBACKS = "django_pgqueue/enqueue/callbacks.py"
@@ -136,6 +136,6 @@ BATCHES = [
     ),
     *of_tests(
         ("tests/process/test_batches.py",),
-        Mutant("no worker sweeps", "SWEEP_SECONDS: Final = 10.0", "SWEEP_SECONDS: Final = 1e9", path=DUTIES),
+        Mutant("no worker sweeps", "SWEEP_SECONDS: Final = 10.0", "SWEEP_SECONDS: Final = 1e9", path=SWEEPS),
     ),
 ]
