@@ -202,7 +202,7 @@ class Batch(BatchReference):
 
     @classmethod
     def get(cls, id: int, *, database: str | None = None) -> Batch:  # noqa: A002 -- the name of the column
-        """Return a stored batch by its id, with one query. Raise `JobBatch.DoesNotExist` if there is none."""
+        """Read a stored batch with one query. Raise `JobBatch.DoesNotExist` if no batch has this id."""
         from .models import JobBatch  # as above
 
         batch = cls(database=database)

@@ -55,7 +55,7 @@ class StepCalls:
     @overload
     async def astep(self, step: Step | str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     async def astep(self, step: Step | str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Do as `step()` from a coroutine, for a coroutine function. A plain function runs in a thread."""
+        """Do the same as `step()` in a coroutine. A coroutine function is awaited; a plain one runs in a thread."""
         runner, step = self._runner(), as_step(step)
         if runner is not None:
             return await runner.astep(step, function, args, kwargs)

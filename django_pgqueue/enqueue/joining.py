@@ -40,7 +40,7 @@ def _insert(connection: BaseDatabaseWrapper, row: Mapping[str, Any], insert: Cal
 
 
 def check_open(connection: BaseDatabaseWrapper, row: Mapping[str, Any]) -> None:
-    """Raise `BatchFinished` if the batch in the row of a job is complete, and `InvalidTask` if there is none.
+    """Raise `BatchFinished` if the batch of a job is complete, and `InvalidTask` if it does not exist.
 
     Otherwise the batch stays incomplete until the open transaction ends. Without a batch, send no statement.
     """

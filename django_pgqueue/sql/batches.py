@@ -104,7 +104,7 @@ CROSS JOIN LATERAL (
 
 # Record how locked batches end, and add the jobs of their callbacks.
 #
-# Moves:  new → ready, for the callbacks
+# Moves:  new → ready (the jobs of callbacks)
 # Caller: lifecycle.batches.end_batches()
 # Fence:  failed_at, completed_at and succeeded_at are NULL, under the lock of LOCK_BATCHES: each callback is added once
 # Locks:  the batches, which the transaction has locked already

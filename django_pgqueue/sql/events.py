@@ -15,9 +15,9 @@ VALUES (
 RETURNING id
 """
 
-# Return the earliest event with this name and key that the job has not received.
+# Return the earliest event with this name and key that the job has not yet received.
 #
-# Caller: lifecycle.find_event(), for a wait of a running job
+# Caller: lifecycle.find_event(), when a running job calls wait_for_event()
 # Index:  pgqueue_event_key, primary key
 #
 # The received events are compared one by one, not by the highest id: an event with a lower id can be committed later.

@@ -359,7 +359,7 @@ def test_listener_without_notifications_polls_and_keeps_the_connection(listener,
 
 @pytest.fixture
 def flood(listener, waker, engine):
-    """Return a function that sends notifications until the listener is told of a flood."""
+    """Return a function that sends notifications until the waker reports a flood to the listener."""
     waker._on_change = listener.wake
 
     def send():
