@@ -142,6 +142,12 @@ class EngineConnection(psycopg.Connection[Row]):
 
 
 _for_django: dict[str, set[str]] = {}  # by alias; engine connections omit them
+_direct: set[str] = set()
+
+
+def is_direct(alias: str) -> bool:
+    """Return whether this process knows that its connections to a database pass through no transaction pooler."""
+    return alias in _direct
 
 
 def add_options(alias: str, options: Mapping[str, Any]) -> None:
@@ -184,8 +190,10 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
             raise
     else:
         if _has_its_options(connection):
+            _direct.add(alias)
             return connection
         connection.close()
+    _direct.discard(alias)
     # A transaction pooler may run each statement on another server connection, which lacks the prepared statements.
     return _open(**params, prepare_threshold=None)
 

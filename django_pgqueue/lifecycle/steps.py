@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.prepared import execute_prepared
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.states import Outcome, State, StepKind
 from django_pgqueue.steps import Suspension
 
@@ -99,14 +100,14 @@ class PrunedSteps(NamedTuple):
 
 def load_steps(connection: Connection, job_id: int) -> list[StoredStep]:
     """Return the stored steps of a job in their order."""
-    rows = execute(connection, sql.steps.LOAD_STEPS, {"job_id": job_id})
+    rows = execute_prepared(connection, sql.steps.LOAD_STEPS, {"job_id": job_id})
     return [StoredStep(row[0], StepKind(row[1]), *row[2:]) for row in rows]
 
 
 def store_step(connection: Connection, key: ExecutionKey, step: EndedStep) -> TransitionStatus:
     """Store a step that has ended. Return `TransitionStatus.LOST` if the execution is no longer open."""
     params = {"execution_id": key.execution_id, "claimed_ms": key.claimed_ms, **step._asdict()}
-    if execute(connection, sql.steps.STORE_STEP, {**params, "kind": step.kind.value}):
+    if execute_prepared(connection, sql.steps.STORE_STEP, {**params, "kind": step.kind.value}):
         return TransitionStatus.DONE
     return results_of(connection, [key], {}, repeat(None))[key.execution_id].status
 

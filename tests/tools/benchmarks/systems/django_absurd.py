@@ -1,0 +1,75 @@
+"""django-absurd: Absurd's stored procedures, called from an event loop; its worker polls, and runs one job by default.
+
+It measures durable steps only, with both kinds of tasks that it documents.
+"""
+
+from tests.tools.benchmarks.place import Bench
+from tests.tools.benchmarks.systems import django
+from tests.tools.benchmarks.systems.system import Load, System
+from tests.tools.peers.place import Command
+
+SETTINGS = """
+TASKS = {"default": {"BACKEND": "django_absurd.backends.AbsurdBackend"}}
+"""
+ADAPTER = """
+
+def enqueue_many(task, numbers):
+    with transaction():
+        for number in numbers:
+            enqueue(task, number)
+"""
+TASKS = """
+from django_absurd import {accessor}
+
+
+@task
+{prefix}def one_step(number):
+    context = {accessor}()
+    {step}context.step("step 0", {function})
+    record.ran(number)
+
+
+@task
+{prefix}def eleven_steps(number):
+    context = {accessor}()
+    for place in range(11):
+        {step}context.step(f"step {{place}}", {function})
+    record.ran(number)
+
+
+async def zero():
+    return 0
+"""
+SYNC = {"accessor": "get_absurd_context", "prefix": "", "step": "", "function": "int"}
+ASYNC = {"accessor": "aget_absurd_context", "prefix": "async ", "step": "await ", "function": "zero"}
+UNFINISHED = "SELECT count(*) FROM absurd.t_default WHERE state NOT IN ('completed', 'failed', 'cancelled')"
+
+
+def worker(load: Load) -> Command:
+    return ("-m", "django", "absurd_worker", "--concurrency", str(load.concurrency or 1))
+
+
+def unfinished(bench: Bench) -> int:
+    return bench.count(UNFINISHED)
+
+
+PROJECT = django.project("django_absurd", "django.tasks", ADAPTER, SETTINGS)
+SYSTEM = System(
+    name="django-absurd",
+    distribution="django-absurd",
+    packages=("django-absurd==1.0.1", *django.PACKAGES),
+    files={**PROJECT, "app/tasks.py": PROJECT["app/tasks.py"] + TASKS.format(**SYNC)},
+    prepare=[django.MIGRATE],
+    worker=worker,
+    unfinished=unfinished,
+    tasks=frozenset({"one_step", "eleven_steps"}),
+    settings="get_absurd_context().step(); --concurrency 1, as in the scenario",
+    drain_jobs=1_000,
+    oldest_python=(3, 12),
+    ways=frozenset({"bulk"}),
+)
+COROUTINES = SYSTEM._replace(
+    name="django-absurd async",
+    files={**PROJECT, "app/tasks.py": PROJECT["app/tasks.py"] + TASKS.format(**ASYNC)},
+    settings="aget_absurd_context().step() in coroutines; --concurrency 1, as in the scenario",
+)
