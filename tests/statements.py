@@ -8,6 +8,7 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.stats import (
+    batch_counts,
     incident_queries,
     key_queries,
     limit_queries,
@@ -32,6 +33,7 @@ STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, modul
 READING: Final[dict[str, str]] = {
     name: text
     for module in (
+        batch_counts,
         used_names,
         queries,
         limited_queries,

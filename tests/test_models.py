@@ -104,7 +104,7 @@ def test_permissions_are_the_expected_set():
     of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
     of_workers = {"view_worker", "stop_worker", "view_stack"}
     of_limits = {"view_limitoverride", "change_limits"}
-    others = {"view_execution", "view_pause", "pause_queue", "view_jobbatch"}
+    others = {"view_execution", "view_pause", "pause_queue", "view_jobbatch", "close_batch"}
     assert found == of_jobs | of_schedules | of_workers | of_limits | others
 
 

@@ -152,9 +152,20 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         *_limited(request, job),
         (_("Weight in the limit"), job.limit_weight),
         (_("Order in the limit"), _order_of(job)),
+        (_("Batch"), _batch(request, job)),
         (_("Enqueued by schedule"), _enqueued_by(request, job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _batch(request: HttpRequest, job: Job) -> Any:
+    """Return the batch of the job, with a link if the user may see it; None without one."""
+    if job.batch_id is None:
+        return None
+    found = address_for(request, "jobbatch_change", job.batch_id)
+    if not found or not request.user.has_perm("pgqueue.view_jobbatch"):
+        return f"#{job.batch_id}"
+    return format_html('<a href="{}">#{}</a>', databases.link(request, found), job.batch_id)
 
 
 def _limited(request: HttpRequest, job: Job) -> list[tuple[str, Any]]:

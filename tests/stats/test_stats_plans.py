@@ -25,7 +25,10 @@ JOB = (
     "SELECT 'task' || n % 7, 'queue' || n % 2, '{}', "
 )
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
-TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state")
+TABLES = (
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
+    *("pgqueue_batch", "pgqueue_batch_removal"),
+)
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
     f"{NOW} - interval '2 h', {NOW}, {NOW} - n * interval '1 s' FROM generate_series(1, 20000) AS n RETURNING id) "
@@ -37,6 +40,12 @@ FILL = {
     "limited jobs": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after, limit_key, limit_order) "
     f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', {NOW} + (n % 3 - 1) * interval '1 h', 'limit:' || n % 500, "
     "nullif(n % 2, 0) FROM generate_series(1, 5000) AS n",
+    "batches": "INSERT INTO pgqueue_batch (id, parent_id) "
+    "SELECT n, CASE WHEN n % 100 = 0 THEN n - 1 END FROM generate_series(1, 2000) AS n",
+    "jobs of batches": "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at, batch_id) "
+    f"SELECT 'noop', '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 FROM generate_series(1, 3000) AS n",
+    "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
+    "SELECT 1 + n % 2000, 'succeeded', 1 FROM generate_series(1, 10000) AS n",
     "limited executions": f"{EXECUTION}, limit_key) SELECT n, 1, n, {NOW}, {NOW} + interval '1 h', "
     "'limit:' || n % 500 FROM generate_series(1000001, 1005000) AS n",
     "limit states": "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
@@ -117,6 +126,15 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "AHEAD_IN_ORDER": ({"limit_key": "limit:1", "job_id": 10**9, "limit": LIMIT}, {"pgqueue_job_ordered"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "COUNTS_OF_BATCHES": (
+        {"batch_ids": [1, 99, 7], "states": ["ready", "dead", "succeeded"], "limit": LIMIT, "nodes": 10},
+        {"pgqueue_batch_parent", "pgqueue_job_batch", "pgqueue_batch_removal_batch"},
+    ),
+    "JOBS_OF_BATCH": (
+        {"batch_id": 99, "states": ["dead", "succeeded"], "limit": LIMIT, "nodes": 10},
+        {"pgqueue_batch_parent", "pgqueue_job_batch"},
+    ),
+    "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
     "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
     "NEWEST_ENQUEUED": ({"limit": LIMIT, "first_id": 1}, {"pgqueue_job_pkey"}),
