@@ -40,12 +40,6 @@ FILL = {
     "limited jobs": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after, limit_key, limit_order) "
     f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', {NOW} + (n % 3 - 1) * interval '1 h', 'limit:' || n % 500, "
     "nullif(n % 2, 0) FROM generate_series(1, 5000) AS n",
-    "batches": "INSERT INTO pgqueue_batch (id, parent_id) "
-    "SELECT n, CASE WHEN n % 100 = 0 THEN n - 1 END FROM generate_series(1, 2000) AS n",
-    "jobs of batches": "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at, batch_id) "
-    f"SELECT 'noop', '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 FROM generate_series(1, 3000) AS n",
-    "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
-    "SELECT 1 + n % 2000, 'succeeded', 1 FROM generate_series(1, 10000) AS n",
     "limited executions": f"{EXECUTION}, limit_key) SELECT n, 1, n, {NOW}, {NOW} + interval '1 h', "
     "'limit:' || n % 500 FROM generate_series(1000001, 1005000) AS n",
     "limit states": "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
@@ -56,6 +50,12 @@ FILL = {
     "totals": "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, wait_buckets, wait_counts, "
     f"run_buckets, run_counts) SELECT 'hour_total', {NOW} - n * interval '1 h', '', '', '{{1}}', '{{1}}', "
     "'{1}', '{1}' FROM generate_series(1, 200) AS n",
+    "batches": "INSERT INTO pgqueue_batch (id, parent_id) "
+    "SELECT n, CASE WHEN n % 100 = 0 THEN n - 1 END FROM generate_series(1, 2000) AS n",
+    "jobs of batches": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, batch_id) SELECT "
+    f"'task' || n % 7, 'queue' || n % 2, '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 FROM generate_series(1, 2000) AS n",
+    "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
+    "SELECT 1 + n % 2000, 'succeeded', 1 FROM generate_series(1, 10000) AS n",
 }
 
 
