@@ -17,6 +17,7 @@ from django_pgqueue.stats import (
     queries,
     rollup_queries,
     running,
+    suspended,
     used_names,
 )
 
@@ -41,6 +42,7 @@ READING: Final[dict[str, str]] = {
         key_queries,
         rollup_queries,
         running,
+        suspended,
         incident_queries,
         ownership,
     )

@@ -32,7 +32,7 @@ from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
-from .job_steps import HAS_STEPS, steps_of
+from .job_steps import HAS_STEPS, read_steps, shown_step
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
 from .limit_links import key_link
@@ -43,6 +43,7 @@ from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
 from .readonly import ReadOnlyAdmin
 from .search_keys import search_links
+from .step_timeline import step_timeline
 
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
@@ -69,6 +70,7 @@ def job_page(
         return None
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
+    steps = read_steps(job) if vars(job)["has_steps"] else []
     pauses = pauses_of(request, job) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
@@ -84,7 +86,8 @@ def job_page(
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
-        "steps": steps_of(job) if vars(job)["has_steps"] else [],
+        "steps": [shown_step(job, step) for step in steps],
+        "step_timeline": step_timeline(job, steps, attempts),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,

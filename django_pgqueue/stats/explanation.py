@@ -40,7 +40,7 @@ COLUMNS: Final = (
     *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
     *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
     *("started_at", "is_lost", "lease_expires_at", "exception_class", "error", "worker_id", "hostname", "pid"),
-    *("seen_at", "limit_key", "limit_weight", "limit_order"),
+    *("seen_at", "limit_key", "limit_weight", "limit_order", "ended_at"),
 )
 """The columns of JOB_WITH_LAST_EXECUTION."""
 
@@ -110,9 +110,7 @@ def _of_row(row: Any) -> Why | None:
         )
         return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
     if row.is_later and row.outcome == Outcome.SUSPENDED:
-        left_days = (row.run_after - row.seen_at).days
-        until = f", until {time_text(row.run_after)}" if left_days < FOREVER_DAYS else ""
-        return _why(row, Reason.SUSPENDED, f"It is suspended: {(row.error or '').rstrip('.')}{until}.")
+        return _suspended(row)
     if row.is_later and row.attempt:
         sentence = (
             f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "
@@ -122,6 +120,15 @@ def _of_row(row: Any) -> Why | None:
     if row.is_later:
         return _why(row, Reason.SCHEDULED, f"It is scheduled: it is due at {time_text(row.run_after)}.")
     return None
+
+
+def _suspended(row: Any) -> Why:
+    """Return what the job waits for. The last execution has the name of the step."""
+    left_days = (row.run_after - row.seen_at).days
+    until = f", until {time_text(row.run_after)}" if left_days < FOREVER_DAYS else ""
+    since = f"since {time_text(row.ended_at)}" if row.ended_at is not None else ""
+    sentence = f"It is suspended {since}".rstrip() + f": {(row.error or '').rstrip('.')}{until}."
+    return _why(row, Reason.SUSPENDED, sentence)
 
 
 def _finished(row: Any) -> Why:

@@ -27,7 +27,7 @@ JOB = (
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
-    *("pgqueue_batch", "pgqueue_batch_removal"),
+    *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event"),
 )
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
@@ -52,8 +52,16 @@ FILL = {
     "'{1}', '{1}' FROM generate_series(1, 200) AS n",
     "batches": "INSERT INTO pgqueue_batch (id, parent_id) "
     "SELECT n, CASE WHEN n % 100 = 0 THEN n - 1 END FROM generate_series(1, 2000) AS n",
-    "jobs of batches": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, batch_id) SELECT "
-    f"'task' || n % 7, 'queue' || n % 2, '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 FROM generate_series(1, 2000) AS n",
+    "jobs of batches": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, batch_id) "
+    f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 "
+    "FROM generate_series(1, 2000) AS n",
+    "finished steps": "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, finished_at, "
+    f"event_id) SELECT n, 'done', 1, 'step', 1, {NOW}, {NOW}, n FROM generate_series(1, 10000) AS n",
+    "sleeps and waits": "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, wake_at, "
+    f"event_name, event_key) SELECT n, 'open', 2, 'sleep', 1, {NOW}, {NOW} + interval '1 h', "
+    "CASE WHEN n % 2 = 0 THEN 'event' END, n FROM generate_series(1, 5000) AS n",
+    "events": f"INSERT INTO pgqueue_event (name, key, sent_at) SELECT 'event', n, {NOW} FROM generate_series(1, 9000) "
+    "AS n",
     "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
     "SELECT 1 + n % 2000, 'succeeded', 1 FROM generate_series(1, 10000) AS n",
 }
@@ -134,6 +142,9 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"batch_id": 99, "states": ["dead", "succeeded"], "limit": LIMIT, "nodes": 10},
         {"pgqueue_batch_parent", "pgqueue_job_batch"},
     ),
+    "SUSPENDED_JOBS": ({"limit": LIMIT}, {"pgqueue_step_wakes", "pgqueue_step_waiting", "pgqueue_job_pkey"}),
+    "UNRECEIVED_EVENTS": ({"limit": LIMIT}, {"pgqueue_event_pkey", "pgqueue_step_event"}),
+    "BATCHES_BY_STATE": ({"limit": LIMIT}, {"pgqueue_batch_incomplete", "pgqueue_batch_unsettled"}),
     "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
     "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
