@@ -25,16 +25,15 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.db.fields import statement_time
-from django_pgqueue.job_search import Filters, find
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
-from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
+from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of_batch
 
 from . import batch_bar, databases, private
 from .batch_acts import buttons
 from .batch_words import badges
 from .filters import row_id_of
-from .formatting import breakable, dated, moment, seen_at, visible, word_badge
+from .formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from .job_columns import attach_executions, last_error, with_latest_execution, word
 from .links import address_for
 
@@ -43,10 +42,13 @@ if TYPE_CHECKING:
 
 COUNTED: Final = 100_000
 """Jobs of each state that the page counts at most. It takes about 10 ms."""
-JOBS_SHOWN: Final = 25
+JOBS_SHOWN: Final = 20
+UNSUCCESSFUL: Final = (State.DEAD, State.CANCELLED, State.RUNNING, State.READY, State.WAITING)
+"""The states of the jobs that the page lists, in this order."""
 NESTED_SHOWN: Final = 25
 NESTED_COUNTED: Final = 10_000
 DESCRIPTION_SHOWN: Final = 2_000
+TITLE_LENGTH: Final = 80
 ARGUMENTS_SHOWN: Final = 10_000
 SECOND: Final = timedelta(seconds=1)
 CALLBACKS: Final[dict[str, tuple[Promise | str, str]]] = {
@@ -92,7 +94,9 @@ def batch_page(
         return None
     request.current_app = admin.admin_site.name
     counts = batch_counts([batch.pk], COUNTED, alias)[batch.pk]
-    title = _("Batch #%(number)s") % {"number": batch.pk}
+    number = _("Batch #%(number)s") % {"number": batch.pk}
+    description = shortened(vars(batch)["description_text"], TITLE_LENGTH)
+    title = f"{number}: {description}" if description else number
     may_view_jobs = request.user.has_perm("pgqueue.view_job")
     context = {
         **admin.admin_site.each_context(request),
@@ -217,9 +221,10 @@ def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[
 
 
 def _jobs(request: HttpRequest, batch: Any) -> list[JobRow]:
-    """Return the first jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
+    """Return jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
     alias = databases.chosen(request)
-    ids = find(Filters(alias, batch=batch.pk), JOBS_SHOWN).ids
+    found = jobs_of_batch(batch.pk, UNSUCCESSFUL, JOBS_SHOWN, alias)
+    ids = [job_id for state in UNSUCCESSFUL for job_id in sorted(found[state], reverse=True)][:JOBS_SHOWN]
     rows = private.with_permission(with_latest_execution(Job.objects.using(alias).filter(pk__in=ids)), request)
     by_id = {job.pk: job for job in rows}
     attach_executions(by_id.values())
@@ -233,7 +238,7 @@ def _job_row(request: HttpRequest, job: Job) -> JobRow:
         databases.link(request, url) if url else "",
         word_badge(word(job)),
         breakable(job.task_name),
-        "" if job.state == State.SUCCEEDED else last_error(job),
+        last_error(job),
         f"{job.attempt}/{job.max_attempts}",
         moment(job.finished_at or job.enqueued_at),
     )

@@ -123,12 +123,12 @@ def test_counts_of_a_parent_include_nested_batches() -> None:
 # ------------------------------------------------------------------ the page
 
 
-def test_page_lists_failed_jobs_first_with_links(viewer: Client) -> None:
+def test_page_lists_failed_jobs_with_links(viewer: Client) -> None:
     batch = failed_batch(description="Import <17>")
     page = page_of(viewer, batch)
     assert "3 of 3 jobs have ended (100%): 2 succeeded, 1 dead" in page
     assert "Import &lt;17&gt;" in page and "secret error" in page
-    assert page.index("tests.app.tasks.fail") < page.index("tests.app.tasks.add")
+    assert "tests.app.tasks.fail" in page and "tests.app.tasks.add" not in page  # those have succeeded
     assert f'href="/admin/pgqueue/deadjob/?batch={batch.id}"' in page
     jobs = viewer.get(f"{JOBS}?batch={batch.id}").context["cl"]
     assert [job.state for job in jobs.result_list] == ["dead", "succeeded", "succeeded"]
@@ -146,7 +146,7 @@ def test_page_runs_a_constant_number_of_queries(viewer: Client) -> None:
         Batch(parent=parent).open()
     with CaptureQueriesContext(connection) as many:
         page = page_of(viewer, parent)
-    assert len(few) <= 20 and len(many) <= len(few)
+    assert len(few) <= 15 and len(many) <= len(few)
     assert "All nested batches" in page
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-from django.test import Client
-
 from django_pgqueue.admin.step_timeline import ROWS, WIDTH, StepTimeline, step_timeline
 from django_pgqueue.models import Job, JobStep
-from django_pgqueue.testing import run_jobs
-from tests.steps import tasks
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
@@ -107,17 +101,3 @@ def test_many_steps_show_the_latest() -> None:
 
 def test_job_without_steps_has_no_timeline() -> None:
     assert step_timeline(Job(state="ready"), [], []) is None
-
-
-@pytest.mark.django_db
-def test_page_says_which_step_the_code_left_out(client_of: Callable[..., Client]) -> None:
-    tasks.CODE["code"] = lambda context: context.wait_for_event("approved", 7)
-    job = tasks.scripted.enqueue()
-    run_jobs()
-    client, url = client_of("view_job"), f"/admin/pgqueue/job/{job.pk}/change/"
-    waiting = client.get(url).content.decode()
-    assert "pgqueue-step-waited" in waiting and "did not call it any more" not in waiting
-    tasks.CODE["code"] = lambda context: None
-    job.run_now()
-    run_jobs()
-    assert "did not call it any more" in client.get(url).content.decode()

@@ -12,7 +12,8 @@ from django_pgqueue.models import Job
 from django_pgqueue.stats import suspended
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks as app_tasks
-from tests.steps import tasks
+
+from . import tasks
 
 pytestmark = pytest.mark.django_db
 
