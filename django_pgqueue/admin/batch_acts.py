@@ -7,7 +7,7 @@ and of the batches nested in it, and workers execute the act after its form was 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
@@ -26,10 +26,9 @@ from django_pgqueue.states import State, TransitionName
 from . import bulk_acts, databases
 from .console import answer_list
 from .form_page import form_page
+from .formatting import shortened
 from .links import address_for
-
-if TYPE_CHECKING:
-    from .batches import BatchAdmin
+from .readonly import ReadOnlyAdmin
 
 CLOSE: Final = "pgqueue.close_batch"
 VIEW: Final = "pgqueue.view_jobbatch"
@@ -41,7 +40,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The states of the jobs that an act changes."""
 
-View = Callable[["BatchAdmin", HttpRequest, int], HttpResponse]
+View = Callable[[ReadOnlyAdmin, HttpRequest, int], HttpResponse]
 
 
 def may_close(request: HttpRequest) -> bool:
@@ -54,7 +53,14 @@ def may_act(request: HttpRequest, action: str) -> bool:
     return request.user.has_perm(VIEW) and bulk_acts.is_allowed(request, action)
 
 
-def close_view(admin: BatchAdmin, request: HttpRequest, batch_id: int) -> HttpResponse:
+def not_found(request: HttpRequest, batch_id: Any) -> HttpResponseRedirect:
+    """Show the list with a message."""
+    number = shortened(str(batch_id), 20)
+    messages.warning(request, _("Batch #%(number)s does not exist. It may have been removed.") % {"number": number})
+    return HttpResponseRedirect(databases.link(request, address_for(request, "jobbatch_changelist")))
+
+
+def close_view(admin: ReadOnlyAdmin, request: HttpRequest, batch_id: int) -> HttpResponse:
     """Ask whether to close a batch; after POST, close it and show its page."""
     if request.method not in {"GET", "HEAD", "POST"}:
         return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
@@ -64,7 +70,7 @@ def close_view(admin: BatchAdmin, request: HttpRequest, batch_id: int) -> HttpRe
     try:
         batch = Batch.get(batch_id, database=alias)
     except JobBatch.DoesNotExist:
-        return admin.not_found(request, batch_id)
+        return not_found(request, batch_id)
     back = address_for(request, "jobbatch_change", batch_id)
     if request.method == "POST":
         _close(request, batch)
@@ -100,7 +106,7 @@ def _close(request: HttpRequest, batch: Batch) -> None:
 def jobs_view(action: str) -> View:
     """Return the view that shows the preview of an act on the jobs of a batch."""
 
-    def view(admin: BatchAdmin, request: HttpRequest, batch_id: int) -> HttpResponse:
+    def view(admin: ReadOnlyAdmin, request: HttpRequest, batch_id: int) -> HttpResponse:
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
         if not may_act(request, action):

@@ -17,14 +17,6 @@ from django_pgqueue.stats.batch_counts import BatchCounts
 WIDTH: Final = 100.0
 SMALLEST: Final = 1.5
 """Width of a part with at least one job, so that one failure among thousands is visible."""
-BAR: Final = (
-    '<svg class="pgqueue-batch-bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-    '<defs><pattern id="pgqueue-batch-hatch-{}" width="3" height="10" patternUnits="userSpaceOnUse">'
-    '<path class="pgqueue-hatch" d="M0 10L3 0"/></pattern></defs>'
-    '<rect class="pgqueue-bar pgqueue-series-succeeded" width="{}" height="10"/>'
-    '<rect class="pgqueue-bar pgqueue-series-failed" x="{}" width="{}" height="10"/>'
-    '<rect fill="url(#pgqueue-batch-hatch-{})" x="{}" width="{}" height="10"/></svg>'
-)
 
 
 def bar(batch_id: int, counts: BatchCounts) -> SafeString | str:
@@ -35,7 +27,21 @@ def bar(batch_id: int, counts: BatchCounts) -> SafeString | str:
     failed = _width(counts.failed.value, total)
     succeeded = min(_width(counts.succeeded.value, total), WIDTH - failed)
     x, width = f"{succeeded:.2f}", f"{failed:.2f}"
-    return format_html(BAR, batch_id, x, x, width, batch_id, x, width)
+    return format_html(
+        '<svg class="pgqueue-batch-bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
+        '<defs><pattern id="pgqueue-batch-hatch-{}" width="3" height="10" patternUnits="userSpaceOnUse">'
+        '<path class="pgqueue-hatch" d="M0 10L3 0"/></pattern></defs>'
+        '<rect class="pgqueue-bar pgqueue-series-succeeded" width="{}" height="10"/>'
+        '<rect class="pgqueue-bar pgqueue-series-failed" x="{}" width="{}" height="10"/>'
+        '<rect fill="url(#pgqueue-batch-hatch-{})" x="{}" width="{}" height="10"/></svg>',
+        batch_id,
+        x,
+        x,
+        width,
+        batch_id,
+        x,
+        width,
+    )
 
 
 def words(counts: BatchCounts) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
@@ -36,9 +36,7 @@ from .filters import row_id_of
 from .formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from .job_columns import attach_executions, last_error, with_latest_execution, word
 from .links import address_for
-
-if TYPE_CHECKING:
-    from .batches import BatchAdmin
+from .readonly import ReadOnlyAdmin
 
 COUNTED: Final = 100_000
 """Jobs of each state that the page counts at most. It takes about 10 ms."""
@@ -83,7 +81,7 @@ class JobRow(NamedTuple):
 
 
 def batch_page(
-    admin: BatchAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]
+    admin: ReadOnlyAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]
 ) -> HttpResponse | None:
     """Return the page of a batch; None if there is no such batch."""
     if not admin.has_view_permission(request):
@@ -92,7 +90,6 @@ def batch_page(
     batch = _read(row_id_of(unquote(object_id)) or 0, alias)
     if batch is None:
         return None
-    request.current_app = admin.admin_site.name
     counts = batch_counts([batch.pk], COUNTED, alias)[batch.pk]
     number = _("Batch #%(number)s") % {"number": batch.pk}
     description = shortened(vars(batch)["description_text"], TITLE_LENGTH)
@@ -190,7 +187,7 @@ def _callbacks(request: HttpRequest, batch: Any) -> Any:
 
 
 def _job_of(batch: Any, task_name: str, digest: str, at: datetime) -> int | None:
-    """Return the job of a callback; None if it was removed, or if it cannot be told apart from another one.
+    """Return the job of a callback; None if it was removed, or if another job is equal to it.
 
     The row of the batch does not have its id. The statement that has recorded the end has added the job, so both have
     the same time. The search reads the jobs that were enqueued within a second of it.

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Left
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.db.fields import statement_time
@@ -23,7 +22,7 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.stats.batch_counts import batch_counts
 
 from . import databases
-from .batch_acts import CANCEL, RETRY, close_view, jobs_view
+from .batch_acts import CANCEL, RETRY, close_view, jobs_view, not_found
 from .batch_bar import with_words
 from .batch_page import batch_page
 from .batch_words import COMPLETE, FAILED, OPEN, RUNNING, SUCCEEDED, badges
@@ -181,11 +180,5 @@ class BatchAdmin(ReadOnlyAdmin):
         """Show the page of one batch. It is read-only, so POST is refused."""
         if request.method not in {"GET", "HEAD"}:
             return HttpResponseNotAllowed(["GET", "HEAD"])
-        return batch_page(self, request, object_id, extra_context or {}) or self.not_found(request, object_id)
-
-    def not_found(self, request: HttpRequest, object_id: Any) -> HttpResponseRedirect:
-        """Show the list with a message."""
-        number = shortened(str(object_id), 20)
-        messages.warning(request, _("Batch #%(number)s does not exist. It may have been removed.") % {"number": number})
-        url = address("jobbatch_changelist", site_name=self.admin_site.name)
-        return HttpResponseRedirect(databases.link(request, url))
+        request.current_app = self.admin_site.name
+        return batch_page(self, request, object_id, extra_context or {}) or not_found(request, object_id)

@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 class StepTimeline(NamedTuple):
-    """What the template draws."""
+    """The rows, the ends of the time axis, and the legend, as the template draws them."""
 
     rows: list[Row]
     since: str

@@ -110,7 +110,10 @@ def _of_row(row: Any) -> Why | None:
         )
         return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
     if row.is_later and row.outcome == Outcome.SUSPENDED:
-        return _suspended(row)
+        is_endless = (row.run_after - row.seen_at).days >= FOREVER_DAYS
+        until = "" if is_endless else f", until {time_text(row.run_after)}"
+        sentence = f"It is suspended since {time_text(row.ended_at)}: {(row.error or '').rstrip('.')}{until}."
+        return _why(row, Reason.SUSPENDED, sentence)
     if row.is_later and row.attempt:
         sentence = (
             f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "
@@ -120,15 +123,6 @@ def _of_row(row: Any) -> Why | None:
     if row.is_later:
         return _why(row, Reason.SCHEDULED, f"It is scheduled: it is due at {time_text(row.run_after)}.")
     return None
-
-
-def _suspended(row: Any) -> Why:
-    """Return what the job waits for. The last execution has the name of the step."""
-    left_days = (row.run_after - row.seen_at).days
-    until = f", until {time_text(row.run_after)}" if left_days < FOREVER_DAYS else ""
-    since = f"since {time_text(row.ended_at)}" if row.ended_at is not None else ""
-    sentence = f"It is suspended {since}".rstrip() + f": {(row.error or '').rstrip('.')}{until}."
-    return _why(row, Reason.SUSPENDED, sentence)
 
 
 def _finished(row: Any) -> Why:
