@@ -50,11 +50,11 @@ class Chain(Generic[R]):
         return Chain(TaskCall(task, args, kwargs), self)
 
     def fan_out(self, tasks: Iterable[Task[Concatenate[R, Q], S]], *args: Q.args, **kwargs: Q.kwargs) -> Group[S]:
-        """Return a group in which each of these tasks gets the result of this chain: `task(result, *args, **kwargs)`."""
+        """Return a group in which each task gets the result of this chain: `task(result, *args, **kwargs)`."""
         return Group([TaskCall(task, args, kwargs) for task in tasks], self)
 
     def enqueue(self, **options: Unpack[WorkflowOptions]) -> Workflow:
-        """Store the jobs in the caller's transaction, and return their workflow. The last of its nodes is the last call.
+        """Store the jobs in the caller's transaction, and return their workflow, whose last node is the last call.
 
         Args:
             **options: The options of `Workflow`.
@@ -77,7 +77,7 @@ class Chain(Generic[R]):
             part = part._before
         results = () if part is None else ([node.result for node in part.add_to(workflow)],)
         for call in reversed(calls):
-            node = workflow.add(TaskCall(call.task, (*results, *call.args), call.kwargs))
+            node: Node[Any] = workflow.add(TaskCall(call.task, (*results, *call.args), call.kwargs))
             results = (node.result,)
         return node
 

@@ -8,7 +8,7 @@ process had no time for before it died.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from . import lifecycle
 from .db.statements import Connection
@@ -31,6 +31,9 @@ def _announced(connection: Connection, advanced: Advanced, after: After) -> Adva
     return advanced
 
 
+NOTHING: Final = Advanced([], is_complete=True, refused=[])
+
+
 class Swept(NamedTuple):
     """The result of one page of the sweep. `last_id` is the end of the page, or None after the last."""
 
@@ -43,7 +46,7 @@ class Swept(NamedTuple):
 def sweep(connection: Connection, after_id: int = 0, after: After = after_application) -> Swept:
     """Advance those jobs of one page of the waiting ones, behind the job `after_id`, whose dependencies have ended."""
     found = lifecycle.graphs.find_missed(connection, after_id)
-    advanced = lifecycle.graphs.advance_found(connection, found.job_ids) if found.job_ids else Advanced([], True, [])
+    advanced = lifecycle.graphs.advance_found(connection, found.job_ids) if found.job_ids else NOTHING
     return Swept(_announced(connection, advanced, after), found.last_id, found.is_empty)
 
 

@@ -70,7 +70,7 @@ class Node(Generic[R_co]):
     @property
     def job(self) -> Job:
         """The job. Each access runs a query."""
-        return self.workflow.jobs.get(pk=self.job_id)
+        return self.workflow.jobs.get(pk=self.workflow.job_ids[self.place])
 
 
 class Workflow:
@@ -212,8 +212,8 @@ class Workflow:
         needed = placeholder.node
         if policy == FailurePolicy.IGNORE and not placeholder.is_optional:
             raise InvalidTask(
-                f'{call.task.name} gets the result of {needed.task_name}, but has if_dependency_fails="ignore", so that '
-                "result may not exist: pass node.result_or_none"
+                f'{call.task.name} gets the result of {needed.task_name}, but has if_dependency_fails="ignore", so '
+                "that result may not exist: pass node.result_or_none"
             )
         if not self._calls[needed.place].call.task.store_result:
             raise InvalidTask(

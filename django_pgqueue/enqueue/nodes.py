@@ -146,13 +146,17 @@ def _encoded_call(
     task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], id_of: Callable[[Any], int]
 ) -> CallArguments:
     """Return a call as its annotations store it, with markers. Values beside a placeholder must be plain JSON."""
-    passed: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
-    marked = {name: with_markers(value, id_of) for name, value in passed.items() if has_placeholders(value)}
+    marked = {name: with_markers(value, id_of) for name, value in _passed(args, kwargs) if has_placeholders(value)}
     plan = task.plan
     if plan is not None and plan.converts_arguments:
         args, kwargs = plan.encode_around(args, kwargs, marked)
     elif marked:
         args = [marked.get(index, value) for index, value in enumerate(args)]
         kwargs = {name: marked.get(name, value) for name, value in kwargs.items()}
-    refuse_markers([value for name, value in {**dict(enumerate(args)), **kwargs}.items() if name not in marked])
+    refuse_markers([value for name, value in _passed(args, kwargs) if name not in marked])
     return args, kwargs
+
+
+def _passed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int | str, Any]]:
+    yield from enumerate(args)
+    yield from kwargs.items()

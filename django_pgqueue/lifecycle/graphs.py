@@ -134,7 +134,7 @@ def advance_found(connection: Connection, job_ids: Sequence[int]) -> Advanced:
 
 
 def _advance_all(connection: Connection, found_ids: Sequence[int], ended_ids: Collection[int]) -> Advanced:
-    advanced = Advanced([], True, [])
+    advanced = Advanced([], is_complete=True, refused=[])
     pages: Iterable[Sequence[int]] = [found_ids]
     pending = set(ended_ids)
     while True:

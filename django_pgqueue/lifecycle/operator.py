@@ -175,6 +175,7 @@ def _repeat_while_locked(
     instants: Mapping[int, datetime | None],
     lock_seconds: float | None,
     nodes: set[int] | None = None,
+    /,
     *,
     alone: bool,
     **params: bool | str | int | None,
@@ -194,12 +195,7 @@ def _repeat_while_locked(
             "seen_states": texts(seen[job_id].state if seen and job_id in seen else "" for job_id in ids),
             "seen_instants": texts(exact(instants.get(job_id)) for job_id in ids),
         }
-        if statement is sql.operator.RETRY:
-            return _retry_and_restore(connection, {**compared, **params})
-        rows = execute_with_retry(connection, statement, {**compared, **params})
-        if nodes is not None:
-            nodes.update(job_id for job_id, state, in_graph in rows if state and in_graph)
-        return {row[0]: row[1] for row in rows}
+        return _answers(connection, statement, {**compared, **params}, nodes)
 
     changed: dict[int, State] = {}
     answered: dict[int, str | None]
@@ -222,6 +218,17 @@ def _repeat_while_locked(
             time.sleep(interval)
             interval = min(2 * interval, 0.25)
     return changed
+
+
+def _answers(
+    connection: Connection, statement: str, params: Mapping[str, object], nodes: set[int] | None
+) -> dict[int, str | None]:
+    if statement is sql.operator.RETRY:
+        return _retry_and_restore(connection, params)
+    rows = execute_with_retry(connection, statement, params)
+    if nodes is not None:
+        nodes.update(job_id for job_id, state, in_graph in rows if state and in_graph)
+    return {row[0]: row[1] for row in rows}
 
 
 def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> dict[int, str | None]:

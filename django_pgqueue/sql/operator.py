@@ -137,7 +137,8 @@ moved AS (
 SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
 """
 
-# Change the queue or the priority of ready jobs, due or not, and of waiting ones. A parameter that is NULL leaves its column unchanged.
+# Change the queue or the priority of ready and waiting jobs, due or not. A parameter that is NULL leaves its column
+# unchanged.
 #
 # Moves:  ready, waiting, unchanged
 # Caller: lifecycle.move(), for an operator

@@ -20,7 +20,7 @@ from django_pgqueue import batch_ends, graph_ends, registry
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.lifecycle.graphs import Advanced, AdvancedJob
+from django_pgqueue.lifecycle.graphs import AdvancedJob
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.states import State
 
@@ -77,17 +77,18 @@ def write(connection: Connection, report: Report, notes: Notes) -> list[Advanced
     """
     for each in (report, *report.others):
         _write_one(connection, each, notes)
-    advanced = Advanced([], True, [])
+    advanced: list[AdvancedJob] = []
     if nodes := [each.claimed.job_id for each in (report, *report.others) if each.claimed.in_graph]:
-        advanced = graph_ends.advance(connection, nodes)
-        log_refused(advanced)
+        result = graph_ends.advance(connection, nodes)
+        log_refused(result)
+        advanced = result.jobs
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
     if batch_ids:
         batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
     exception = report.exception
     if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
         raise exception
-    return advanced.jobs
+    return advanced
 
 
 def _write_one(connection: Connection, report: Report, notes: Notes) -> None:

@@ -110,15 +110,11 @@ def prepare(connection: EngineConnection, jobs: Sequence[Claimed], reactions: Re
         if job.start_by is not None and now > job.start_by:
             ended.append(Report(job, Ending.CANCELLED, now, now, error=EXPIRED))
             continue
-        try:
-            args, kwargs = decode_arguments(job.arguments)
-            if job.in_graph:
-                args, kwargs = arguments_with_results(connection, [args, kwargs])
-            prepared.append(Prepared(job, args, kwargs, decode_headers(job.headers)))
-        except (ValueError, DoesNotFit) as error:
-            ended.append(unknown_here(job, str(error)))
-        except Dead as error:
-            ended.append(Report(job, Ending.FAILED, now, now, error=str(error), exception_class=class_path(error)))
+        each = _prepared(connection, job)
+        if isinstance(each, Prepared):
+            prepared.append(each)
+        else:
+            ended.append(each)
     if ended:
         finish(connection, ended, reactions)
         advance(connection, ended, reactions)
@@ -128,6 +124,20 @@ def prepare(connection: EngineConnection, jobs: Sequence[Claimed], reactions: Re
             about = start_of(each.claimed, connection.alias)
             events.publish(signals.job_started, each.claimed.task_name, about)
     return prepared
+
+
+def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
+    """Decode a job, and add the results of other jobs. Return a report if that is not possible."""
+    now = time.monotonic()
+    try:
+        args, kwargs = decode_arguments(job.arguments)
+        if job.in_graph:
+            args, kwargs = arguments_with_results(connection, [args, kwargs])
+        return Prepared(job, args, kwargs, decode_headers(job.headers))
+    except (ValueError, DoesNotFit) as error:
+        return unknown_here(job, str(error))
+    except Dead as error:
+        return Report(job, Ending.FAILED, now, now, error=str(error), exception_class=class_path(error))
 
 
 def advance(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> None:
