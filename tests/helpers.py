@@ -28,6 +28,7 @@ TABLES = (
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     *("pgqueue_execution_log", "pgqueue_search_key", "pgqueue_worker_request", "pgqueue_limit_state"),
     *("pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count", "pgqueue_step", "pgqueue_event"),
+    "pgqueue_dependency",
     *("pgqueue_batch", "pgqueue_batch_removal"),
 )
 AGES = 20e-6, 10e-6

@@ -837,7 +837,7 @@ def test_plan_cases_of_limits_find_rows(filled):
         keys = [key for key, _, is_locked in statements.execute(filled, sql.limits.FIND_KEYS, find_keys(filled))]
         assert keys == claim_keys(filled)["limit_keys"]
         rows = statements.execute(filled, sql.limits.CLAIM_KEYS, claim_keys(filled))
-        claimed = {row[16] for row in rows if row[0] is not None}
+        claimed = {row[17] for row in rows if row[0] is not None}
         assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
         assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
         assert lifecycle.limits.prune_limit_states(filled, 0, BATCH).removed == BATCH

@@ -73,6 +73,21 @@ class CallPlan:
             {name: _encoded(self._named(name), value) for name, value in kwargs.items()},
         )
 
+    def encode_around(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], encoded: Mapping[int | str, Any]
+    ) -> CallArguments:
+        """Do as `encode()`, with values for some positions and names that are encoded already."""
+        return (
+            [
+                encoded[index] if index in encoded else _encoded(self._place(index), value)
+                for index, value in enumerate(args)
+            ],
+            {
+                name: encoded[name] if name in encoded else _encoded(self._named(name), value)
+                for name, value in kwargs.items()
+            },
+        )
+
     def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Rows = KEYS) -> Converted:
         """Return the arguments of a stored call, with rows from `rows`.
 

@@ -18,7 +18,19 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import batches, breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
+from . import (
+    batches,
+    breakers,
+    bulk_acts,
+    chunks,
+    events,
+    graphs,
+    limit_overrides,
+    limited_job,
+    limits,
+    steps,
+    stored_calls,
+)
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -224,6 +236,7 @@ __all__ = [
     "finished_jobs",
     "fire",
     "fire_many",
+    "graphs",
     "holders",
     "keep_logs",
     "limit_overrides",

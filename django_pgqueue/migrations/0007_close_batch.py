@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pgqueue", "0005_job_batch_index")]
+    dependencies = [("pgqueue", "0006_waiting_index")]
 
     operations = [
         migrations.AlterModelOptions(

@@ -28,6 +28,7 @@ from . import atomic, log_recorder, return_value, typed_call
 from .attempt_context import context_of
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
+from .node_arguments import arguments_with_results
 from .report import EXPIRED, Report
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ class Attempt:
         try:
             self._find_task()
             self._decode_call()
+            if self.claimed.in_graph or self.claimed.others:
+                self._add_results()
             self._adapt_context()
             self._publish_start()
             if self.task.atomic:
@@ -110,6 +113,8 @@ class Attempt:
         try:
             self._find_task()
             self._decode_call()
+            if self.claimed.in_graph or self.claimed.others:
+                await sync_to_async(self._add_results)()
             if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
             if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
@@ -150,6 +155,12 @@ class Attempt:
             self.context = context_of(self, headers)
         if task.takes_context:
             self.args.insert(0, self.context)
+
+    def _add_results(self) -> None:
+        """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
+        first = int(self.task.takes_context)
+        arguments = [self.args[first:], self.kwargs]
+        self.args[first:], self.kwargs = arguments_with_results(connections[self.alias], arguments)
 
     def _adapt_context(self) -> None:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:
@@ -254,6 +265,8 @@ class Attempt:
     @property
     def _success_ending(self) -> Ending:
         keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
+        if keeps_nothing and any(job.in_graph for job in self.claimed.members):
+            return Ending.SUCCEEDED  # the dependents may need the result; the pruner removes the job
         return Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
 
     @property
