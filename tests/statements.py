@@ -9,6 +9,7 @@ import pytest
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.stats import (
     batch_counts,
+    graph_queries,
     incident_queries,
     key_queries,
     limit_queries,
@@ -35,6 +36,7 @@ READING: Final[dict[str, str]] = {
     name: text
     for module in (
         batch_counts,
+        graph_queries,
         used_names,
         queries,
         limited_queries,

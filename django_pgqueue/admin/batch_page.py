@@ -29,7 +29,7 @@ from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of_batch
 
-from . import batch_bar, databases, private
+from . import batch_bar, databases, private, workflow_graph
 from .batch_acts import buttons
 from .batch_words import badges
 from .filters import row_id_of
@@ -115,6 +115,7 @@ def batch_page(
         "may_view_jobs": may_view_jobs,
         "jobs_shown": JOBS_SHOWN,
         **_nested(request, batch),
+        **workflow_graph.context(workflow_graph.drawing(request, batch.pk, alias)),
         **extra_context,
     }
     return TemplateResponse(request, "pgqueue/admin/batch.html", context)

@@ -36,6 +36,8 @@ PAGES: Final[dict[str, str]] = {
     "batches": "pgqueue/jobbatch/",
     "batch": "pgqueue/jobbatch/3/change/",
     "batch, complete": "pgqueue/jobbatch/2/change/",
+    "workflow": "pgqueue/jobbatch/9/change/",
+    "workflow, wide": "pgqueue/jobbatch/10/change/",
     "batch, close": "pgqueue/jobbatch/5/close/",
     "batch, retry": "pgqueue/jobbatch/3/retry/",
     "batch, history": "pgqueue/jobbatch/3/history/",
@@ -69,7 +71,7 @@ EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
 WIDE: Final = (
     *(*CORE, "queue", "limit", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor"),
-    *("batches", "batch", "job, steps"),
+    *("batches", "batch", "job, steps", "workflow"),
 )
 """Pages with a layout of their own."""
 

@@ -96,7 +96,23 @@ NESTED: Final = (
     f"SELECT 5 + n, 3, 'part ' || n, {NOW} - interval '11 min', {NOW} - interval '11 min' "
     "FROM generate_series(1, 3) AS n"
 )
+WORKFLOWS: Final = (
+    "INSERT INTO pgqueue_batch (id, description, created_at, closed_at, failed_at) "
+    f"VALUES (9, 'Order 4711', {NOW} - interval '9 min', {NOW} - interval '9 min', {NOW} - interval '5 min'), "
+    f"(10, 'Photos of album 12', {NOW} - interval '3 min', {NOW} - interval '3 min', NULL)"
+)
+NODE: Final = (
+    "UPDATE pgqueue_job SET in_graph = true, batch_id = %(batch)s, state = %(state)s, "
+    f"finished_at = CASE WHEN %(state)s IN ('succeeded', 'dead', 'cancelled') THEN {NOW} - interval '5 min' END "
+    "WHERE id = ANY(%(ids)s)"
+)
+EDGES: Final = (
+    "INSERT INTO pgqueue_dependency (job_id, needs_id, policy, has_cancelled) "
+    "SELECT job, needs, %(policy)s, nullif(%(policy)s = 'cancel' AND (SELECT state FROM pgqueue_job WHERE id = job) = "
+    "'cancelled', false) FROM unnest(%(jobs)s::bigint[]) AS job, unnest(%(needs)s::bigint[]) AS needs"
+)
 IN_BATCH: Final = "UPDATE pgqueue_job SET batch_id = %(batch)s WHERE id = ANY(%(ids)s)"
+RESIZED: Final = (("succeeded", 31), ("running", 3), ("ready", 14))
 STEPS: Final = (
     "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, tries, result, error, started_at, finished_at, "
     "wake_at, event_name, event_key) "
@@ -209,6 +225,7 @@ def fill(connection: Any) -> None:
         _add_limited(cursor)
         _add_rollup(cursor)
         _add_batches(cursor)
+        _add_workflows(cursor)
         _add_steps(cursor)
         cursor.execute(SEARCH_KEYS)
         cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
@@ -313,6 +330,32 @@ def _add_batches(cursor: Any) -> None:
         add(batch, "index_document", count)
     add_running(cursor, add(4, "index_document", 3, "running", attempt=1), 2, "4 s")
     add(2, "index_document", 2, **{**died, "state": "cancelled"})
+
+
+def _add_workflows(cursor: Any) -> None:
+    # Of an order, the invoice has failed. Of an album, some photos are resized.
+    def add(batch: int, task: str, state: str, needs: list[int], count: int = 1, policy: str = "cancel") -> list[int]:
+        ids = add_jobs(cursor, f"{SHOP}.{task}", "default", count, attempt=int(state not in ("ready", "waiting")))
+        cursor.execute(NODE, {"ids": ids, "batch": batch, "state": state})
+        cursor.execute(EDGES, {"jobs": ids, "needs": needs, "policy": policy})
+        return ids
+
+    cursor.execute(WORKFLOWS)
+    stock = add(9, "reserve_stock", "succeeded", [])
+    card = add(9, "charge_card", "succeeded", [])
+    pdf = add(9, "print_invoice", "dead", card)
+    add_executions(cursor, pdf, "failed", "shop.invoices.NoAddress", "the customer has no address")
+    label = add(9, "print_label", "succeeded", stock)
+    parcel = add(9, "pack_parcel", "running", [*stock, *label])
+    add_running(cursor, parcel, 2, "40 s")
+    letter = add(9, "send_invoice", "cancelled", [*pdf])
+    ship = add(9, "hand_over_to_the_carrier", "waiting", [*parcel, *card])
+    add(9, "archive_invoice", "waiting", pdf, policy="block")
+    add(9, "report_order", "waiting", [*ship, *letter], policy="ignore")
+    photos = add(10, "list_photos", "succeeded", [])
+    done, now, later = (add(10, "resize_photo", state, photos, count) for state, count in RESIZED)
+    add_running(cursor, now, 2, "2 s")
+    add(10, "publish_album", "waiting", [*done, *now, *later])
 
 
 def _add_steps(cursor: Any) -> None:
