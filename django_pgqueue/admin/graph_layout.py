@@ -55,14 +55,6 @@ class Layout(NamedTuple):
     curves: list[Curve]
 
 
-def layers_of(nodes: Sequence[int], needs: Mapping[int, Iterable[int]]) -> dict[int, int]:
-    """Return the layer of each node. The nodes come in an order in which each follows those that it needs."""
-    found: dict[int, int] = {}
-    for node in nodes:
-        found[node] = 1 + max((found[each] for each in needs.get(node, ()) if each in found), default=-1)
-    return found
-
-
 def layout(layers: Mapping[int, int], edges: Sequence[tuple[int, int]]) -> Layout:
     """Return where the boxes stand. `layers` has the layer of each box; each edge leads to a later layer."""
     chains = _chains(layers, edges)

@@ -32,6 +32,7 @@ from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
+from .job_graph import related_of
 from .job_steps import HAS_STEPS, read_steps, shown_step
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
@@ -87,6 +88,7 @@ def job_page(
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
         "steps": [shown_step(job, step) for step in steps],
+        "related": related_of(request, job),
         "step_timeline": step_timeline(job, steps, attempts),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,

@@ -15,18 +15,19 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from django_pgqueue.states import State
-from django_pgqueue.stats.graphs import NODES_READ, GraphEdge, GraphNode, WorkflowGraph, workflow_graph
+from django_pgqueue.stats.graph_groups import Group, grouped, merged
+from django_pgqueue.stats.graphs import NODES_READ, WorkflowGraph, workflow_graph
 
 from . import databases
 from .formatting import LABELS, visible, word_badge
-from .graph_layout import HEIGHT, WIDTH, Curve, layers_of, layout
+from .graph_layout import HEIGHT, WIDTH, Curve, layout
 from .links import address_for
 
 MOST_BOXES: Final = 200
 MOST_LAYERS: Final = 60
 MOST_CURVES: Final = 2_000
 MOST_ALIKE: Final = 12
-"""Jobs of one task in one layer that have boxes of their own."""
+"""Jobs of one task in one layer that have boxes of their own, if there are at most `MOST_BOXES` jobs."""
 ROWS_SHOWN: Final = 200
 NEEDS_SHOWN: Final = 5
 """Dependencies that a row of the table names."""
@@ -41,25 +42,6 @@ SIGNS: Final[dict[str, str]] = {
     State.WAITING: "…",
 }
 """The signs of the states, in the order in which a box with several jobs counts them."""
-WORST_FIRST: Final = (State.DEAD, State.CANCELLED, State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED)
-
-
-class Group(NamedTuple):
-    """The jobs of one box: one job, or all jobs of a task in a layer."""
-
-    layer: int
-    task_name: str
-    nodes: list[GraphNode]
-
-    @property
-    def counts(self) -> Counter[str]:
-        """The number of jobs by state."""
-        return Counter(node.state for node in self.nodes)
-
-    @property
-    def state(self) -> str:
-        """The state whose colour the box has: the one that needs most attention."""
-        return next((state for state in WORST_FIRST if self.counts[state]), State.SUCCEEDED)
 
 
 class Box(NamedTuple):
@@ -113,7 +95,7 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> Drawing | None:
     if graph.is_cut:
         note = _("The workflow has more than %(most)s jobs or too many dependencies, so it is not drawn.")
         return _without_boxes(note % {"most": f"{NODES_READ:,}"})
-    groups = grouped(graph)
+    groups = grouped(graph, MOST_ALIKE if len(graph.nodes) <= MOST_BOXES else 1)
     number_of = {node.job_id: number for number, group in enumerate(groups) for node in group.nodes}
     edges = merged(graph.edges, number_of, {node.job_id: node.state for node in graph.nodes})
     needed: dict[int, list[Group]] = defaultdict(list)
@@ -128,45 +110,6 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> Drawing | None:
 
 def _without_boxes(note: str, rows: Sequence[Row] = (), more_rows: int = 0, *, is_grouped: bool = False) -> Drawing:
     return Drawing([], [], "", "", "", list(rows), more_rows, is_grouped, note)
-
-
-# ---------------------------------------------------------------------------- boxes and edges
-
-
-def grouped(graph: WorkflowGraph) -> list[Group]:
-    """Return the groups of jobs that share a box, by layer and by the first job of each."""
-    needs: dict[int, list[int]] = defaultdict(list)
-    for edge in graph.edges:
-        needs[edge.job_id].append(edge.needs_id)
-    layers = layers_of([node.job_id for node in graph.nodes], needs)
-    together: dict[tuple[int, str], list[GraphNode]] = defaultdict(list)
-    for node in graph.nodes:
-        together[layers[node.job_id], node.task_name].append(node)
-    most = MOST_ALIKE if len(graph.nodes) <= MOST_BOXES else 1
-    found = []
-    for (layer, task_name), nodes in together.items():
-        found += (
-            [Group(layer, task_name, nodes)]
-            if len(nodes) > most
-            else [Group(layer, task_name, [node]) for node in nodes]
-        )
-    return sorted(found, key=lambda group: (group.layer, group.nodes[0].job_id))
-
-
-def merged(
-    edges: Iterable[GraphEdge], number_of: Mapping[int, int], states: Mapping[int, str]
-) -> dict[tuple[int, int], str]:
-    """Return the edges between boxes with their kinds. An edge from a job that failed has the kind "failed"."""
-    found: dict[tuple[int, int], set[str]] = defaultdict(set)
-    for edge in edges:
-        if edge.needs_id in number_of:
-            failed = states[edge.needs_id] in (State.DEAD, State.CANCELLED)
-            between = number_of[edge.needs_id], number_of[edge.job_id]
-            found[between].add("failed" if failed and edge.policy != "ignore" else edge.policy)
-    return {
-        between: next(kind for kind in ("failed", "block", "cancel", "ignore") if kind in kinds)
-        for between, kinds in found.items()
-    }
 
 
 def _drawn(
@@ -233,8 +176,8 @@ def _word(state: str) -> str:
 
 
 def _signs(counts: Mapping[str, int]) -> str:
-    """Return the counts of a box with several jobs: "990 ✓  10 ×"."""
-    return "  ".join(f"{counts[state]:,} {sign}" for state, sign in SIGNS.items() if counts.get(state))
+    """Return the counts of a box with several jobs: "990 ✓ · 10 ×"."""
+    return " · ".join(f"{counts[state]:,} {sign}" for state, sign in SIGNS.items() if counts.get(state))
 
 
 def _states_text(counts: Mapping[str, int]) -> str:

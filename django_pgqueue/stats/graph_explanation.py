@@ -57,7 +57,7 @@ def _cancelled(row: Any, groups: Iterable[_Group]) -> GraphReason | None:
         f"It was cancelled at {time_text(row.finished_at)}, because it depends on {_named(causes, FAILED)}. "
         "A retry of the dead job restores it."
     )
-    return _reason(Reason.FINISHED, sentence, causes, finished_at=row.finished_at)
+    return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=row.finished_at)
 
 
 def _waiting(groups: list[_Group]) -> GraphReason:
@@ -69,7 +69,7 @@ def _waiting(groups: list[_Group]) -> GraphReason:
         sentence = f"It depends on {_named(ending, FAILED)}. A worker cancels it within {SWEEP_SECONDS} s."
         return _reason(Reason.DEPENDENCY_FAILED, sentence, ending)
     if blocking:
-        more = f" It also waits for {_count(unfinished)} others." if unfinished else ""
+        more = f" It also waits for {_named(unfinished, UNFINISHED)}." if unfinished else ""
         sentence = f"It is blocked until a retry of this succeeds: {_named(blocking, FAILED)}.{more}"
         return _reason(Reason.DEPENDENCY_FAILED, sentence, blocking)
     if not unfinished:

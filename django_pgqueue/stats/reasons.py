@@ -33,7 +33,7 @@ class Reason(StrEnum):
     DEPENDENCIES = "dependencies"
     """It waits for other jobs of its workflow."""
     DEPENDENCY_FAILED = "dependency failed"
-    """A job that it depends on has failed, so it is blocked until a retry succeeds, or a worker will cancel it."""
+    """A job that it depends on has failed. It is cancelled, or blocked until a retry of that job succeeds."""
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     QUEUE_PAUSED = "queue paused"

@@ -27,7 +27,7 @@ JOB = (
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
-    *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event"),
+    *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event", "pgqueue_dependency"),
 )
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
@@ -55,6 +55,10 @@ FILL = {
     "jobs of batches": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, batch_id) "
     f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 "
     "FROM generate_series(1, 2000) AS n",
+    "dependencies": "INSERT INTO pgqueue_dependency (job_id, needs_id, policy) "
+    "SELECT 10 + n / 1000, n, 'cancel' FROM generate_series(1, 20000) AS n",
+    "dependents": "INSERT INTO pgqueue_dependency (job_id, needs_id, policy) "
+    "SELECT 30000 + n, 7, 'cancel' FROM generate_series(1, 5000) AS n",
     "finished steps": "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, finished_at, "
     f"event_id) SELECT n, 'done', 1, 'step', 1, {NOW}, {NOW}, n FROM generate_series(1, 10000) AS n",
     "sleeps and waits": "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, wake_at, "
@@ -145,6 +149,11 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "SUSPENDED_JOBS": ({"limit": LIMIT}, {"pgqueue_step_wakes", "pgqueue_step_waiting", "pgqueue_job_pkey"}),
     "UNRECEIVED_EVENTS": ({"limit": LIMIT}, {"pgqueue_event_pkey", "pgqueue_step_event"}),
     "BATCHES_BY_STATE": ({"limit": LIMIT}, {"pgqueue_batch_incomplete", "pgqueue_batch_unsettled"}),
+    "NODES_OF_WORKFLOW": ({"batch_id": 99, "limit": LIMIT}, {"pgqueue_job_batch"}),
+    "EDGES_OF_NODES": ({"job_ids": [11, 12, 13], "limit": LIMIT}, {"pgqueue_dependency_pkey"}),
+    "DEPENDENCIES_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
+    "DEPENDENTS_OF_JOB": ({"job_id": 7, "limit": LIMIT}, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
+    "WAITS_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
     "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
