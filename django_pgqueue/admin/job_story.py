@@ -151,7 +151,7 @@ def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[Event]:
 
 def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[datetime, str, str]]:
     yield job.enqueued_at, _("enqueued"), "ready"
-    if job.run_after > job.enqueued_at:
+    if job.run_after > job.enqueued_at and job.state != State.WAITING:
         is_ahead = job.state == State.READY and job.run_after > seen_at(job)
         is_retry = bool(attempts) and job.run_after >= attempts[0]["execution"].claimed_at
         label = (_("next attempt due") if is_retry else _("due")) if is_ahead else _("due")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -19,7 +20,7 @@ from django_pgqueue.stats.graph_groups import Group, grouped, merged
 from django_pgqueue.stats.graphs import NODES_READ, WorkflowGraph, workflow_graph
 
 from . import databases
-from .formatting import LABELS, visible, word_badge
+from .formatting import LABELS, breakable, visible, word_badge
 from .graph_layout import HEIGHT, WIDTH, Curve, layout
 from .links import address_for
 
@@ -67,10 +68,10 @@ class Edge(NamedTuple):
 class Row(NamedTuple):
     """A box as a row of the table."""
 
-    name: str
+    name: SafeString
     url: str
     states: list[tuple[SafeString, str]]
-    needs: str
+    needs: SafeString
 
 
 class Drawing(NamedTuple):
@@ -185,17 +186,20 @@ def _states_text(counts: Mapping[str, int]) -> str:
 
 
 def _row(request: HttpRequest, batch_id: int, group: Group, needed: Sequence[Group]) -> Row:
-    shown = [_name(each) for each in needed[:NEEDS_SHOWN]]
+    shown: list[Any] = [_name(each) for each in needed[:NEEDS_SHOWN]]
     if len(needed) > NEEDS_SHOWN:
         shown.append(_("and %(count)s more") % {"count": len(needed) - NEEDS_SHOWN})
     is_single = len(group.nodes) == 1
     states = [(word_badge(state), "" if is_single else f"{count:,}") for state, count in group.counts.items()]
-    return Row(_name(group), _url(request, batch_id, group), states, ", ".join(shown))
+    needs = format_html_join(", ", "{}", ((each,) for each in shown))
+    return Row(_name(group), _url(request, batch_id, group), states, needs)
 
 
-def _name(group: Group) -> str:
-    name = visible(group.task_name)
-    return f"{name} #{group.nodes[0].job_id}" if len(group.nodes) == 1 else f"{len(group.nodes):,} × {name}"
+def _name(group: Group) -> SafeString:
+    name = breakable(group.task_name)
+    if len(group.nodes) == 1:
+        return format_html("{} #{}", name, group.nodes[0].job_id)
+    return format_html("{} × {}", f"{len(group.nodes):,}", name)
 
 
 BOX_WIDTH, BOX_HEIGHT = f"{WIDTH:.0f}", f"{HEIGHT:.0f}"
