@@ -8,6 +8,7 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.stats import (
+    graph_queries,
     incident_queries,
     key_queries,
     limit_queries,
@@ -40,6 +41,7 @@ READING: Final[dict[str, str]] = {
         rollup_queries,
         running,
         incident_queries,
+        graph_queries,
         ownership,
     )
     for name, text in vars(module).items()

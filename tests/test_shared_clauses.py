@@ -90,7 +90,8 @@ CLAUSES = {
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
-        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES ADD_NODES",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES "
+        "ADD_NODES",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",

@@ -24,6 +24,7 @@ from .answers import Count, PauseStats, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
+from .graph_explanation import open_dependencies
 from .limit_controls import controls_of
 from .limit_explanation import reason_of_limit
 from .ownership import read_ownership
@@ -69,6 +70,8 @@ def why(job: Job | int, database: str | None = None) -> Why:
         sentence = "The job has no row: its transaction has not committed, or its row was removed."
         return Why(job_id=job_id, reason=Reason.GONE, sentence=sentence)
     row = SimpleNamespace(**dict(zip(COLUMNS, rows[0], strict=True)))
+    if row.state == State.WAITING:
+        return _why(row, Reason.WAITING, open_dependencies(connection, job_id))
     found = _of_row(row)
     return _of_queue(connection, row) if found is None else found
 

@@ -30,6 +30,8 @@ class Reason(StrEnum):
     """A worker has released it, because it does not know the task, or the arguments do not fit."""
     SUSPENDED = "suspended"
     """A step of its task sleeps, waits for an event, or is to be tried again."""
+    WAITING = "waiting"
+    """It is a job of a workflow, and waits for other jobs."""
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     QUEUE_PAUSED = "queue paused"

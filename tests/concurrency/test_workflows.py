@@ -168,9 +168,11 @@ def test_retry_with_a_locked_dependent_changes_nothing(engine, second, monkeypat
     [dependent] = helpers.make_nodes(engine, needs=[first])
     end_job(engine, helpers.claim_one(engine), dies=True)
     advance(engine, first)
-    with helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"):
-        with pytest.raises(JobLocked, match=f"job {dependent} is locked"):
-            lifecycle.retry(engine, [first])
+    with (
+        helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"),
+        pytest.raises(JobLocked, match=f"job {dependent} is locked"),
+    ):
+        lifecycle.retry(engine, [first])
     assert states(engine, [first, dependent]) == ["dead", "cancelled"]
 
 
