@@ -242,9 +242,7 @@ def remove(how: str) -> int:
     if how == "prune task":
         names = set(Job.objects.values_list("task_name", flat=True))
         return sum(
-            lifecycle.prune(connection, state, 60.0, task_name=name).removed
-            for state in FINISHED
-            for name in names
+            lifecycle.prune(connection, state, 60.0, task_name=name).removed for state in FINISHED for name in names
         )
     if how == "archive":
         return history.archive(older_than=timedelta(days=1)).archived
