@@ -24,6 +24,8 @@ from . import tasks
 
 pytestmark = pytest.mark.django_db
 
+NOT_A_CALL: Any = tasks.number
+
 
 def states(workflow: Workflow) -> list[str]:
     return list(workflow.jobs.order_by("pk").values_list("state", flat=True))
@@ -171,10 +173,10 @@ ENQUEUED: list[tuple[Any, type[Exception], str]] = [
     (enqueued(tasks.note.s("x", {MARK: 7})), ValueError, "is reserved"),
     (enqueued(lambda w: tasks.note.s("x", [w.add(tasks.number.s(1)).result, {MARK: 7}])), ValueError, "is reserved"),
     (enqueued(lambda w: tasks.limited.s(w.add(tasks.number.s(1)).result)), ValueError, "is not known before"),
-    (enqueued(tasks.note.s(object())), TypeError, "JSON cannot represent"),
+    (enqueued(tasks.note.s("x", object())), TypeError, "JSON cannot represent"),
     (lambda: group(), InvalidTask, "the group is empty"),
-    (lambda: group(7), TypeError, "a group takes calls"),
-    (lambda: chain(tasks.number), TypeError, "a chain begins with a call"),
+    (lambda: group(NOT_A_CALL), TypeError, "a group takes calls"),
+    (lambda: chain(NOT_A_CALL), TypeError, "a chain begins with a call"),
     (lambda: Workflow().id, InvalidTask, "is not enqueued yet"),
 ]
 
