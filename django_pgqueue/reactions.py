@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-DEPENDENCY_FAILED: Final = "a job that it depends on is dead or cancelled"
-
 
 class TimedAttempt(Protocol):
     """An attempt that has ended in this process. Times are those of the monotonic clock, in seconds."""
@@ -278,17 +276,10 @@ def operated(changed: Mapping[int, State], task_names: Mapping[int, str], *, mak
 
 
 def advanced_transitions(jobs: Iterable[AdvancedJob]) -> list[JobTransition]:
-    """Return the transitions of jobs of workflows whose dependencies have ended."""
-    return [
-        JobTransition(
-            job.job_id,
-            job.task_name,
-            TransitionResult(TransitionStatus.DONE, job.state),
-            error=DEPENDENCY_FAILED if job.state is State.CANCELLED else "",
-            is_due=job.is_due,
-        )
-        for job in jobs
-    ]
+    """Return the transitions of jobs of workflows whose dependencies have ended. The error is for cancelled ones."""
+    of = {state: TransitionResult(TransitionStatus.DONE, state) for state in (State.READY, State.CANCELLED)}
+    error = "a job that it depends on is dead or cancelled"
+    return [JobTransition(job.job_id, job.task_name, of[job.state], error=error, is_due=job.is_due) for job in jobs]
 
 
 def after_application(connection: Connection, transitions: Sequence[JobTransition]) -> None:

@@ -70,7 +70,7 @@ class StepState(StrEnum):
 
 
 class FailurePolicy(StrEnum):
-    """What becomes of a dependent if a dependency is dead or cancelled."""
+    """The consequence for a dependent of a dependency that is dead or cancelled."""
 
     CANCEL = "cancel"
     """The dependent is cancelled too. An operator's retry of the dependency restores it."""

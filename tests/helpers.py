@@ -141,6 +141,26 @@ def make_job(connection, **changes: Any) -> int:
     return job_id
 
 
+def make_nodes(
+    connection, count: int = 1, *, needs: Iterable[int] = (), policy: str = "cancel", batch_id=None
+) -> list[int]:
+    """Add nodes of a workflow, each of which depends on the jobs `needs`. Return their ids."""
+    job_ids, needed = lifecycle.graphs.draw_ids(connection, count), list(needs)
+    row = {"task_name": NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10, "delay_seconds": 0.0}
+    lifecycle.graphs.add_nodes(
+        connection,
+        job_ids=job_ids,
+        waits=[bool(needed)] * count,
+        arguments=[NO_ARGUMENTS] * count,
+        options=[0] * count,
+        rows=[{**row, "batch_id": batch_id}],
+    )
+    edges = [(job_id, needs_id, policy) for job_id in job_ids for needs_id in needed]
+    if edges:
+        lifecycle.graphs.add_dependencies(connection, edges)
+    return job_ids
+
+
 def lanes_from_start(*lanes: Lane) -> dict[Lane, Cursor]:
     return dict.fromkeys(lanes or (DEFAULT_LANE,), Cursor())
 

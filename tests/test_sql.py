@@ -206,6 +206,7 @@ def call_everything(engine, job_in):
     call_statements_of_chunks(engine)
     call_statements_of_remote_tokens(engine)
     call_statements_of_batches(engine)
+    call_statements_of_graphs(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -224,6 +225,16 @@ def call_statements_of_batches(engine):
     lifecycle.batches.unsettled_batches(engine, 0, 9)
     lifecycle.batches.count_jobs(engine, [created.batch_id])
     lifecycle.batches.prune_batches(engine, 0.0)
+
+
+def call_statements_of_graphs(engine):
+    [first] = helpers.make_nodes(engine)
+    [last] = helpers.make_nodes(engine, needs=[first])
+    lifecycle.cancel(engine, [first])
+    lifecycle.retry(engine, [first])
+    lifecycle.graphs.find_missed(engine)
+    lifecycle.graphs.read_results(engine, [(first, last)])
+    lifecycle.graphs.prune_dependencies(engine)
 
 
 def call_statements_of_worker_requests(engine):

@@ -36,7 +36,7 @@ RETRY: Final = TransitionName.RETRY.value
 CANCEL: Final = TransitionName.CANCEL.value
 WORDS: Final[dict[str, tuple[str, ...]]] = {
     RETRY: (State.DEAD.value,),
-    CANCEL: (State.READY.value, State.RUNNING.value),
+    CANCEL: (State.READY.value, State.RUNNING.value, State.WAITING.value),
 }
 """The states of the jobs that an act changes."""
 

@@ -104,6 +104,8 @@ class JobChangeList(DatabaseChangeList):
             return _("longest run first")
         if self.word and STATE_OF[self.word] is State.READY:
             return _("in the order in which workers claim them")
+        if self.word and STATE_OF[self.word] is State.WAITING:
+            return _("oldest first")
         if self.word:
             return _("latest first")
         return _("running, then waiting, then finished jobs") if self.is_by_limit else _("newest first")

@@ -58,6 +58,8 @@ def ranges(filters: Filters) -> Iterator[Range]:
     for word in filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
+        elif STATE_OF[word] is State.WAITING:
+            yield _waiting(filters)
         else:
             yield _running(filters, word)
 
@@ -122,6 +124,12 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
     of_task = Q(task_name__in=filters.task_names) if filters.task_names else Q()
     ordered = jobs.filter(state=word).order_by("-finished_at")
     yield Range(ordered, "pk", f"the latest {{count}} {word} jobs", of_queue & of_task, "finished_at")
+
+
+def _waiting(filters: Filters) -> Range:
+    """Return the jobs that wait for others, the oldest first."""
+    jobs = Job.objects.using(filters.alias).waiting().order_by("pk")
+    return Range(jobs, "pk", "the first {count} waiting jobs", names_condition(filters) & ids_between(filters))
 
 
 def _running(filters: Filters, word: str) -> Range:

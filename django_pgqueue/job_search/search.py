@@ -32,7 +32,7 @@ from .words import READY_WORDS
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
-UNFINISHED: Final = (State.RUNNING.value, State.READY.value)
+UNFINISHED: Final = (State.RUNNING.value, State.READY.value, State.WAITING.value)
 """The words of the jobs that have not ended."""
 CLASSES_SEARCHED: Final = 10_000
 """Jobs whose latest execution is read for a filter by exception class. It takes about 15 ms."""

@@ -234,7 +234,7 @@ def _answers(
 def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> dict[int, str | None]:
     """Run RETRY, and restore the dependents of the retried nodes in the same transaction."""
     with transaction_of(connection):
-        rows = execute(connection, sql.operator.RETRY, params)
+        rows = execute_with_retry(connection, sql.operator.RETRY, params)
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
         waiting = graphs.restore(connection, retried) if retried else set()

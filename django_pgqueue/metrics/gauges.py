@@ -18,7 +18,7 @@ from django_pgqueue.doctor.session import Session
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
-from django_pgqueue.stats.suspended import batches_by_state, suspended_jobs, unreceived_events
+from django_pgqueue.stats.suspended import batches_by_state, suspended_jobs, unreceived_events, waiting_jobs
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
@@ -66,6 +66,7 @@ class Snapshot:
         self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
         """Each label with its limits. Nothing is read if no task of this process declares a limit."""
         self.suspended = suspended_jobs(connection.alias)
+        self.waiting = waiting_jobs(connection.alias)
         self.unreceived_events = unreceived_events(connection.alias)
         self.batches = batches_by_state(connection.alias)
 
@@ -134,6 +135,11 @@ def _suspended(snapshot: Snapshot) -> Iterator[Sample]:
             yield (label, state), sum(snapshot.suspended.get((queue.name, kind), 0) for queue in queues)
 
 
+def _waiting(snapshot: Snapshot) -> Iterator[Sample]:
+    for label, queues in snapshot.groups:
+        yield (label,), sum(snapshot.waiting.get(queue.name, 0) for queue in queues)
+
+
 def _batches(snapshot: Snapshot) -> Iterator[Sample]:
     return (((state,), count) for state, count in snapshot.batches.items())
 
@@ -189,6 +195,10 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         _suspended,
     ),
     (
+        Gauge("pgqueue_jobs_waiting", "Jobs of workflows that wait for other jobs, at most 10,000.", QUEUE),
+        _waiting,
+    ),
+    (
         Gauge("pgqueue_events_unreceived", "Events among the newest 10,000 that no job has received."),
         _one(lambda snapshot: snapshot.unreceived_events),
     ),
@@ -221,7 +231,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
 def collect(database: str | None = None) -> list[Reading]:
     """Read the gauges of the queue from the database.
 
-    Runs about 13 read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
+    Runs about 14 read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
     transaction of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and
     `stats.limits()`.
 

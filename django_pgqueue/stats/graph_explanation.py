@@ -74,9 +74,9 @@ def _waiting(groups: list[_Group]) -> GraphReason:
         return _reason(Reason.DEPENDENCY_FAILED, sentence, blocking)
     if not unfinished:
         sentence = f"Its dependencies have ended. A worker makes it ready within {SWEEP_SECONDS} s."
-        return _reason(Reason.DEPENDENCIES, sentence, [])
+        return _reason(Reason.WAITING, sentence, [])
     of_all = f"{_count(unfinished):,} of its {_count(groups):,} dependencies"
-    return _reason(Reason.DEPENDENCIES, f"It waits for {of_all}: {_named(unfinished, UNFINISHED)}.", unfinished)
+    return _reason(Reason.WAITING, f"It waits for {of_all}: {_named(unfinished, UNFINISHED)}.", unfinished)
 
 
 def _reason(reason: Reason, sentence: str, groups: Iterable[_Group], **fields: Any) -> GraphReason:

@@ -30,7 +30,7 @@ class Reason(StrEnum):
     """A worker has released it, because it does not know the task, or the arguments do not fit."""
     SUSPENDED = "suspended"
     """A step of its task sleeps, waits for an event, or is to be tried again."""
-    DEPENDENCIES = "dependencies"
+    WAITING = "waiting"
     """It waits for other jobs of its workflow."""
     DEPENDENCY_FAILED = "dependency failed"
     """A job that it depends on has failed. It is cancelled, or blocked until a retry of that job succeeds."""

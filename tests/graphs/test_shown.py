@@ -216,7 +216,7 @@ def test_why_of_a_waiting_job_names_what_it_waits_for() -> None:
     set_state("succeeded", numbers[0])
     set_state("running", numbers[4])
     why = stats.why(last)
-    assert (why.reason, why.state) == (Reason.DEPENDENCIES, State.WAITING)
+    assert (why.reason, why.state) == (Reason.WAITING, State.WAITING)
     assert why.sentence == (
         f"It waits for 4 of its 5 dependencies: #{numbers[4]} (tests.graphs.tasks.number), which runs; "
         f"#{numbers[1]} (tests.graphs.tasks.number), which is ready; "

@@ -188,10 +188,7 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
-            self._graphs.note(ready)
-            self._graphs.check(connection)
-            self._batches.note(ready)
-            self._batches.check(connection)
+            self._check_ends(connection, ready)
             self._breakers.write(connection)
         self._on_written(ready)
         self._writing = []
@@ -211,6 +208,13 @@ class Completer(Service):
         if self._batches.due_in_seconds < NEVER:
             with self.link.use() as connection:
                 self._batches.check(connection, at_once=True)
+
+    def _check_ends(self, connection: EngineConnection, reports: Sequence[Report]) -> None:
+        """Advance the dependents of ended jobs, and then check the batches, which this may have ended too."""
+        self._graphs.note(reports)
+        self._graphs.check(connection)
+        self._batches.note(reports)
+        self._batches.check(connection)
 
     def _write_due(self) -> None:
         """Write progress and the counts of circuit breakers, and check batches, if that is due."""

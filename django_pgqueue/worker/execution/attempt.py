@@ -29,7 +29,7 @@ from .attempt_context import context_of
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .node_arguments import arguments_with_results
-from .report import EXPIRED, Report
+from .report import EXPIRED, Report, success_ending
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallPlan
@@ -73,21 +73,15 @@ class Attempt:
     def __init__(
         self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
     ) -> None:
-        self.claimed = claimed
-        self.alias = alias
-        self.notes = notes
+        self.claimed, self.alias, self.notes = claimed, alias, notes
         self.context: TaskContext | None = None
         self.steps: AttemptSteps | None = None
         self.outer_blocks = 0
-        self.interrupted = False
-        self.timed_out = False
-        self.asked = False
+        self.interrupted = self.timed_out = self.committing = False
+        self.asked = self.cancelled = False
         self.asked_elsewhere = asked_elsewhere
-        self.cancelled = False
-        self.committing = False
         self.progress: Progress | None = None
-        self.copy = forks.count
-        self.started_at = time.monotonic()
+        self.copy, self.started_at = forks.count, time.monotonic()
 
     def run(self) -> Report:
         """Run the task in this thread. Raise nothing except what another thread raises in this one.
@@ -158,9 +152,7 @@ class Attempt:
 
     def _add_results(self) -> None:
         """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
-        first = int(self.task.takes_context)
-        arguments = [self.args[first:], self.kwargs]
-        self.args[first:], self.kwargs = arguments_with_results(connections[self.alias], arguments)
+        self.args, self.kwargs = arguments_with_results(connections[self.alias], [self.args, self.kwargs])
 
     def _adapt_context(self) -> None:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:
@@ -258,16 +250,11 @@ class Attempt:
         """Encode the result and return the report of a success."""
         finished_at, has_steps = time.monotonic(), self.steps is not None and self.steps.end()
         result = return_value.encoded(self.task, value)
-        report = Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
+        report = Report(
+            self.claimed, success_ending(self.task, self.claimed), self.started_at, finished_at, self.task, result
+        )
         report.has_steps = has_steps
         return report
-
-    @property
-    def _success_ending(self) -> Ending:
-        keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
-        if keeps_nothing and any(job.in_graph for job in self.claimed.members):
-            return Ending.SUCCEEDED  # the dependents may need the result; the pruner removes the job
-        return Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
 
     @property
     def known_task(self) -> TaskDefinition | None:

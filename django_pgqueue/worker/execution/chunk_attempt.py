@@ -34,7 +34,7 @@ from .attempt import Attempt
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .node_arguments import arguments_with_results
-from .report import EXPIRED, Report, for_each_job
+from .report import EXPIRED, Report, for_each_job, success_ending
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
@@ -212,7 +212,7 @@ class ChunkAttempt(Attempt):
 
     def _succeeded(self, value: Any) -> Report:
         """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job."""
-        finished_at, ending = time.monotonic(), self._success_ending
+        finished_at, ending = time.monotonic(), success_ending(self.task, self.claimed)
         results = dict(zip(self.jobs, results_of(self.chunk, value), strict=True))
 
         def success_of(job: Claimed) -> Report:

@@ -78,9 +78,7 @@ class Maintenance(Service):
         publish: batch_ends.Publish = batch_ends.send_now,
     ) -> None:
         super().__init__("maintenance")
-        self.link = link
-        self.reactions = reactions
-        self.worker_id = worker_id
+        self.link, self.reactions, self.worker_id = link, reactions, worker_id
         self.pruner = Pruner(self.progressed)
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.unrescued = Refusals("the rescue of execution")
