@@ -8,7 +8,7 @@ process had no time for before it died.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from . import lifecycle
 from .db.statements import Connection
@@ -20,18 +20,21 @@ After = Callable[[Any, Sequence[JobTransition]], None]
 """Reacts to transitions on a connection, as `Reactions.after()`."""
 
 
-def advance(connection: Connection, ended_ids: Collection[int], after: After = after_application) -> Advanced:
-    """Advance the dependents of jobs that have ended, and of those that this cancels."""
-    return _announced(connection, lifecycle.graphs.advance(connection, ended_ids), after)
+def advance(
+    connection: Connection,
+    ended_ids: Collection[int],
+    after: After = after_application,
+    *,
+    found_ids: Collection[int] = (),
+) -> Advanced:
+    """Advance the dependents of jobs that have ended, and of those that this cancels.
 
-
-def _announced(connection: Connection, advanced: Advanced, after: After) -> Advanced:
+    `found_ids` are waiting jobs that another session had locked.
+    """
+    advanced = lifecycle.graphs.advance(connection, ended_ids, found_ids)
     if advanced.jobs:
         after(connection, advanced_transitions(advanced.jobs))
     return advanced
-
-
-NOTHING: Final = Advanced([], is_complete=True, refused=[])
 
 
 class Swept(NamedTuple):
@@ -46,8 +49,7 @@ class Swept(NamedTuple):
 def sweep(connection: Connection, after_id: int = 0, after: After = after_application) -> Swept:
     """Advance those jobs of one page of the waiting ones, behind the job `after_id`, whose dependencies have ended."""
     found = lifecycle.graphs.find_missed(connection, after_id)
-    advanced = lifecycle.graphs.advance_found(connection, found.job_ids) if found.job_ids else NOTHING
-    return Swept(_announced(connection, advanced, after), found.last_id, found.is_empty)
+    return Swept(advance(connection, (), after, found_ids=found.job_ids), found.last_id, found.is_empty)
 
 
 def batches_of(jobs: Sequence[AdvancedJob]) -> set[int]:

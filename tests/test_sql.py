@@ -233,6 +233,7 @@ def call_statements_of_graphs(engine):
     lifecycle.cancel(engine, [first])
     lifecycle.retry(engine, [first])
     lifecycle.graphs.find_missed(engine)
+    lifecycle.advance(engine, (), [last + 1])
     lifecycle.graphs.read_results(engine, [(first, last)])
     lifecycle.graphs.prune_dependencies(engine)
 

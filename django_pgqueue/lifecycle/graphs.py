@@ -47,8 +47,8 @@ class Advanced(NamedTuple):
     """The result of `advance()`."""
 
     jobs: list[AdvancedJob]
-    is_complete: bool
-    """False if another session has locked a job: call again later, or leave it to the sweep."""
+    locked_ids: set[int]
+    """Jobs that another session has locked: pass them to `advance()` later, or leave them to the sweep."""
     refused: list[Refused[int]]
 
 
@@ -120,32 +120,28 @@ def add_dependencies(connection: Connection, edges: Sequence[tuple[int, int, str
 # --------------------------------------------------------------------------- advance
 
 
-def advance(connection: Connection, ended_ids: Collection[int]) -> Advanced:
+def advance(connection: Connection, ended_ids: Collection[int], found_ids: Collection[int] = ()) -> Advanced:
     """Advance the dependents of ended jobs, and those of the jobs that this cancels.
 
-    Call it after the ends have committed, or in their transaction.
+    Call it after the ends have committed, or in their transaction. `found_ids` are further waiting jobs to advance, as
+    far as their dependencies have ended.
     """
-    return _advance_all(connection, (), ended_ids)
-
-
-def advance_found(connection: Connection, job_ids: Sequence[int]) -> Advanced:
-    """Advance these waiting jobs, as far as their dependencies have ended, and the dependents of those it cancels."""
-    return _advance_all(connection, job_ids, ())
-
-
-def _advance_all(connection: Connection, found_ids: Sequence[int], ended_ids: Collection[int]) -> Advanced:
-    advanced = Advanced([], is_complete=True, refused=[])
-    pages: Iterable[Sequence[int]] = [found_ids]
+    jobs: list[AdvancedJob] = []
+    refused: list[Refused[int]] = []
+    left: set[int] = set()
+    pages: Iterable[Sequence[int]] = [sorted(found_ids)]
     pending = set(ended_ids)
     while True:
         for page in pages:
             parts = divided(connection, page, partial(_advance_jobs, connection))
-            jobs = [job for job in parts.answers.values() if job is not None]
-            pending |= {job.job_id for job in jobs if job.state is State.CANCELLED}
-            is_complete = advanced.is_complete and None not in parts.answers.values()
-            advanced = Advanced([*advanced.jobs, *jobs], is_complete, [*advanced.refused, *parts.refused])
+            advanced = [job for job in parts.answers.values() if job is not None]
+            pending |= {job.job_id for job in advanced if job.state is State.CANCELLED}
+            left |= {job_id for job_id, job in parts.answers.items() if job is None}
+            jobs += advanced
+            refused += parts.refused
         if not pending:
-            return advanced
+            locked = _selected(connection, sql.graphs.STILL_WAITING, left) if left else []
+            return Advanced(jobs, set(locked), refused)
         pages, pending = find_dependents(connection, pending), set()
 
 
@@ -179,7 +175,7 @@ def _advance_jobs(connection: Connection, job_ids: Sequence[int]) -> dict[int, A
     """
     advanced: dict[int, AdvancedJob | None] = dict.fromkeys(job_ids)
     with own_transaction(connection) as sees_others:
-        locked = _locked(connection, sql.graphs.LOCK_WAITING, job_ids) if sees_others else []
+        locked = _selected(connection, sql.graphs.LOCK_WAITING, job_ids) if sees_others else []
         for job_id in locked:
             del advanced[job_id]
         return advanced | {job.job_id: job for job in _decide(connection, locked)}
@@ -191,7 +187,8 @@ def _decide(connection: Connection, locked_ids: Sequence[int]) -> list[AdvancedJ
     return [AdvancedJob(job_id, State(state), *more) for job_id, state, *more in rows]
 
 
-def _locked(connection: Connection, statement: str, job_ids: Iterable[int]) -> list[int]:
+def _selected(connection: Connection, statement: str, job_ids: Iterable[int]) -> list[int]:
+    """Run a statement that returns some of these jobs."""
     return [row[0] for row in execute(connection, statement, {"job_ids": numbers(sorted(job_ids))})]
 
 
@@ -219,7 +216,7 @@ def _lock_restorable(connection: Connection, retried_ids: Collection[int]) -> No
     params, locked = {"job_ids": numbers(sorted(retried_ids))}, set[int]()
     deadline, interval = time.monotonic() + LOCK_SECONDS, 0.005
     while missing := {row[0] for row in execute(connection, sql.graphs.RESTORABLE, params)} - locked:
-        taken = _locked(connection, sql.graphs.LOCK_RESTORABLE, missing)
+        taken = _selected(connection, sql.graphs.LOCK_RESTORABLE, missing)
         locked |= set(taken)
         if taken:
             continue

@@ -193,6 +193,16 @@ CROSS JOIN LATERAL (
 ) AS locked
 """
 
+# Return those of these jobs that wait. After LOCK_WAITING has skipped them, another session has locked them.
+#
+# Caller: lifecycle.graphs.advance(), if LOCK_WAITING has not returned all jobs
+# Index:  pgqueue_job_pkey
+STILL_WAITING: Final = """/* pgqueue:still_waiting */
+SELECT job.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = 'waiting' OFFSET 0) AS job
+"""
+
 # Make locked waiting jobs ready whose dependencies have ended, and cancel those with a failed one. Return the changed
 # jobs, and whether each is due.
 #

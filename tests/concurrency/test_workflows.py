@@ -35,9 +35,12 @@ def end_job(session: EngineConnection, claimed: Claimed, *, dies: bool = False) 
 
 def advance(session: EngineConnection, job_id: int) -> list[graphs.AdvancedJob]:
     """Advance the dependents of a job as a worker does: again while another session has locked one."""
-    while not (advanced := lifecycle.advance(session, [job_id])).is_complete:
-        pass
-    return advanced.jobs
+    advanced = lifecycle.advance(session, [job_id])
+    jobs = advanced.jobs
+    while advanced.locked_ids:
+        advanced = lifecycle.advance(session, (), advanced.locked_ids)
+        jobs += advanced.jobs
+    return jobs
 
 
 def at_once(calls: Sequence[Callable[[], object]]) -> None:
@@ -148,7 +151,7 @@ def test_advance_does_not_cancel_behind_a_retry(engine, second):
     end_job(engine, helpers.claim_one(engine), dies=True)
     [found] = graphs.find_dependents(second, [first])
     lifecycle.retry(engine, [first])
-    assert graphs.advance_found(second, found).jobs == []
+    assert lifecycle.advance(second, (), found).jobs == []
     assert states(engine, [first, dependent]) == ["ready", "waiting"]
 
 
@@ -158,7 +161,7 @@ def test_advance_leaves_a_locked_dependent_for_later(engine, second):
     end_job(engine, helpers.claim_one(engine))
     with helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"):
         advanced = lifecycle.advance(engine, [first])
-        assert (advanced.jobs, advanced.is_complete) == ([], False)
+        assert (advanced.jobs, advanced.locked_ids) == ([], {dependent})
     assert [job.job_id for job in advance(engine, first)] == [dependent]
 
 
@@ -185,7 +188,7 @@ def test_operator_cancels_a_dependent_while_it_becomes_ready(engine, second, can
     if cancelled_first:
         [found] = graphs.find_dependents(second, [first])
         lifecycle.cancel(engine, [dependent])
-        assert graphs.advance_found(second, found).jobs == []
+        assert lifecycle.advance(second, (), found).jobs == []
     else:
         advance(second, first)
         lifecycle.cancel(engine, [dependent])

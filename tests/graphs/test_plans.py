@@ -29,6 +29,7 @@ CASES = {
         20,
         {"pgqueue_job_waiting", "pgqueue_dependency_pkey", "pgqueue_job_pkey"},
     ),
+    "STILL_WAITING": (ASKED, 3, set()),
     "LOCK_WAITING": (ASKED, 3, set()),  # the index of waiting jobs finds them too
     "ADVANCE": (ASKED, 20, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "RESTORABLE": (ASKED, 20, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),

@@ -49,48 +49,49 @@ class GraphChecks:
     ) -> None:
         self._reactions = reactions
         self._on_cancelled = on_cancelled
-        self._pending: set[int] = set()
-        self._since = 0.0
+        self._ended: set[int] = set()
+        self._locked_since: dict[int, float] = {}
         self._checked_at = 0.0
 
     @property
     def due_in_seconds(self) -> float:
-        """Seconds until `check()` should be called again for locked jobs, or infinity."""
-        return max(0.0, self._checked_at + INTERVAL_SECONDS - time.monotonic()) if self._pending else NEVER
+        """Seconds until `check()` should be called, or infinity."""
+        if self._ended:
+            return 0.0
+        return max(0.0, self._checked_at + INTERVAL_SECONDS - time.monotonic()) if self._locked_since else NEVER
 
     def note(self, reports: Sequence[Report]) -> None:
         """Note the nodes of workflows that may have ended."""
-        ended = {r.claimed.job_id for r in reports if r.claimed.in_graph and r.ending not in REQUEUED}
-        if ended:
-            self._since = time.monotonic()
-            self._pending |= ended
+        self._ended |= {r.claimed.job_id for r in reports if r.claimed.in_graph and r.ending not in REQUEUED}
 
     def check(self, connection: EngineConnection) -> None:
-        """Advance the dependents of the noted nodes.
+        """Advance the dependents of the noted nodes, and the jobs that were locked before.
 
         After a lost connection the nodes are kept for the next call. If the database refuses the statement, they are
         left to the sweep: completions must not wait for them.
         """
-        if not self._pending:
+        if self.due_in_seconds:
             return
         self._checked_at = time.monotonic()
+        locked: set[int] = set()
         try:
-            advanced = graph_ends.advance(connection, self._pending, self._reactions.after)
+            after, found = self._reactions.after, self._locked_since.keys()
+            advanced = graph_ends.advance(connection, self._ended, after, found_ids=found)
+            log_refused(advanced)
+            self._on_cancelled(graph_ends.batches_of(advanced.jobs))
+            locked = advanced.locked_ids
         except (psycopg.OperationalError, OSError):
             raise
         except psycopg.Error as error:
             logger.warning(
                 "the dependents of %d jobs could not be advanced (%s)",
-                len(self._pending),
+                len(self._ended),
                 message_without_detail(error),
-                extra=event("graph_checks_refused", count=len(self._pending)),
+                extra=event("graph_checks_refused", count=len(self._ended)),
             )
-            self._pending = set()
-            return
-        log_refused(advanced)
-        self._on_cancelled(graph_ends.batches_of(advanced.jobs))
-        if advanced.is_complete or self._checked_at - self._since > LOCKED_SECONDS:
-            self._pending = set()
+        self._ended = set()
+        since = {job_id: self._locked_since.get(job_id, self._checked_at) for job_id in locked}
+        self._locked_since = {job_id: at for job_id, at in since.items() if self._checked_at - at < LOCKED_SECONDS}
 
 
 def log_refused(advanced: Advanced) -> None:

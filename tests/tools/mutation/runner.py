@@ -35,6 +35,7 @@ from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_databases import DATABASES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
+from tests.tools.mutation.mutants_graphs import GRAPHS
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
@@ -354,6 +355,7 @@ MUTANTS = [
     *REMOTE_WORKERS,
     *SEARCH,
     *BATCHES,
+    *GRAPHS,
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
