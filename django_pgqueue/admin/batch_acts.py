@@ -49,8 +49,9 @@ def may_close(request: HttpRequest) -> bool:
 
 
 def may_act(request: HttpRequest, action: str) -> bool:
-    """Return whether the user may retry or cancel the jobs of batches."""
-    return request.user.has_perm(VIEW) and bulk_acts.is_allowed(request, action)
+    """Return whether the user may retry or cancel the jobs of batches. A site without jobs has no bulk acts."""
+    has_page = bool(address_for(request, "bulk_preview"))
+    return has_page and request.user.has_perm(VIEW) and bulk_acts.is_allowed(request, action)
 
 
 def not_found(request: HttpRequest, batch_id: Any) -> HttpResponseRedirect:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-WIDTH, HEIGHT = 176.0, 46.0
+WIDTH, HEIGHT = 164.0, 46.0
 """The size of a box, in pixels."""
 GAP: Final = 14.0
 """Between two boxes of a layer."""
-LAYER_GAP: Final = 64.0
+LAYER_GAP: Final = 40.0
 PASSAGE: Final = 6.0
 """The height of the place of an edge in a layer that it crosses."""
 MARGIN: Final = 8.0

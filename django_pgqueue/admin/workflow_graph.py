@@ -32,7 +32,7 @@ MOST_ALIKE: Final = 12
 ROWS_SHOWN: Final = 200
 NEEDS_SHOWN: Final = 5
 """Dependencies that a row of the table names."""
-NAME_LENGTH: Final = 22
+NAME_LENGTH: Final = 20
 """Characters of a task's name that fit into a box. The tooltip has the whole name."""
 SIGNS: Final[dict[str, str]] = {
     State.SUCCEEDED: "✓",

@@ -17,7 +17,6 @@ LIMIT: Final = 10_000
 """Dependencies of one job that are read at most, the latest ones."""
 NAMED: Final = 3
 """Dependencies that a sentence names."""
-SWEEP_SECONDS: Final = 10
 UNFINISHED: Final = {State.RUNNING.value: "runs", State.READY.value: "is ready", State.WAITING.value: "waits"}
 FAILED: Final = {State.DEAD.value: "is dead", State.CANCELLED.value: "is cancelled", "gone": "was removed"}
 
@@ -66,14 +65,14 @@ def _waiting(groups: list[_Group]) -> GraphReason:
     ending = [group for group in failed if group not in blocking]
     unfinished = [group for group in groups if group.state in UNFINISHED]
     if ending:
-        sentence = f"It depends on {_named(ending, FAILED)}. A worker cancels it within {SWEEP_SECONDS} s."
+        sentence = f"It depends on {_named(ending, FAILED)}. A worker will cancel it, within a minute at most."
         return _reason(Reason.DEPENDENCY_FAILED, sentence, ending)
     if blocking:
         more = f" It also waits for {_named(unfinished, UNFINISHED)}." if unfinished else ""
         sentence = f"It is blocked until a retry of this succeeds: {_named(blocking, FAILED)}.{more}"
         return _reason(Reason.DEPENDENCY_FAILED, sentence, blocking)
     if not unfinished:
-        sentence = f"Its dependencies have ended. A worker makes it ready within {SWEEP_SECONDS} s."
+        sentence = "Its dependencies have ended. A worker will make it ready, within a minute at most."
         return _reason(Reason.WAITING, sentence, [])
     of_all = f"{_count(unfinished):,} of its {_count(groups):,} dependencies"
     return _reason(Reason.WAITING, f"It waits for {of_all}: {_named(unfinished, UNFINISHED)}.", unfinished)
