@@ -49,6 +49,7 @@ from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_search import SEARCH
+from tests.tools.mutation.mutants_seen import SEEN
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
 
@@ -356,6 +357,7 @@ MUTANTS = [
     *SEARCH,
     *BATCHES,
     *GRAPHS,
+    *SEEN,
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
