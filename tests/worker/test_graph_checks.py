@@ -152,7 +152,7 @@ def test_duty_removes_edges_of_jobs_deleted_by_sql(engine):
 
 
 def test_advance_pages_through_thousands_of_dependents(engine, monkeypatch):
-    """A job cancels 25 dependents and theirs, 10 edges at a time. Another one makes 25 ready. One ignores the failure."""
+    """A job cancels 25 dependents and theirs, 10 edges at a time. Another one makes 25 ready. One ignores it."""
     monkeypatch.setattr(graphs, "FIND_LIMIT", 10)
     dead, fine = helpers.make_nodes(engine, 2)
     cancelled = helpers.make_nodes(engine, 25, needs=[dead])
