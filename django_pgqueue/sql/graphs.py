@@ -178,7 +178,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(id) FROM page),
 
 # Lock waiting jobs until the end of the transaction, to decide what becomes of them.
 #
-# Caller: lifecycle.graphs.advance_jobs(), before ADVANCE in the same transaction
+# Caller: lifecycle.advance(), before ADVANCE in the same transaction
 # Locks:  NO KEY UPDATE, SKIP LOCKED, in id order. A skipped job is tried again by the caller or by the sweep
 # Index:  pgqueue_job_pkey
 #
@@ -195,7 +195,7 @@ CROSS JOIN LATERAL (
 
 # Return those of these jobs that wait. After LOCK_WAITING has skipped them, another session has locked them.
 #
-# Caller: lifecycle.graphs.advance(), if LOCK_WAITING has not returned all jobs
+# Caller: lifecycle.advance(), if LOCK_WAITING has not returned all jobs
 # Index:  pgqueue_job_pkey
 STILL_WAITING: Final = """/* pgqueue:still_waiting */
 SELECT job.id
@@ -207,7 +207,7 @@ CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = '
 # jobs, and whether each is due.
 #
 # Moves:  waiting → ready, cancelled
-# Caller: lifecycle.graphs.advance_jobs()
+# Caller: lifecycle.advance()
 # Fence:  state = 'waiting', under the lock of LOCK_WAITING: each job is advanced once
 # Locks:  the jobs, which the transaction has locked already, and the edges of the cancelled ones
 # Index:  primary keys, pgqueue_dependency_needs
@@ -294,7 +294,7 @@ SELECT id, state, task_name, queue_name, batch_id, is_due FROM moved
 # Return the dependents that an operator's retry of these jobs concerns: those that wait for them, those that their
 # ends have cancelled, and the dependents of these.
 #
-# Caller: lifecycle.graphs.restore(), before RESTORE in the same transaction, until all of them are locked
+# Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
 # Index:  pgqueue_dependency_needs, primary key of pgqueue_job
 RESTORABLE: Final = """/* pgqueue:restorable */
 WITH RECURSIVE restored AS (
@@ -315,7 +315,7 @@ WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'can
 
 # Lock dependents until the end of the transaction, so that no session advances them meanwhile.
 #
-# Caller: lifecycle.graphs.restore()
+# Caller: lifecycle.restore()
 # Locks:  NO KEY UPDATE, SKIP LOCKED. The caller asks again for a skipped job
 # Index:  pgqueue_job_pkey
 LOCK_RESTORABLE: Final = """/* pgqueue:lock_restorable */
@@ -333,7 +333,7 @@ CROSS JOIN LATERAL (
 # Return the jobs that wait now.
 #
 # Moves:  cancelled → waiting; retried: ready → waiting
-# Caller: lifecycle.graphs.restore(), in the transaction of RETRY
+# Caller: lifecycle.restore(), in the transaction of RETRY
 # Fence:  has_cancelled, which ADVANCE has set: a job that an operator has cancelled stays cancelled
 # Locks:  jobs that RETRY and LOCK_RESTORABLE have locked, and edges
 # Index:  primary keys, pgqueue_dependency_needs

@@ -205,3 +205,18 @@ def test_cancel_in_a_transaction_cancels_dependents_in_it(committing, engine):
         assert states(engine, workflow.job_ids) == ["ready", "waiting", "waiting"]
         transaction.set_rollback(True)
     assert states(engine, workflow.job_ids) == ["ready", "waiting", "waiting"]
+
+
+@pytest.mark.promise("workflow-advance-once")
+@pytest.mark.parametrize(
+    ("policy", "state"),
+    [("cancel", "ready"), ("ignore", "running"), ("cancel", "waiting"), ("block", "dead"), ("block", "cancelled")],
+)
+def test_advance_decides_again_under_the_lock(engine, policy, state):
+    """The dependency has changed since the dependent was found, for example by a retry."""
+    [first] = helpers.make_nodes(engine)
+    [dependent] = helpers.make_nodes(engine, needs=[first], policy=policy)
+    ended = "now()" if state in ("dead", "cancelled") else "NULL"
+    engine.execute(f"UPDATE pgqueue_job SET state = %s, finished_at = {ended} WHERE id = %s", [state, first])
+    assert lifecycle.advance(engine, (), [dependent]).jobs == []
+    assert helpers.state_of(engine, dependent) == "waiting"

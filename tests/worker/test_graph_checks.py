@@ -152,12 +152,13 @@ def test_duty_removes_edges_of_jobs_deleted_by_sql(engine):
 
 
 def test_advance_pages_through_thousands_of_dependents(engine, monkeypatch):
-    """A job cancels 25 dependents and theirs, 10 edges at a time. Another one makes 25 ready."""
+    """A job cancels 25 dependents and theirs, 10 edges at a time. Another one makes 25 ready. One ignores it."""
     monkeypatch.setattr(graphs, "FIND_LIMIT", 10)
     dead, fine = helpers.make_nodes(engine, 2)
     cancelled = helpers.make_nodes(engine, 25, needs=[dead])
     last = helpers.make_nodes(engine, 1, needs=cancelled)
     ready = helpers.make_nodes(engine, 25, needs=[fine])
+    ready += helpers.make_nodes(engine, needs=[cancelled[7]], policy="ignore")
     one, two = helpers.claim_all(engine)
     end_job(engine, one, dies=True)
     end_job(engine, two)

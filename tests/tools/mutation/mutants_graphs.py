@@ -45,6 +45,7 @@ GRAPHS = [
             "WHEN 'running' THEN false\n                WHEN 'dead'",
             "ADVANCE",
         ),
+        Mutant("a blocked job runs", "WHEN 'dead' THEN policy = 'block'\n                WHEN", "WHEN", "ADVANCE"),
         Mutant("a locked job is forgotten", "set(locked), refused", "set(), refused", path=LIFECYCLE),
         Mutant(
             "a cancel advances nothing",
@@ -55,7 +56,6 @@ GRAPHS = [
     ),
     *of_tests(
         ("tests/graphs/test_run.py", "tests/graphs/test_build.py"),
-        Mutant("a blocked job runs", "WHEN 'dead' THEN policy = 'block'\n                WHEN", "WHEN", "ADVANCE"),
         Mutant(
             "a dependency without a row blocks",
             "WHEN 'gone' THEN policy <> 'ignore'\n              ELSE",
