@@ -70,6 +70,16 @@ def test_list_filters_find_the_batches_of_each_state(viewer: Client) -> None:
     assert listed(viewer) == [opened.id, running.id, succeeded.id, complete.id]
 
 
+def test_list_filter_of_failed_batches_leaves_out_repaired_ones(viewer: Client) -> None:
+    batch = failed_batch()
+    Job.objects.filter(batch_id=batch.id, state="dead").update(task_name=tasks.noop.name)
+    Job.objects.filter(batch_id=batch.id).retry()
+    run_jobs()
+    assert batch.record.failed_at is not None
+    assert listed(viewer, "?state=failed") == []
+    assert listed(viewer, "?state=succeeded") == [batch.id]
+
+
 def test_list_search_finds_number_and_description(viewer: Client) -> None:
     first, second = Batch(description="import 17").open(), Batch(description="Import 18").open()
     assert listed(viewer, f"?q={first.id}") == listed(viewer, "?q=port 17") == [first.id]
@@ -157,6 +167,23 @@ def test_page_links_the_jobs_of_callbacks(viewer: Client) -> None:
     assert [f'href="{JOBS}{job.pk}/change/"' in page for job in callbacks] == [True, True]
     assert "not yet" in page  # it has not succeeded
     callbacks.delete()
+    assert page_of(viewer, batch).count("removed, or one of several") == 2
+
+
+def test_page_links_each_of_two_callbacks_of_one_moment(viewer: Client) -> None:
+    with Batch(on_complete=tasks.noop.s("over"), on_success=tasks.noop.s("good")) as batch:
+        tasks.add.using(batch=batch).enqueue(1)
+    run_jobs(max_jobs=1)
+    over, good = Job.objects.filter(task_name=tasks.noop.name).order_by("pk")
+    assert over.enqueued_at == good.enqueued_at
+    shown = viewer.get(f"{BATCHES}{batch.id}/change/").context["callbacks"]
+    assert [callback.job for callback in shown] == [f"#{over.pk}", f"#{good.pk}"]
+
+
+def test_page_links_no_callback_that_equals_another(viewer: Client) -> None:
+    with Batch(on_complete=tasks.noop.s(), on_success=tasks.noop.s()) as batch:
+        tasks.add.using(batch=batch).enqueue(1)
+    run_jobs()
     assert page_of(viewer, batch).count("removed, or one of several") == 2
 
 

@@ -267,6 +267,17 @@ def test_why_of_a_job_between_an_end_and_its_advance() -> None:
     assert sentence(cancelled).endswith("which is dead. A retry of the dead job restores it.")
 
 
+def test_why_of_a_job_that_ignores_a_failure_names_what_is_unfinished() -> None:
+    workflow = Workflow()
+    dead, other = workflow.add(tasks.broken.s()), workflow.add(tasks.number.s(1))
+    workflow.add(tasks.note.s("last"), after=[dead, other], if_dependency_fails="ignore")
+    workflow.enqueue()
+    set_state("dead", workflow.job_ids[0])
+    found = stats.why(workflow.job_ids[2])
+    assert (found.reason, found.dependency_ids) == (Reason.WAITING, (workflow.job_ids[1],))
+    assert found.sentence.startswith("It waits for 1 of its 2 dependencies: ")
+
+
 def test_why_of_a_job_that_an_operator_has_cancelled_names_no_dependency() -> None:
     workflow = diamond()
     Job.objects.filter(pk=workflow.job_ids[-1]).cancel()
