@@ -9,9 +9,9 @@ from django_pgqueue import Batch, Workflow
 
 from .models import Delivery, Endpoint, Order
 from .tasks import (
-    archive_invoice,
     charge_card,
     deliver,
+    file_invoice,
     hand_over,
     pack_parcel,
     print_invoice,
@@ -45,7 +45,7 @@ def fulfil_order(order: Order, parent: Batch | None = None) -> Workflow:
     invoice = workflow.add(print_invoice.s(charge.result, order.pk))
     parcel = workflow.add(pack_parcel.s(reservation.result), after=[charge])
     workflow.add(hand_over.s(parcel.result_or_none, invoice.result_or_none), if_dependency_fails="ignore")
-    workflow.add(archive_invoice.s(invoice.result), if_dependency_fails="block")
+    workflow.add(file_invoice.s(invoice.result), if_dependency_fails="block")
     return workflow.enqueue()
 
 

@@ -97,9 +97,9 @@ def hand_over(parcel: str | None, invoice: str | None) -> str:
 
 
 @task
-def archive_invoice(invoice: str) -> str:
-    """Archive an invoice. If it was not printed, this job waits for an operator's retry."""
-    return f"archived: {invoice}"
+def file_invoice(invoice: str) -> str:
+    """File an invoice. If it was not printed, this job waits for an operator's retry."""
+    return f"filed: {invoice}"
 
 
 @task(schedule=cron("30 2 * * *"), expires=timedelta(hours=12))

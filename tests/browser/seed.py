@@ -20,8 +20,8 @@ SEARCH_KEYS: Final = (
 LIBRARY: Final = "example_project.library.tasks"
 NOW: Final = "statement_timestamp()"
 CALLBACK: Final = (
-    f"json_build_object('task_name', '{SHOP}.%s', 'arguments', json_build_object('args', json_build_array(17), "
-    "'kwargs', json_build_object()))"
+    f"json_build_object('task_name', '{SHOP}.%s', 'queue_name', 'default', 'priority', 0, 'max_attempts', 5, "
+    "'delay_seconds', 0, 'arguments', json_build_object('args', json_build_array(17), 'kwargs', json_build_object()))"
 )
 
 JOBS: Final = (
@@ -350,7 +350,7 @@ def _add_workflows(cursor: Any) -> None:
     add_running(cursor, parcel, 2, "40 s")
     letter = add(9, "send_invoice", "cancelled", [*pdf])
     ship = add(9, "hand_over_to_the_carrier", "waiting", [*parcel, *card])
-    add(9, "archive_invoice", "waiting", pdf, policy="block")
+    add(9, "file_invoice", "waiting", pdf, policy="block")
     add(9, "report_order", "waiting", [*ship, *letter], policy="ignore")
     photos = add(10, "list_photos", "succeeded", [])
     done, now, later = (add(10, "resize_photo", state, photos, count) for state, count in RESIZED)

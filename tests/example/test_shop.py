@@ -77,7 +77,7 @@ def test_order_whose_invoice_fails_is_delivered_without_it(shop: SimpleNamespace
     ]
     progress = batch.progress()
     assert (progress.total, progress.succeeded, progress.dead) == (12, 10, 1)
-    assert Job.objects.waiting().get().task_name == shop.tasks.archive_invoice.name
+    assert Job.objects.waiting().get().task_name == shop.tasks.file_invoice.name
     large.cents = 1
     large.save()
     job_of(shop.tasks.print_invoice).retry()
