@@ -27,7 +27,7 @@ LIMITS_LIMIT: Final = 200
 """The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
-STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "lost", "dead")
 
 # How late the latest schedule is that is on.
 #
