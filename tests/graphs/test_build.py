@@ -11,7 +11,8 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle
+from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle, registry
+from django_pgqueue.deploys import stored
 from django_pgqueue.deploys.calls import value_problem
 from django_pgqueue.models import Job, JobBatch, JobDependency
 from django_pgqueue.placeholders import MARK
@@ -360,3 +361,11 @@ def test_stored_call_with_results_fits_its_task():
     arguments = workflow.nodes[1].job.arguments
     assert value_problem(tasks.last_day, arguments["args"], arguments["kwargs"]) is None
     assert value_problem(tasks.last_day, [7], {}) is not None
+
+
+def test_check_deploy_reads_waiting_jobs(monkeypatch):
+    """A task that is gone would end the workflow days later."""
+    chain(tasks.number.s(1)).then(tasks.double).enqueue()
+    monkeypatch.delitem(registry._tasks, tasks.double.name)
+    [finding] = stored.check(connection, 100).findings.sorted()
+    assert (finding.task_name, dict(finding.kinds)) == (tasks.double.name, {"waiting": 1})
