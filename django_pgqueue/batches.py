@@ -146,10 +146,6 @@ class Batch(BatchReference):
             transaction.on_commit(partial(batch_ends.settle, connection, [batch_id]), using=self.database, robust=True)
         return was_open
 
-    def close_empty(self) -> None:
-        """Close the batch in the transaction that has stored it, before jobs are inserted: for workflows."""
-        lifecycle.batches.close_batch(self._connection, self._stored_id)
-
     def __enter__(self) -> Self:
         self._block = transaction.atomic(using=self.database)
         self._block.__enter__()

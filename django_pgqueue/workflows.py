@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
+from . import lifecycle
 from .batch_progress import BatchProgress
 from .batches import Batch
 from .enqueue import plain
@@ -243,10 +244,10 @@ class Workflow:
             # Without a nested block: an error in one would make the caller's transaction roll back.
             with nullcontext() if connection.in_atomic_block else transaction.atomic(using=self._database):
                 nodes = EncodedNodes(connection, self._calls, lambda node: int(node.place))
-                batch.open()
-                batch.close_empty()
+                batch_id = int(batch.open().id or 0)
+                lifecycle.batches.close_batch(connection, batch_id)  # nobody sees it before its jobs are there
                 self._batch, self.job_ids = batch, nodes.job_ids
-                nodes.write(int(batch.id or 0))
+                nodes.write(batch_id)
         except SynchronousOnlyOperation as error:
             raise called_in_coroutine("a workflow", "workflow.aenqueue()") from error
         except BaseException:

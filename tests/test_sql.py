@@ -257,6 +257,7 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
     lifecycle.stored_calls.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.stored_calls.LimitedCursor(), 9)
     lifecycle.stored_calls.running_calls(engine, (0, 0), 9)
+    lifecycle.stored_calls.waiting_calls(engine, 0, 9)
     lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 9)
     lifecycle.stored_calls.call_shapes(engine, [1])
     lifecycle.stored_calls.read_calls(engine, [1])

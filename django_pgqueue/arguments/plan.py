@@ -99,6 +99,19 @@ class CallPlan:
             {name: _decoded(self._named(name), stored, rows) for name, stored in kwargs.items()},
         )
 
+    def decode_around(self, args: Sequence[Any], kwargs: Mapping[str, Any], kept: Mapping[int | str, Any]) -> Converted:
+        """Do as `decode()`, with these values for some positions and names."""
+        return (
+            [
+                kept[index] if index in kept else _decoded(self._place(index), stored, KEYS)
+                for index, stored in enumerate(args)
+            ],
+            {
+                name: kept[name] if name in kept else _decoded(self._named(name), stored, KEYS)
+                for name, stored in kwargs.items()
+            },
+        )
+
     def references(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         """Yield (model, primary key) for each row that a stored call names."""
         for index, stored in enumerate(args):

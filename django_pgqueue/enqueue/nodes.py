@@ -90,7 +90,8 @@ class EncodedNodes:
         if number is None:
             number = self._numbers[id(task)] = len(self._rows)
             self._rows.append(plain.row_of(task, self._connection))
-        call = _encoded_call(task, args, kwargs, id_of)
+        marked = {name: with_markers(value, id_of) for name, value in _passed(args, kwargs) if has_placeholders(value)}
+        call = _encoded_call(task, args, kwargs, marked)
         return EncodedNode(
             job_id,
             task,
@@ -98,7 +99,7 @@ class EncodedNodes:
             encode_arguments(*call),
             number,
             search_keys_of(task, *call),
-            limit_of_call(task, args, kwargs),
+            _limit(task, args, kwargs, call, marked),
         )
 
     def write(self, batch_id: int) -> None:
@@ -142,11 +143,27 @@ def _pages(nodes: Sequence[EncodedNode]) -> Iterator[list[EncodedNode]]:
         yield page
 
 
+Marked = Mapping[int | str, Any]
+"""The arguments with markers in place of placeholders, by position or name."""
+
+
+def _limit(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], call: CallArguments, marked: Marked
+) -> CallLimit | None:
+    """Return the limit of a call. Its key can be made of the arguments that contain no result."""
+    if not marked:
+        return limit_of_call(task, args, kwargs)
+    plan = task.plan
+    if plan is not None and plan.converts_arguments:
+        kept = {name: value for name, value in _passed(args, kwargs) if name in marked}
+        args, kwargs = plan.decode_around(*call, kept)
+    return limit_of_call(task, args, kwargs, are_decoded=True)
+
+
 def _encoded_call(
-    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], id_of: Callable[[Any], int]
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], marked: Marked
 ) -> CallArguments:
     """Return a call as its annotations store it, with markers. Values beside a placeholder must be plain JSON."""
-    marked = {name: with_markers(value, id_of) for name, value in _passed(args, kwargs) if has_placeholders(value)}
     plan = task.plan
     if plan is not None and plan.converts_arguments:
         args, kwargs = plan.encode_around(args, kwargs, marked)

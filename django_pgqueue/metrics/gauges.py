@@ -18,7 +18,7 @@ from django_pgqueue.doctor.session import Session
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
-from django_pgqueue.stats.suspended import batches_by_state, suspended_jobs, unreceived_events, waiting_jobs
+from django_pgqueue.stats.suspended import batches_by_state, suspended_jobs, unreceived_events
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
@@ -28,7 +28,7 @@ LIMITS_LIMIT: Final = 200
 """The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
-STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "lost", "dead")
 SUSPENSIONS: Final = {"sleep": "sleeping", "event": "waiting", "step": "retrying"}
 """The state of a suspended job for the kind of its step."""
 
@@ -66,7 +66,6 @@ class Snapshot:
         self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
         """Each label with its limits. Nothing is read if no task of this process declares a limit."""
         self.suspended = suspended_jobs(connection.alias)
-        self.waiting = waiting_jobs(connection.alias)
         self.unreceived_events = unreceived_events(connection.alias)
         self.batches = batches_by_state(connection.alias)
 
@@ -135,11 +134,6 @@ def _suspended(snapshot: Snapshot) -> Iterator[Sample]:
             yield (label, state), sum(snapshot.suspended.get((queue.name, kind), 0) for queue in queues)
 
 
-def _waiting(snapshot: Snapshot) -> Iterator[Sample]:
-    for label, queues in snapshot.groups:
-        yield (label,), sum(snapshot.waiting.get(queue.name, 0) for queue in queues)
-
-
 def _batches(snapshot: Snapshot) -> Iterator[Sample]:
     return (((state,), count) for state, count in snapshot.batches.items())
 
@@ -193,10 +187,6 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     (
         Gauge("pgqueue_jobs_suspended", "Jobs that a durable step suspends, at most 10,000.", QUEUE_AND_STATE),
         _suspended,
-    ),
-    (
-        Gauge("pgqueue_jobs_waiting", "Jobs of workflows that wait for other jobs, at most 10,000.", QUEUE),
-        _waiting,
     ),
     (
         Gauge("pgqueue_events_unreceived", "Events among the newest 10,000 that no job has received."),

@@ -1,4 +1,4 @@
-"""Count suspended and waiting jobs, events that no job has received, and batches by state, for the metrics.
+"""Count suspended jobs, events that no job has received, and batches by state, for the metrics.
 
 The cost of each statement is bounded, and almost nothing while no job has steps and there is no batch.
 """
@@ -45,16 +45,6 @@ CROSS JOIN LATERAL (
 GROUP BY job.queue_name, step.kind
 """
 
-# Count the jobs that wait for other jobs of their workflows, by queue.
-#
-# Index: pgqueue_job_waiting, and the row of each entry
-# Cost:  at most `limit` jobs, the newest ones
-WAITING_JOBS: Final = """/* pgqueue:waiting_jobs */
-SELECT queue_name, count(*)
-FROM (SELECT queue_name FROM pgqueue_job WHERE state = 'waiting' ORDER BY id DESC LIMIT %(limit)s) AS newest
-GROUP BY queue_name
-"""
-
 # Count those of the newest events that no job has received.
 #
 # Index: pgqueue_event_pkey, and pgqueue_step_event for each entry
@@ -93,11 +83,6 @@ def suspended_jobs(database: str | None = None) -> dict[tuple[str, str], int]:
     """
     rows = execute(connection_of(database), SUSPENDED_JOBS, {"limit": LIMIT})
     return {(queue_name, kind): count for queue_name, kind, count in rows}
-
-
-def waiting_jobs(database: str | None = None) -> dict[str, int]:
-    """Return the number of jobs that wait for others, by queue. Runs one statement, which counts at most 10,000."""
-    return dict(execute(connection_of(database), WAITING_JOBS, {"limit": LIMIT}))
 
 
 def unreceived_events(database: str | None = None) -> int:

@@ -105,6 +105,11 @@ def limited(value: int) -> int:
     return value + 100
 
 
+@task(limit=Limit("tenants", key="{tenant}", concurrency=2))
+def of_tenant(found: list[Row], tenant: date) -> int:
+    return len(found)
+
+
 @task(chunk=10)
 def chunked(chunk: Chunk[int]) -> list[int]:
     return [10 * value for value in chunk.items]

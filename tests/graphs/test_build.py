@@ -11,7 +11,9 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle
+from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle, registry
+from django_pgqueue.deploys import stored
+from django_pgqueue.deploys.calls import value_problem
 from django_pgqueue.models import Job, JobBatch, JobDependency
 from django_pgqueue.placeholders import MARK
 from django_pgqueue.signals import job_cancelled, job_enqueued
@@ -351,3 +353,19 @@ def test_why_names_the_jobs_that_a_job_waits_for():
     assert found.sentence.endswith("; and 2 more.")
     Job.objects.filter(pk__in=workflow.job_ids[:-1]).update(state="succeeded", finished_at="2020-01-01T00:00Z")
     assert why(workflow.nodes[-1].job).sentence.startswith("Its dependencies have ended.")
+
+
+def test_stored_call_with_results_fits_its_task():
+    """`check_deploy` cannot compare a value with an annotation that is not known yet."""
+    workflow = chain(tasks.rows.s(2)).then(tasks.last_day).enqueue()
+    arguments = workflow.nodes[1].job.arguments
+    assert value_problem(tasks.last_day, arguments["args"], arguments["kwargs"]) is None
+    assert value_problem(tasks.last_day, [7], {}) is not None
+
+
+def test_check_deploy_reads_waiting_jobs(monkeypatch):
+    """A task that is gone would end the workflow days later."""
+    chain(tasks.number.s(1)).then(tasks.double).enqueue()
+    monkeypatch.delitem(registry._tasks, tasks.double.name)
+    [finding] = stored.check(connection, 100).findings.sorted()
+    assert (finding.task_name, dict(finding.kinds)) == (tasks.double.name, {"waiting": 1})

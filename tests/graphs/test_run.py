@@ -160,6 +160,18 @@ def test_tasks_of_all_kinds_get_and_pass_on_results(task, expected):
     assert result(workflow) == ["end", expected]
 
 
+def test_limit_key_is_made_of_arguments_beside_a_result():
+    workflow = Workflow()
+    found = workflow.add(tasks.rows.s(3))
+    workflow.add(tasks.of_tenant.s(found.result, date(2026, 1, 2)))
+    workflow.enqueue()
+    assert workflow.nodes[1].job.limit_key == "tenants:2026-01-02"
+
+    run_jobs()
+
+    assert result(workflow) == 3
+
+
 def test_limited_and_searched_tasks_are_nodes():
     workflow = Workflow()
     first = workflow.add(tasks.limited.s(3))

@@ -54,7 +54,7 @@ READING = {
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
-    "FIND_DEPENDENTS", "FIND_MISSED", "RESTORABLE", "READ_RESULTS", "STILL_WAITING",
+    "FIND_DEPENDENTS", "FIND_MISSED", "RESTORABLE", "READ_RESULTS", "STILL_WAITING", "WAITING_CALLS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -77,7 +77,7 @@ MAY = {
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
     # It may read and write `run_after` to wake jobs, and these need no more.
     "sender": {"SEND_EVENT", "WAKE", "RUN_NOW", "EXISTING", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"LOCK_WAITING", "LOCK_RESTORABLE", "STILL_WAITING"},
+    | {"LOCK_WAITING", "LOCK_RESTORABLE", "STILL_WAITING", "WAITING_CALLS"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
     "operator": READING
@@ -142,7 +142,7 @@ MAY = {
     | ENQUEUER
     | {"LATE_JOBS", "DEAD_CALLS"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"HOLDERS", "STILL_WAITING", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
+    | {"HOLDERS", "STILL_WAITING", "WAITING_CALLS", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
     | {"ADD_SEARCH_KEYS"},
 }

@@ -170,7 +170,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_job_ready"},
     ),
     "JOB_WITH_LAST_EXECUTION": ({"job_id": 7}, {"pgqueue_job_pkey", "pgqueue_execution_job"}),
-    "WAITING_JOBS": ({"limit": LIMIT}, {"pgqueue_job_waiting"}),
+    "FIRST_WAITING": ({"limit": LIMIT}, {"pgqueue_job_waiting"}),
     "ENDED_BY_TASK": ({"delay_seconds": 15.0}, {"pgqueue_rollup_starts"}),
     "COUNTS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
     "DURATIONS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),

@@ -77,8 +77,7 @@ class Attempt:
         self.context: TaskContext | None = None
         self.steps: AttemptSteps | None = None
         self.outer_blocks = 0
-        self.interrupted = self.timed_out = self.committing = False
-        self.asked = self.cancelled = False
+        self.interrupted = self.timed_out = self.committing = self.asked = self.cancelled = False
         self.asked_elsewhere = asked_elsewhere
         self.progress: Progress | None = None
         self.copy, self.started_at = forks.count, time.monotonic()
@@ -152,7 +151,8 @@ class Attempt:
 
     def _add_results(self) -> None:
         """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
-        self.args, self.kwargs = arguments_with_results(connections[self.alias], [self.args, self.kwargs])
+        read = hidden_from_reports(arguments_with_results)  # results can be secret
+        self.args, self.kwargs = read(connections[self.alias], [self.args, self.kwargs])
 
     def _adapt_context(self) -> None:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:

@@ -122,7 +122,8 @@ class ChunkAttempt(Attempt):
             if job.in_graph and job.execution_id in self.calls:
                 call, headers = self.calls[job.execution_id]
                 try:
-                    args, kwargs = arguments_with_results(connections[self.alias], [list(call[0]), dict(call[1])])
+                    read = hidden_from_reports(arguments_with_results)  # results can be secret
+                    args, kwargs = read(connections[self.alias], [list(call[0]), dict(call[1])])
                 except (DoesNotFit, Dead) as error:
                     self.left_out[job.execution_id] = error
                 else:
