@@ -7,6 +7,7 @@ from .batch_progress import BatchProgress
 from .batch_reference import BatchFinished
 from .batches import Batch
 from .breakers import Breaker
+from .chains import Chain, Group, chain, chord, group
 from .chunks import Chunk, ChunkJob
 from .context import TaskContext
 from .enqueue.bulk import aenqueue_many, enqueue_many
@@ -42,6 +43,7 @@ from .schedules.times import Times, cron, every
 from .states import Outcome, State
 from .steps import EventTimeout, Step, StepError
 from .task import Task
+from .workflows import Node, Workflow
 
 # isort: split
 from .decorator import task  # after `.task`: otherwise type checkers resolve `task` to the module of that name
@@ -54,11 +56,13 @@ __all__ = [
     "Cancel",
     "CannotDecode",
     "CannotWait",
+    "Chain",
     "Chunk",
     "ChunkJob",
     "Dead",
     "DuplicateJob",
     "EventTimeout",
+    "Group",
     "InvalidTask",
     "JobCancelled",
     "JobFailed",
@@ -68,6 +72,7 @@ __all__ = [
     "JobNotSucceeded",
     "LeaseLost",
     "Limit",
+    "Node",
     "Outcome",
     "Progress",
     "QueueError",
@@ -85,13 +90,17 @@ __all__ = [
     "TaskTimeout",
     "Throttled",
     "Times",
+    "Workflow",
     "aenqueue_many",
     "asend_event",
+    "chain",
+    "chord",
     "cron",
     "enqueue_many",
     "every",
     "exponential",
     "fixed",
+    "group",
     "send_event",
     "task",
 ]

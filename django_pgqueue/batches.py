@@ -27,6 +27,7 @@ from .enqueue.callbacks import stored_call
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
 from .exceptions import InvalidTask
+from .states import FINISHED, State
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -244,6 +245,13 @@ class Batch(BatchReference):
         """Return how many jobs the batch and the batches nested in it have, by state, with one query."""
         return progress_of(self._connection, [self._stored_id])[self._stored_id]
 
+    def cancel(self) -> int:
+        """Cancel the unfinished jobs of the batch itself, and return their number.
+
+        Running jobs are asked to stop. Jobs that wait for others come first, so that none of them starts meanwhile.
+        """
+        return self.jobs.filter(state=State.WAITING).cancel() + self.jobs.exclude(state__in=FINISHED).cancel()
+
     # ------------------------------------------------------------------ from asynchronous code
 
     async def aopen(self) -> Self:
@@ -262,6 +270,10 @@ class Batch(BatchReference):
     async def aget(cls, id: int, *, database: str | None = None) -> Batch:  # noqa: A002 -- the name of the column
         """Do as `get()` from asynchronous code."""
         return await sync_to_async(cls.get)(id, database=database)
+
+    async def acancel(self) -> int:
+        """Do as `cancel()` from asynchronous code."""
+        return await sync_to_async(self.cancel)()
 
     async def aprogress(self) -> BatchProgress:
         """Do as `progress()` from asynchronous code."""

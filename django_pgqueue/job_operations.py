@@ -17,7 +17,7 @@ from django.db import transaction
 
 from . import lifecycle
 from .codecs import readable as readable
-from .reactions import after_operator
+from .reactions import advanced_transitions, after_application, after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
 from .waiting.results import return_value as return_value
@@ -26,6 +26,7 @@ from .waiting.results import wait as wait
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from .lifecycle.graphs import AdvancedJob
     from .models.operations import Record, Transition
 
 
@@ -50,8 +51,13 @@ def cancel(
     record: Record | None = None,
     running: bool = True,
 ) -> dict[int, State]:
-    """Cancel ready jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once."""
-    return _run(connection, partial(lifecycle.cancel, running=running), task_names, seen, alone=alone, record=record)
+    """Cancel ready and waiting jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once."""
+    advanced: list[AdvancedJob] = []
+    transition = partial(lifecycle.cancel, running=running, advanced=advanced)
+    changed = _run(connection, transition, task_names, seen, alone=alone, record=record)
+    if advanced:
+        after_application(connection, advanced_transitions(advanced))
+    return changed
 
 
 def run_now(

@@ -30,6 +30,7 @@ from .waiting import listener
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from .lifecycle.graphs import AdvancedJob
     from .signals import TaskSignal
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -272,6 +273,18 @@ def operated(changed: Mapping[int, State], task_names: Mapping[int, str], *, mak
         JobTransition(job_id, task_names[job_id], TransitionResult(TransitionStatus.DONE, state), is_due=makes_due)
         for job_id, state in changed.items()
     ]
+
+
+def advanced_transitions(jobs: Iterable[AdvancedJob]) -> list[JobTransition]:
+    """Return the transitions of jobs of workflows whose dependencies have ended. The error is for cancelled ones."""
+    of = {state: TransitionResult(TransitionStatus.DONE, state) for state in (State.READY, State.CANCELLED)}
+    error = "a job that it depends on is dead or cancelled"
+    return [JobTransition(job.job_id, job.task_name, of[job.state], error=error, is_due=job.is_due) for job in jobs]
+
+
+def after_application(connection: Connection, transitions: Sequence[JobTransition]) -> None:
+    """React to transitions in an application's process, in the caller's transaction."""
+    _APPLICATION.after(connection, transitions)
 
 
 def after_enqueue(connection: BaseDatabaseWrapper, task_name: str, queue_name: str, job_ids: Iterable[int]) -> None:

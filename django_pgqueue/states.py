@@ -22,7 +22,7 @@ class State(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
     WAITING = "waiting"
-    """Reserved for jobs that depend on other jobs. No transition leads to it yet, and the database refuses it."""
+    """A node of a workflow that waits for the ends of other jobs. No worker claims it."""
 
 
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
@@ -67,6 +67,17 @@ class StepState(StrEnum):
     """The event has not come yet."""
     TIMED_OUT = "timed out"
     """The event did not come in time."""
+
+
+class FailurePolicy(StrEnum):
+    """The consequence for a dependent of a dependency that is dead or cancelled."""
+
+    CANCEL = "cancel"
+    """The dependent is cancelled too. An operator's retry of the dependency restores it."""
+    IGNORE = "ignore"
+    """The dependent runs all the same."""
+    BLOCK = "block"
+    """The dependent waits until an operator has retried the dependency, and that has succeeded."""
 
 
 class ActOutcome(StrEnum):
@@ -133,6 +144,8 @@ class TransitionName(StrEnum):
     REQUEUE = "requeue"
     SET_ASIDE = "set_aside"
     EXPIRE = "expire"
+    ADVANCE = "advance"
+    RESTORE = "restore"
     CANCEL = "cancel"
     RETRY = "retry"
     RUN_NOW = "run_now"
@@ -148,7 +161,15 @@ GONE: Final = None
 """The job has no row: it is not enqueued yet, or its row was deleted."""
 
 TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | None]]]] = {
-    GONE: {TransitionName.ENQUEUE: frozenset({State.READY}), TransitionName.FIRE: frozenset({State.READY})},
+    GONE: {
+        TransitionName.ENQUEUE: frozenset({State.READY, State.WAITING}),
+        TransitionName.FIRE: frozenset({State.READY}),
+    },
+    State.WAITING: {
+        TransitionName.ADVANCE: frozenset({State.READY, State.CANCELLED}),
+        TransitionName.CANCEL: frozenset({State.CANCELLED}),
+        TransitionName.MOVE: frozenset({State.WAITING}),
+    },
     State.READY: {
         TransitionName.REPLACE: frozenset({State.READY}),
         TransitionName.CLAIM: frozenset({State.RUNNING}),
@@ -174,21 +195,22 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.CANCEL: frozenset({State.RUNNING}),
     },
     State.SUCCEEDED: {
-        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
         TransitionName.DELETE: frozenset({GONE}),
         TransitionName.PRUNE: frozenset({GONE}),
         TransitionName.ARCHIVE: frozenset({GONE}),
         TransitionName.ERASE: frozenset({State.SUCCEEDED}),
     },
     State.DEAD: {
-        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
         TransitionName.DELETE: frozenset({GONE}),
         TransitionName.PRUNE: frozenset({GONE}),
         TransitionName.ARCHIVE: frozenset({GONE}),
         TransitionName.ERASE: frozenset({State.DEAD}),
     },
     State.CANCELLED: {
-        TransitionName.RETRY: frozenset({State.READY}),
+        TransitionName.RETRY: frozenset({State.READY, State.WAITING}),
+        TransitionName.RESTORE: frozenset({State.WAITING}),
         TransitionName.DELETE: frozenset({GONE}),
         TransitionName.PRUNE: frozenset({GONE}),
         TransitionName.ARCHIVE: frozenset({GONE}),

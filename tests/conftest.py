@@ -269,6 +269,10 @@ def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
 
     def make(state: str) -> Specimen:
         job_id = helpers.make_job(engine)
+        if state == "waiting":
+            [waiting_id] = helpers.make_nodes(engine, needs=[job_id])
+            engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
+            return Specimen(waiting_id, 0, lifecycle.ExecutionKey(0, 0.0))
         if state == "new":
             return Specimen(job_id, 0, lifecycle.ExecutionKey(0, 0.0))
         claimed = helpers.claim_one(engine)

@@ -28,6 +28,7 @@ TABLES = (
     *("pgqueue_pause", "pgqueue_schedule", "pgqueue_schedulerun", "pgqueue_uniqueness_window", "pgqueue_installation"),
     *("pgqueue_execution_log", "pgqueue_search_key", "pgqueue_worker_request", "pgqueue_limit_state"),
     *("pgqueue_limit_override", "pgqueue_open_breaker", "pgqueue_breaker_count", "pgqueue_step", "pgqueue_event"),
+    "pgqueue_dependency",
     *("pgqueue_batch", "pgqueue_batch_removal"),
 )
 AGES = 20e-6, 10e-6
@@ -138,6 +139,26 @@ def replace_for_period(connection, *keys: str, call: str = NO_ARGUMENTS, **chang
 def make_job(connection, **changes: Any) -> int:
     [job_id] = make_jobs(connection, **changes)
     return job_id
+
+
+def make_nodes(
+    connection, count: int = 1, *, needs: Iterable[int] = (), policy: str = "cancel", batch_id=None
+) -> list[int]:
+    """Add nodes of a workflow, each of which depends on the jobs `needs`. Return their ids."""
+    job_ids, needed = lifecycle.graphs.draw_ids(connection, count), list(needs)
+    row = {"task_name": NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10, "delay_seconds": 0.0}
+    lifecycle.graphs.add_nodes(
+        connection,
+        job_ids=job_ids,
+        waits=[bool(needed)] * count,
+        arguments=[NO_ARGUMENTS] * count,
+        options=[0] * count,
+        rows=[{**row, "batch_id": batch_id}],
+    )
+    edges = [(job_id, needs_id, policy) for job_id in job_ids for needs_id in needed]
+    if edges:
+        lifecycle.graphs.add_dependencies(connection, edges)
+    return job_ids
 
 
 def lanes_from_start(*lanes: Lane) -> dict[Lane, Cursor]:

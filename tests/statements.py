@@ -8,6 +8,8 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.stats import (
+    batch_counts,
+    graph_queries,
     incident_queries,
     key_queries,
     limit_queries,
@@ -16,6 +18,7 @@ from django_pgqueue.stats import (
     queries,
     rollup_queries,
     running,
+    suspended,
     used_names,
 )
 
@@ -32,6 +35,8 @@ STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, modul
 READING: Final[dict[str, str]] = {
     name: text
     for module in (
+        batch_counts,
+        graph_queries,
         used_names,
         queries,
         limited_queries,
@@ -39,6 +44,7 @@ READING: Final[dict[str, str]] = {
         key_queries,
         rollup_queries,
         running,
+        suspended,
         incident_queries,
         ownership,
     )

@@ -140,6 +140,7 @@ IN_TRANSACTION = [
     "docs/guides/arguments.md",
     "docs/guides/async.md",
     "docs/guides/batches.md",
+    "docs/guides/workflows.md",
     "docs/guides/chunks.md",
     "docs/guides/enqueue.md",
     "docs/guides/multi_tenancy.md",

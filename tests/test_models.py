@@ -104,7 +104,7 @@ def test_permissions_are_the_expected_set():
     of_schedules = {f"{verb}_schedule" for verb in ("view", "add", "change", "delete", "run", "pause")}
     of_workers = {"view_worker", "stop_worker", "view_stack"}
     of_limits = {"view_limitoverride", "change_limits"}
-    others = {"view_execution", "view_pause", "pause_queue", "view_jobbatch"}
+    others = {"view_execution", "view_pause", "pause_queue", "view_jobbatch", "close_batch"}
     assert found == of_jobs | of_schedules | of_workers | of_limits | others
 
 
@@ -181,6 +181,7 @@ def test_indexes_are_the_expected_set(engine):
     assert names == {
         "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
         "pgqueue_job_expiring", "pgqueue_job_unique", "pgqueue_job_limited", "pgqueue_job_ordered", "pgqueue_job_batch",
+        "pgqueue_job_waiting",
         "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open", "pgqueue_execution_job",
         "pgqueue_execution_limited",
     }  # fmt: skip

@@ -85,12 +85,13 @@ CLAUSES = {
         "json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint) )",
         "%(limits)s",
         "ENQUEUE_MANY ENQUEUE_EACH ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE ENQUEUE_MANY_OR_REPLACE ENQUEUE_FOR_PERIOD "
-        "REPLACE_FOR_PERIOD",
+        "REPLACE_FOR_PERIOD ADD_NODES",
     ),
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
-        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES "
+        "ADD_NODES",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
@@ -106,7 +107,7 @@ CLAUSES = {
         f"coalesce( chosen.run_after, {NOW} + make_interval(secs => chosen.delay_seconds) ), chosen.headers::json, "
         f"coalesce( chosen.expires_at, {NOW} + make_interval(secs => chosen.expires_seconds) )",
         "chosen.run_after",
-        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES",
+        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES ADD_NODES",
     ),
     "job of a schedule": Clause(
         "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
@@ -266,9 +267,42 @@ CLAUSES = {
         "WITH seen AS MATERIALIZED ( SELECT id, instant::timestamptz AS finished_at "
         "FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant) ), "
         "old AS MATERIALIZED ( SELECT id FROM pgqueue_job AS job WHERE id = ANY (%(job_ids)s::bigint[]) "
-        "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at) ORDER BY id FOR",
+        "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at)",
         "seen.finished_at",
         f"{ARCHIVING} ERASE",
+    ),
+    "kept nodes of workflows": Clause(
+        "( in_graph IS NULL OR ( SELECT true FROM pgqueue_job AS other WHERE other.batch_id = batch_id "
+        "AND other.state = ANY ( CASE WHEN state = 'succeeded' "
+        "THEN '{waiting,ready,running,dead,cancelled}'::varchar[] ELSE '{waiting,ready,running}'::varchar[] END ) "
+        "LIMIT 1 ) IS NULL )",
+        "in_graph IS NULL",
+        "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK DELETE ARCHIVE READ_FOR_ARCHIVE",
+    ),
+    "removal of edges": Clause(
+        "unlinked AS ( DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free)) )",
+        "unlinked AS",
+        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE ARCHIVE REMOVE_ARCHIVED",
+    ),
+    "dependency that has not ended": Clause(
+        "WHEN 'waiting' THEN true WHEN 'ready' THEN true WHEN 'running' THEN true WHEN 'dead' THEN policy = 'block' "
+        "WHEN 'cancelled' THEN policy = 'block' ELSE false END",
+        "policy = 'block' WHEN 'cancelled'",
+        "FIND_DEPENDENTS FIND_MISSED ADVANCE",
+    ),
+    "dependency that has failed": Clause(
+        "WHEN 'dead' THEN policy = 'cancel' WHEN 'cancelled' THEN policy = 'cancel' "
+        "WHEN 'gone' THEN policy <> 'ignore' ELSE false END",
+        "policy = 'cancel' WHEN 'cancelled'",
+        "FIND_DEPENDENTS FIND_MISSED ADVANCE",
+    ),
+    "cancelled by retried jobs": Clause(
+        "WITH RECURSIVE restored AS ( SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id) UNION "
+        "SELECT edge.job_id FROM restored CROSS JOIN LATERAL ( "
+        "SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0 ) AS edge "
+        "WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled' )",
+        "RECURSIVE restored",
+        "RESTORABLE RESTORE",
     ),
     "ends of batches": Clause(
         "coalesce( ( SELECT true FROM pgqueue_job WHERE batch_id = batch.id "

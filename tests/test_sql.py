@@ -206,6 +206,7 @@ def call_everything(engine, job_in):
     call_statements_of_chunks(engine)
     call_statements_of_remote_tokens(engine)
     call_statements_of_batches(engine)
+    call_statements_of_graphs(engine)
     lifecycle.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
@@ -224,6 +225,17 @@ def call_statements_of_batches(engine):
     lifecycle.batches.unsettled_batches(engine, 0, 9)
     lifecycle.batches.count_jobs(engine, [created.batch_id])
     lifecycle.batches.prune_batches(engine, 0.0)
+
+
+def call_statements_of_graphs(engine):
+    [first] = helpers.make_nodes(engine)
+    [last] = helpers.make_nodes(engine, needs=[first])
+    lifecycle.cancel(engine, [first])
+    lifecycle.retry(engine, [first])
+    lifecycle.graphs.find_missed(engine)
+    lifecycle.advance(engine, (), [last + 1])
+    lifecycle.graphs.read_results(engine, [(first, last)])
+    lifecycle.graphs.prune_dependencies(engine)
 
 
 def call_statements_of_worker_requests(engine):
@@ -245,6 +257,7 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
     lifecycle.stored_calls.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.stored_calls.LimitedCursor(), 9)
     lifecycle.stored_calls.running_calls(engine, (0, 0), 9)
+    lifecycle.stored_calls.waiting_calls(engine, 0, 9)
     lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 9)
     lifecycle.stored_calls.call_shapes(engine, [1])
     lifecycle.stored_calls.read_calls(engine, [1])
@@ -837,7 +850,7 @@ def test_plan_cases_of_limits_find_rows(filled):
         keys = [key for key, _, is_locked in statements.execute(filled, sql.limits.FIND_KEYS, find_keys(filled))]
         assert keys == claim_keys(filled)["limit_keys"]
         rows = statements.execute(filled, sql.limits.CLAIM_KEYS, claim_keys(filled))
-        claimed = {row[16] for row in rows if row[0] is not None}
+        claimed = {row[17] for row in rows if row[0] is not None}
         assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
         assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
         assert lifecycle.limits.prune_limit_states(filled, 0, BATCH).removed == BATCH

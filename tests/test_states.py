@@ -20,7 +20,7 @@ from tests import helpers
 
 pytestmark = pytest.mark.slow
 
-SITUATIONS = ("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "gone")
+SITUATIONS = ("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "waiting", "gone")
 STATE_OF = {"new": State.READY, "ready later": State.READY, "gone": GONE}
 NOTHING_TO_DO = {
     ("ready later", TransitionName.CLAIM),
@@ -60,6 +60,51 @@ def claim_one(engine, specimen):
 def enqueue(engine, specimen):
     """Return the id of the new job, which is not the id of the specimen."""
     return helpers.make_job(engine)
+
+
+def enqueue_node(engine, specimen):
+    """Return the id of the new job, which waits for another one."""
+    return helpers.make_nodes(engine, needs=[helpers.make_job(engine, queue_name="other")])[0]
+
+
+def advance(*, succeeds):
+    """End a dependency of the specimen, beside which it has no other."""
+
+    def end_and_advance(engine, specimen):
+        ended = helpers.make_job(engine, queue_name="other")
+        engine.execute(
+            "UPDATE pgqueue_job SET state = %s, finished_at = now() WHERE id = %s",
+            ["succeeded" if succeeds else "dead", ended],
+        )
+        engine.execute("DELETE FROM pgqueue_dependency WHERE job_id = %s", [specimen.job_id])
+        lifecycle.graphs.add_dependencies(engine, [(specimen.job_id or 0, ended, "cancel")])
+        return lifecycle.advance(engine, [ended]).jobs
+
+    return end_and_advance
+
+
+def restore(engine, specimen):
+    """Restore the specimen after the retry of a job whose end has cancelled it."""
+    retried = helpers.make_job(engine, queue_name="other")
+    engine.execute(
+        "INSERT INTO pgqueue_dependency (job_id, needs_id, policy, has_cancelled) VALUES (%s, %s, 'cancel', true)",
+        [specimen.job_id or 0, retried],
+    )
+    before = helpers.state_of(engine, specimen.job_id)
+    with engine.transaction():
+        assert lifecycle.restore(engine, [retried]) == set()
+    return helpers.state_of(engine, specimen.job_id) != before
+
+
+def retry_node(engine, specimen):
+    """Retry a job whose dependency has not ended."""
+    [needed] = helpers.make_nodes(engine)
+    engine.execute("UPDATE pgqueue_job SET queue_name = 'other' WHERE id = %s", [needed])
+    engine.execute(
+        "UPDATE pgqueue_job SET in_graph = true WHERE id = %s AND finished_at IS NOT NULL", [specimen.job_id]
+    )
+    lifecycle.graphs.add_dependencies(engine, [(specimen.job_id or 0, needed, "cancel")])
+    return lifecycle.retry(engine, [specimen.job_id]).get(specimen.job_id)
 
 
 def fire(engine, specimen):
@@ -214,6 +259,7 @@ NOT_DONE = (
 
 VARIANTS = [
     Variant(TransitionName.ENQUEUE, "one", enqueue, ()),
+    Variant(TransitionName.ENQUEUE, "a node", enqueue_node, ()),
     Variant(TransitionName.FIRE, "a tick", fire, ()),
     Variant(TransitionName.FIRE, "by an operator", run_schedule, ()),
     Variant(TransitionName.CLAIM, "one", claim, ([],)),
@@ -247,6 +293,10 @@ VARIANTS = [
     Variant(TransitionName.EXPIRE, "one", expire, ([],)),
     Variant(TransitionName.CANCEL, "one", operators(lifecycle.cancel), (None,)),
     Variant(TransitionName.RETRY, "one", operators(lifecycle.retry), (None,)),
+    Variant(TransitionName.RETRY, "a node", retry_node, (None,)),
+    Variant(TransitionName.ADVANCE, "after a success", advance(succeeds=True), ([],)),
+    Variant(TransitionName.ADVANCE, "after a failure", advance(succeeds=False), ([],)),
+    Variant(TransitionName.RESTORE, "one", restore, (False,)),
     Variant(TransitionName.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
     Variant(TransitionName.ARCHIVE, "to the table", archive, ([],)),
     Variant(TransitionName.ARCHIVE, "in a file", remove_archived, ([],)),
@@ -317,8 +367,8 @@ def test_transition_names_are_functions_of_lifecycle():
 
 
 @pytest.mark.quick
-def test_transitions_cover_each_state_but_the_reserved_one():
-    assert set(TRANSITIONS) == {GONE, *State} - {State.WAITING}
+def test_transitions_cover_each_state():
+    assert set(TRANSITIONS) == {GONE, *State}
     assert {variant.act for variant in VARIANTS} == set(TransitionName)
     assert {state for state, acts in TRANSITIONS.items() if TransitionName.RETRY in acts} == states.FINISHED
 

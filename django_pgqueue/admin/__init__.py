@@ -1,4 +1,4 @@
-"""The operator's console in Django's admin: jobs, dead letters, workers, schedules and pauses.
+"""The operator's console in Django's admin: jobs, dead letters, batches, workers, schedules and pauses.
 
 Django's admin autodiscovery imports this package. Three invariants hold for every page:
 
@@ -9,17 +9,19 @@ Django's admin autodiscovery imports this package. Three invariants hold for eve
 
 from django.contrib import admin
 
-from django_pgqueue.models import DeadJob, Job, Pause, Schedule, Worker
+from django_pgqueue.models import DeadJob, Job, JobBatch, Pause, Schedule, Worker
 
+from .batches import BatchAdmin
 from .jobs import DeadJobAdmin, JobAdmin
 from .pauses import PauseAdmin
 from .schedules import ScheduleAdmin
 from .workers import WorkerAdmin
 
-__all__ = ["DeadJobAdmin", "JobAdmin", "PauseAdmin", "ScheduleAdmin", "WorkerAdmin"]
+__all__ = ["BatchAdmin", "DeadJobAdmin", "JobAdmin", "PauseAdmin", "ScheduleAdmin", "WorkerAdmin"]
 
 admin.site.register(Job, JobAdmin)
 admin.site.register(DeadJob, DeadJobAdmin)
+admin.site.register(JobBatch, BatchAdmin)
 admin.site.register(Pause, PauseAdmin)
 admin.site.register(Schedule, ScheduleAdmin)
 admin.site.register(Worker, WorkerAdmin)

@@ -70,7 +70,12 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
     queue_name, task, error, limit = (
         chosen.get("queue"), chosen.get("task", task_name), chosen.get("error"), chosen.get("limit")
     )  # fmt: skip
-    if (word and word not in WORDS) or any("\0" in (name or "") for name in (queue_name, task, error, limit)):
+    batch = row_id_of(chosen.get("batch", ""))
+    if (
+        (word and word not in WORDS)
+        or (chosen.get("batch") and batch is None)
+        or any("\0" in (name or "") for name in (queue_name, task, error, limit))
+    ):
         return None  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
     return Filters(
         databases.chosen(request),
@@ -81,7 +86,13 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
         until=moment_of(chosen.get("until")),
         error=error or None,
         limit=limit or None,
+        batch=batch,
     )
+
+
+def row_id_of(text: str) -> int | None:
+    """Return the id of a row that a parameter names; None if it names none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def _names_of(request: HttpRequest) -> stats.Names:
@@ -234,6 +245,19 @@ class LimitFilter(JobFilter):
     def suggestions(self) -> list[str]:
         """The names of the limits in the code."""
         return sorted(registry.limits())
+
+
+class BatchFilter(JobFilter):
+    """Jobs of a batch and of the batches nested in it. The page of a batch links to it; otherwise it is not shown."""
+
+    title = _("batch")
+    parameter_names = ("batch",)
+
+    def has_output(self) -> bool:
+        return bool(self.chosen)
+
+    def values(self) -> list[tuple[str, Any]]:
+        return [(self.chosen, shortened(f"#{self.chosen}"))]
 
 
 class SpanFilter(JobFilter):

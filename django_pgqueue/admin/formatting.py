@@ -104,6 +104,8 @@ def situation(job: Job, started_at: datetime | None = None, *, is_paused: bool =
         return _running(job, now, started_at)
     if job.state == State.READY:
         return _ready(job, now, is_paused=is_paused)
+    if job.state == State.WAITING:
+        return _("for other jobs of its workflow")
     if job.finished_at is not None:
         return ago(job.finished_at, now)
     return ""

@@ -20,6 +20,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
 from django_pgqueue.states import State
+from django_pgqueue.stats.batch_counts import nested_batches
 
 from . import paginator
 from .filters import search_of
@@ -63,6 +64,7 @@ class JobChangeList(DatabaseChangeList):
         only_dead = issubclass(self.model, DeadJob)
         search = search_of(request, only_dead=only_dead, task_name="" if ids is not None else term)
         self.word = search.words[0] if search is not None and search.words else ""
+        self.is_by_batch = search is not None and search.batch is not None and ids is None
         self.is_by_limit = search is not None and search.limit is not None and ids is None and not self.word
         if search is None:
             return NOTHING
@@ -78,6 +80,8 @@ class JobChangeList(DatabaseChangeList):
         if search.task_names:
             condition &= Q(task_name__in=search.task_names)
         condition &= search.limit_condition
+        if search.batch is not None:
+            condition &= Q(batch_id__in=nested_batches(search.batch, search.alias))
         jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])
         return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
 
@@ -94,10 +98,14 @@ class JobChangeList(DatabaseChangeList):
     @property
     def order_note(self) -> str:
         """The order of the list in words."""
+        if self.is_by_batch:
+            return _("failed jobs first, then unfinished ones") if not self.word else _("newest first")
         if self.word in RUNNING_WORDS:
             return _("longest run first")
         if self.word and STATE_OF[self.word] is State.READY:
             return _("in the order in which workers claim them")
+        if self.word and STATE_OF[self.word] is State.WAITING:
+            return _("oldest first")
         if self.word:
             return _("latest first")
         return _("running, then waiting, then finished jobs") if self.is_by_limit else _("newest first")

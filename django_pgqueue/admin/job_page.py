@@ -32,7 +32,8 @@ from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
 from .job_columns import FAILURES
-from .job_steps import HAS_STEPS, steps_of
+from .job_graph import related_of
+from .job_steps import HAS_STEPS, read_steps, shown_step
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
 from .limit_links import key_link
@@ -43,6 +44,7 @@ from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
 from .readonly import ReadOnlyAdmin
 from .search_keys import search_links
+from .step_timeline import step_timeline
 
 ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
@@ -69,6 +71,7 @@ def job_page(
         return None
     request.current_app = admin.admin_site.name
     attempts = read_attempts(job)
+    steps = read_steps(job) if vars(job)["has_steps"] else []
     pauses = pauses_of(request, job) if job.state == State.READY else []
     context = {
         **admin.admin_site.each_context(request),
@@ -84,7 +87,9 @@ def job_page(
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
-        "steps": steps_of(job) if vars(job)["has_steps"] else [],
+        "steps": [shown_step(job, step) for step in steps],
+        "related": related_of(request, job),
+        "step_timeline": step_timeline(job, steps, attempts),
         "attempts": attempts[:EXECUTIONS_SHOWN],
         "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
         "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
@@ -140,7 +145,7 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in an isolated process") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),
-        (_("Due"), when(job.run_after)),
+        (_("Due"), when(job.run_after) if job.state != State.WAITING or job.run_after > seen_at(job) else None),
         (_("Expires"), when(job.expires_at)),
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
@@ -152,9 +157,20 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         *_limited(request, job),
         (_("Weight in the limit"), job.limit_weight),
         (_("Order in the limit"), _order_of(job)),
+        (_("Batch"), _batch(request, job)),
         (_("Enqueued by schedule"), _enqueued_by(request, job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _batch(request: HttpRequest, job: Job) -> Any:
+    """Return the batch of the job, with a link if the user may see it; None without one."""
+    if job.batch_id is None:
+        return None
+    found = address_for(request, "jobbatch_change", job.batch_id)
+    if not found or not request.user.has_perm("pgqueue.view_jobbatch"):
+        return f"#{job.batch_id}"
+    return format_html('<a href="{}">#{}</a>', databases.link(request, found), job.batch_id)
 
 
 def _limited(request: HttpRequest, job: Job) -> list[tuple[str, Any]]:

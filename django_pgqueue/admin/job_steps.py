@@ -12,7 +12,7 @@ from django.db.models.functions import Cast, Left
 from django.utils.translation import gettext as _
 
 from django_pgqueue.models import Job, JobStep
-from django_pgqueue.states import StepKind, StepState
+from django_pgqueue.states import State, StepKind, StepState
 
 from . import private
 from .formatting import badge, duration, moment, visible
@@ -30,20 +30,21 @@ COLOURS: Final[dict[str, str]] = {
 """The state of a job whose colour the state of a step has. Others are grey."""
 
 
-def steps_of(job: Job) -> list[dict[str, Any]]:
-    """Return the steps of a job in their order, formatted for the template. One query."""
+def read_steps(job: Job) -> list[JobStep]:
+    """Return the steps of a job in their order, with their texts cut by PostgreSQL. One query."""
     texts = {"value_text": Left(Cast("result", TextField()), VALUE_LIMIT), "error_text": Left("error", VALUE_LIMIT)}
     steps = JobStep.objects.using(job._state.db).filter(job_id=job.pk).defer("result", "error").annotate(**texts)
-    latest = list(steps.order_by("-position", "-name")[:STEPS_SHOWN])
-    return [_step(job, step) for step in reversed(latest)]
+    return list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
 
 
-def _step(job: Job, step: JobStep) -> dict[str, Any]:
+def shown_step(job: Job, step: JobStep) -> dict[str, Any]:
+    """Return a step, formatted for the template."""
     ran = step.finished_at and step.finished_at - step.started_at
     return {
         "name": visible(step.name),
         "kind": _kind(job, step),
         "state": badge(COLOURS.get(step.state, "cancelled"), step.state),
+        "note": _("The code did not call it any more.") if is_left_out(job, step) else "",
         "tries": step.tries if step.kind == StepKind.STEP else "",
         "started": moment(step.started_at),
         "ran": duration(ran) if ran else "",
@@ -51,6 +52,14 @@ def _step(job: Job, step: JobStep) -> dict[str, Any]:
         "value": private.shown_result(job, vars(step)["value_text"]),
         "error": visible(vars(step)["error_text"]) if private.is_visible(job) else "",
     }
+
+
+def is_left_out(job: Job, step: JobStep) -> bool:
+    """Return whether the job has succeeded without a step that had not ended: its code does not call it any more.
+
+    Of a step that had ended, the rows do not show whether the last attempt called it. The worker logs those.
+    """
+    return job.state == State.SUCCEEDED and step.finished_at is None and step.kind != StepKind.SLEEP
 
 
 def _kind(job: Job, step: JobStep) -> str:

@@ -6,7 +6,7 @@ see errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -68,8 +68,12 @@ def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) ->
 
 
 def _why(job: Job) -> Why | None:
-    """Return why an unfinished job is where it is; None if a row contains a value that nobody can explain or read."""
-    if job.state not in set(State) - FINISHED:
+    """Return why an unfinished job is where it is, or why a job of a workflow was cancelled.
+
+    Return None if a row contains a value that nobody can explain or read.
+    """
+    is_of_graph = bool(job.in_graph) and job.state == State.CANCELLED
+    if job.state not in set(State) - FINISHED and not is_of_graph:
         return None
     try:
         return stats.why(job.pk, job._state.db)
@@ -99,6 +103,7 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
     for busy in why.busy_tasks:
         label = _("Running jobs of %(task)s") % {"task": visible(busy.task_name)}
         yield from _link(request, label, "job", "pgqueue.view_job", state="running", task=busy.task_name)
+    yield from job_links(request, why.dependency_ids)
     if why.limit_key is not None:
         yield from limit_links(request, why, why.limit_key)
     elif why.ahead is not None and why.ahead.value:
@@ -112,11 +117,16 @@ def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[Reas
     """Yield links to the limit key of a job, to the jobs of the key that come first, and to those that run."""
     if url := limit_url(request, limit_key):
         yield ReasonLink(_("Limit key %(key)s") % {"key": visible(limit_key)}, url)
-    for job_id in filter(None, (why.blocking_job_id, *why.running_job_ids)):
-        if url := address_for(request, "job_change", job_id):
-            yield ReasonLink(f"#{job_id}", databases.link(request, url))
+    yield from job_links(request, filter(None, (why.blocking_job_id, *why.running_job_ids)))
     if why.ahead is not None and why.ahead.value and (url := jobs_url(request, limit_key, "due")):
         yield ReasonLink(gettext_lazy("Due jobs of the key"), url)
+
+
+def job_links(request: HttpRequest, job_ids: Iterable[int]) -> Iterator[ReasonLink]:
+    """Yield links to the pages of these jobs."""
+    for job_id in job_ids:
+        if url := address_for(request, "job_change", job_id):
+            yield ReasonLink(f"#{job_id}", databases.link(request, url))
 
 
 def _link(
@@ -141,7 +151,7 @@ def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[Event]:
 
 def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[datetime, str, str]]:
     yield job.enqueued_at, _("enqueued"), "ready"
-    if job.run_after > job.enqueued_at:
+    if job.run_after > job.enqueued_at and job.state != State.WAITING:
         is_ahead = job.state == State.READY and job.run_after > seen_at(job)
         is_retry = bool(attempts) and job.run_after >= attempts[0]["execution"].claimed_at
         label = (_("next attempt due") if is_retry else _("due")) if is_ahead else _("due")

@@ -24,7 +24,7 @@ from django_pgqueue.states import State
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .filters import ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
+from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
@@ -44,7 +44,7 @@ class JobAdmin(JobColumns):
     """All jobs, newest first. With a state chosen, the order is that of its index; see `job_list`."""
 
     list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
-    list_filter = [WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
+    list_filter = [BatchFilter, WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
     list_max_show_all = 0  # a page is never longer
     search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
     search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
@@ -181,7 +181,7 @@ class DeadJobAdmin(JobAdmin):
     """Dead letters, latest death first."""
 
     list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
-    list_filter = [SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter]
+    list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter]
     actions = ["retry_selected"]
     operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
 

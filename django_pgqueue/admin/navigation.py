@@ -28,6 +28,7 @@ PLACES: Final = (
     Place("job_changelist", _("Jobs"), "pgqueue.view_job"),
     Place("deadjob_changelist", _("Dead letters"), "pgqueue.view_job"),
     Place("incidents", _("Incidents"), "pgqueue.view_job"),
+    Place("jobbatch_changelist", _("Batches"), "pgqueue.view_jobbatch"),
     Place("worker_changelist", _("Workers"), "pgqueue.view_worker"),
     Place("tasks", _("Tasks"), "pgqueue.view_job"),
     Place("limits", _("Limits"), "pgqueue.view_job"),

@@ -73,6 +73,21 @@ class CallPlan:
             {name: _encoded(self._named(name), value) for name, value in kwargs.items()},
         )
 
+    def encode_around(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], encoded: Mapping[int | str, Any]
+    ) -> CallArguments:
+        """Do as `encode()`, with values for some positions and names that are encoded already."""
+        return (
+            [
+                encoded[index] if index in encoded else _encoded(self._place(index), value)
+                for index, value in enumerate(args)
+            ],
+            {
+                name: encoded[name] if name in encoded else _encoded(self._named(name), value)
+                for name, value in kwargs.items()
+            },
+        )
+
     def decode(self, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Rows = KEYS) -> Converted:
         """Return the arguments of a stored call, with rows from `rows`.
 
@@ -82,6 +97,19 @@ class CallPlan:
         return (
             [_decoded(self._place(index), stored, rows) for index, stored in enumerate(args)],
             {name: _decoded(self._named(name), stored, rows) for name, stored in kwargs.items()},
+        )
+
+    def decode_around(self, args: Sequence[Any], kwargs: Mapping[str, Any], kept: Mapping[int | str, Any]) -> Converted:
+        """Do as `decode()`, with these values for some positions and names."""
+        return (
+            [
+                kept[index] if index in kept else _decoded(self._place(index), stored, KEYS)
+                for index, stored in enumerate(args)
+            ],
+            {
+                name: kept[name] if name in kept else _decoded(self._named(name), stored, KEYS)
+                for name, stored in kwargs.items()
+            },
         )
 
     def references(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:

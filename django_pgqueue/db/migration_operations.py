@@ -57,6 +57,7 @@ LOCKS: Final = {
     "sentevent": "LOCK TABLE pgqueue_event IN ACCESS EXCLUSIVE MODE",
     "executionlog": "LOCK TABLE pgqueue_execution_log IN ACCESS EXCLUSIVE MODE",
     "jobbatch": "LOCK TABLE pgqueue_batch IN ACCESS EXCLUSIVE MODE",
+    "jobdependency": "LOCK TABLE pgqueue_dependency IN ACCESS EXCLUSIVE MODE",
     "batchremoval": "LOCK TABLE pgqueue_batch_removal IN ACCESS EXCLUSIVE MODE",
     "workerrequest": "LOCK TABLE pgqueue_worker_request IN ACCESS EXCLUSIVE MODE",
 }

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.placeholders import markers_in
 
 if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
@@ -78,6 +79,8 @@ def is_required(parameter: inspect.Parameter) -> bool:
 
 def value_problem(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> Problem | None:
     """Return why the annotations of the task cannot read the stored arguments; None if they can. No row is loaded."""
+    if next(markers_in([args, kwargs]), None) is not None:  # the results of other jobs are not known yet
+        return None
     try:
         task.decoded_call(args, kwargs)
     except InvalidTask:  # the system check reports it

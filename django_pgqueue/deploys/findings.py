@@ -13,7 +13,10 @@ from django_pgqueue import registry
 
 from .calls import Problem
 
-KINDS: Final = ("due", "scheduled", "retrying", "running", "dead", "schedule", "paused schedule", "undeclared schedule")
+KINDS: Final = (
+    *("due", "scheduled", "retrying", "waiting", "running", "dead"),
+    *("schedule", "paused schedule", "undeclared schedule"),
+)
 """The owners of stored calls: jobs in one of five states, and schedules."""
 HARMLESS: Final = frozenset({"dead", "paused schedule", "undeclared schedule"})
 """Calls that run only if somebody asks for it, or that stop by themselves: their problems are warnings."""

@@ -54,7 +54,9 @@ def check(connection: Connection, limit: int) -> Checked:
     """
     checked = Checked()
     calls = _Calls(connection, checked.findings)
-    checked.jobs, checked.is_complete = _read_all([*_lanes(connection), _running(connection)], calls, limit)
+    checked.jobs, checked.is_complete = _read_all(
+        [*_lanes(connection), _waiting(connection), _running(connection)], calls, limit
+    )
     checked.dead_jobs, checked.is_complete_dead = _read_all([_dead(connection)], calls, limit)
     checked.schedules = _check_schedules(connection, checked.findings)
     return checked
@@ -115,6 +117,13 @@ def _running(connection: Connection) -> Batches:
         if not job_ids:
             return
         yield job_ids
+
+
+def _waiting(connection: Connection) -> Batches:
+    after_id = 0
+    while job_ids := stored_calls.waiting_calls(connection, after_id, BATCH):
+        yield job_ids
+        after_id = job_ids[-1]
 
 
 def _dead(connection: Connection) -> Batches:

@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="TaskDefinition")
 
 
-def limit_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallLimit | None:
+def limit_of_call(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], *, are_decoded: bool = False
+) -> CallLimit | None:
     """Return the limit of a call, or None if its job has no limit. A task with `chunk` has a chunk key instead.
 
     The functions of the limit get the arguments as the task would get them, with primary keys instead of rows.
+    `are_decoded`: the caller passes them so.
 
     Raises `TypeError` or `ValueError` if a function of the limit returns an invalid key or weight, or if the call does
     not fit the template of the key. Errors of these functions pass through.
@@ -31,7 +34,7 @@ def limit_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str
     limit = task.limit
     if limit is None:
         return None if task.chunk is None else CallLimit(chunk_key(task.name), None, None)
-    if limit.reads_arguments:
+    if limit.reads_arguments and not are_decoded:
         args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))
     key = _key_of(task, limit, args, kwargs)
     if key is None:

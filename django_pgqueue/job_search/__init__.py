@@ -8,7 +8,7 @@ from .errors import LATEST_ERROR, NO_CLASS, latest
 from .filters import Filters, Moment
 from .index_ranges import Range, condition_of, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
-from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WORDS, Pauses, word_of
+from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, WORDS, Pauses, word_of
 
 __all__ = [
     "FINISHED_WORDS",
@@ -18,6 +18,7 @@ __all__ = [
     "RUNNING_WORDS",
     "SEARCHED",
     "STATE_OF",
+    "WAITING_WORDS",
     "WORDS",
     "Filters",
     "Found",

@@ -44,6 +44,8 @@ class Filters:
     ids: tuple[int, ...] = ()
     limit: str | None = None
     """A limit key, or the name of a limit for the jobs of all its keys."""
+    batch: int | None = None
+    """The id of a batch, for its jobs and those of the batches nested in it."""
 
     @property
     def limit_ranges(self) -> list[tuple[str, str]]:

@@ -51,32 +51,34 @@ def ranges(filters: Filters) -> Iterator[Range]:
         yield _with_search_key(filters, *filters.search)
         return
     if not filters.words and filters.limit:
-        finished = Q(state__in=list(FINISHED)) & _names(filters)
+        finished = Q(state__in=list(FINISHED)) & names_condition(filters)
         yield Range(_enqueued(filters), "pk", "the newest {count} jobs", finished)
     elif not filters.words:
-        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", _names(filters), "enqueued_at")
+        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", names_condition(filters), "enqueued_at")
     for word in filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
+        elif STATE_OF[word] is State.WAITING:
+            yield _waiting(filters)
         else:
             yield _running(filters, word)
 
 
 def _enqueued(filters: Filters) -> QuerySet[Job]:
     """Return jobs in any state, newest first."""
-    return Job.objects.using(filters.alias).filter(_ids_between(filters)).order_by("-pk")
+    return Job.objects.using(filters.alias).filter(ids_between(filters)).order_by("-pk")
 
 
 def _with_search_key(filters: Filters, name: str, text: str) -> Range:
     """Return the jobs with a search key, newest first. Times are those of the end only for finished states."""
-    states = Q() if filters.words else Q(state__in=list(State)) & _ids_between(filters)
+    states = Q() if filters.words else Q(state__in=list(State)) & ids_between(filters)
     for word in filters.words:
         states |= condition_of(word, filters.alias) & (
-            _ended_between(filters) if STATE_OF[word] in FINISHED else _ids_between(filters)
+            ended_between(filters) if STATE_OF[word] in FINISHED else ids_between(filters)
         )
     keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
     label = "the newest {count} jobs with this search key"
-    return Range(keys, "job_id", label, states & _names(filters))
+    return Range(keys, "job_id", label, states & names_condition(filters))
 
 
 def condition_of(word: str, alias: str) -> Q:
@@ -94,7 +96,7 @@ def condition_of(word: str, alias: str) -> Q:
     return condition
 
 
-def _ended_between(filters: Filters) -> Q:
+def ended_between(filters: Filters) -> Q:
     """Return the times at which a job has ended."""
     condition = Q(finished_at__isnull=False)
     if filters.since is not None:
@@ -111,7 +113,7 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
     among them. The others are searched by the index of states, because a task can have few of them among many that
     succeeded.
     """
-    jobs = Job.objects.using(filters.alias).filter(_ended_between(filters))
+    jobs = Job.objects.using(filters.alias).filter(ended_between(filters))
     of_queue = (Q(queue_name=filters.queue_name) if filters.queue_name else Q()) & filters.limit_condition
     if word == State.SUCCEEDED and filters.task_names:
         for name in filters.task_names:
@@ -124,6 +126,12 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
     yield Range(ordered, "pk", f"the latest {{count}} {word} jobs", of_queue & of_task, "finished_at")
 
 
+def _waiting(filters: Filters) -> Range:
+    """Return the jobs that wait for others, the oldest first."""
+    jobs = Job.objects.using(filters.alias).waiting().order_by("pk")
+    return Range(jobs, "pk", "the first {count} waiting jobs", names_condition(filters) & ids_between(filters))
+
+
 def _running(filters: Filters, word: str) -> Range:
     """Return the running jobs, those that run for longest first. The index of open executions finds them."""
     executions = Execution.objects.using(filters.alias).filter(finished_at__isnull=True)
@@ -131,16 +139,17 @@ def _running(filters: Filters, word: str) -> Range:
     if word == "lost":
         executions = executions.filter(lease_expires_at__lt=database_now())
     condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
-    more = _names(filters) & _ids_between(filters)
+    more = names_condition(filters) & ids_between(filters)
     return Range(executions.order_by("claimed_at"), "job_id", "{count} running jobs", condition & more)
 
 
-def _names(filters: Filters) -> Q:
+def names_condition(filters: Filters) -> Q:
+    """Return the condition on the queue, the task and the limit key."""
     condition = (Q(queue_name=filters.queue_name) if filters.queue_name else Q()) & filters.limit_condition
     return condition & Q(task_name__in=filters.task_names) if filters.task_names else condition
 
 
-def _ids_between(filters: Filters) -> Q:
+def ids_between(filters: Filters) -> Q:
     """Return the times of the enqueue as a range of ids, because ids increase with time."""
     condition, connection = Q(), connections[filters.alias]
     for moment, lookup in ((filters.since, "pk__gte"), (filters.until, "pk__lt")):

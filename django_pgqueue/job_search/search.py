@@ -22,6 +22,8 @@ from django_pgqueue.models import Job
 from django_pgqueue.models.operations import BATCH_SIZE
 from django_pgqueue.states import State
 
+from .batch_jobs import SEARCHED as BATCH_SEARCHED
+from .batch_jobs import find_in_batch
 from .errors import LATEST_ERROR, condition_on_error, error_pattern
 from .filters import Filters
 from .index_ranges import Range, ranges
@@ -30,7 +32,7 @@ from .words import READY_WORDS
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
-UNFINISHED: Final = (State.RUNNING.value, State.READY.value)
+UNFINISHED: Final = (State.RUNNING.value, State.READY.value, State.WAITING.value)
 """The words of the jobs that have not ended."""
 CLASSES_SEARCHED: Final = 10_000
 """Jobs whose latest execution is read for a filter by exception class. It takes about 15 ms."""
@@ -69,6 +71,11 @@ class _Part(NamedTuple):
 
 def find(filters: Filters, limit: int) -> Found:
     """Return the ids of at most `limit` jobs that meet the filters. Runs read-only statements."""
+    if filters.batch is not None:
+        in_batch = find_in_batch(filters, filters.batch, limit + 1)
+        label = f"among the first {BATCH_SEARCHED:,} jobs of each state" if in_batch.is_cut else ""
+        searched = BATCH_SEARCHED if in_batch.is_cut else 0
+        return Found(in_batch.ids[:limit], len(in_batch.ids) > limit, label, searched)
     ids: list[int] = []
     cut: list[_Part] = []
     for source in _sources(filters):

@@ -18,10 +18,21 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import batches, breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
+from . import (
+    batches,
+    breakers,
+    bulk_acts,
+    chunks,
+    events,
+    graphs,
+    limit_overrides,
+    limited_job,
+    limits,
+    steps,
+    stored_calls,
+)
 from .audit import (
     NAME_LENGTH,
-    PrunedAuditedJobs,
     add_audit,
     begin_audit,
     begin_audit_once,
@@ -46,11 +57,10 @@ from .completions import (
 from .enqueueing import enqueue, enqueue_each, enqueue_many
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
+from .graphs import advance, restore
 from .history import (
     EVER,
     FIRST_FINISHED,
-    Finished,
-    FinishedPage,
     archive,
     erase,
     finished_jobs,
@@ -59,12 +69,12 @@ from .history import (
 )
 from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
-from .logs import KeptLog, PrunedLogs, keep_logs, prune_logs
+from .logs import KeptLog, keep_logs, prune_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
-from .remote_tokens import RemoteTokenRow, create_remote_token, revoke_remote_token, use_remote_token
-from .requeues import Requeued, requeue
+from .remote_tokens import create_remote_token, revoke_remote_token, use_remote_token
+from .requeues import requeue
 from .rescues import rescue
 from .rollups import ROLLUPS_MERGED, append_rollups, merge_rollups, prune_rollups
 from .schedules import (
@@ -82,7 +92,7 @@ from .schedules import (
     remove_schedules,
     resume_schedule,
 )
-from .search_keys import PrunedSearchKeys, add_search_keys, prune_search_keys, remove_search_keys
+from .search_keys import add_search_keys, prune_search_keys, remove_search_keys
 from .steps import suspend, wake
 from .ticks import CONFIRMED_SECONDS, Fired, Tick, fire, fire_many, run_schedule
 from .types import (
@@ -118,7 +128,6 @@ from .unique import (
 )
 from .worker_requests import (
     REQUESTS_PRUNED,
-    AddedRequest,
     WorkerRequestRow,
     answer_request,
     open_request,
@@ -147,7 +156,6 @@ __all__ = [
     "ROLLUPS_MERGED",
     "SUCCEEDED",
     "WINDOWS_PRUNED",
-    "AddedRequest",
     "Adopted",
     "Cancelled",
     "Claimed",
@@ -157,8 +165,6 @@ __all__ = [
     "Enqueued",
     "ExecutionKey",
     "Failed",
-    "Finished",
-    "FinishedPage",
     "Fired",
     "HeartbeatReply",
     "JobOptions",
@@ -168,13 +174,8 @@ __all__ = [
     "Noted",
     "OpenExecution",
     "Pruned",
-    "PrunedAuditedJobs",
-    "PrunedLogs",
-    "PrunedSearchKeys",
     "Refused",
     "Released",
-    "RemoteTokenRow",
-    "Requeued",
     "Scheduled",
     "Succeeded",
     "Tick",
@@ -185,6 +186,7 @@ __all__ = [
     "add_schedule",
     "add_search_keys",
     "adopt",
+    "advance",
     "answer_request",
     "append_rollups",
     "archive",
@@ -224,6 +226,7 @@ __all__ = [
     "finished_jobs",
     "fire",
     "fire_many",
+    "graphs",
     "holders",
     "keep_logs",
     "limit_overrides",
@@ -272,6 +275,7 @@ __all__ = [
     "request_of_worker",
     "requeue",
     "rescue",
+    "restore",
     "resume",
     "resume_schedule",
     "retry",

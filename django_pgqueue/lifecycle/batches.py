@@ -11,22 +11,16 @@ added before the lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
 
-from .execute import execute_with_retry
+from .execute import execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
-
-if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 class CreatedBatch(NamedTuple):
@@ -90,7 +84,7 @@ def end_batches(connection: Connection, batch_ids: Collection[int]) -> dict[int,
     The result is None for a batch that another session has locked. So it is for all batches if the caller's
     transaction does not see what others commit: it could miss a job that was added since.
     """
-    with _transaction(connection) as sees_others:
+    with own_transaction(connection) as sees_others:
         ids = numbers(sorted(batch_ids))
         rows = execute(connection, sql.batches.LOCK_BATCHES, {"batch_ids": ids}) if sees_others else []
         events: dict[int, list[BatchEvent] | None] = dict.fromkeys(batch_ids)
@@ -100,19 +94,6 @@ def end_batches(connection: Connection, batch_ids: Collection[int]) -> dict[int,
             for event in map(BatchEvent._make, execute(connection, sql.batches.END_BATCHES, params)):
                 cast("list[BatchEvent]", events[event.batch_id]).append(event)
     return events
-
-
-@contextmanager
-def _transaction(connection: Connection) -> Iterator[bool]:
-    """Open a transaction unless the caller has one. Yield whether its statements see what others commit."""
-    if isinstance(connection, EngineConnection):
-        with connection.transaction():
-            yield True
-        return
-    django_connection = cast("BaseDatabaseWrapper", connection)
-    is_open = is_in_transaction(django_connection)
-    with nullcontext() if is_open else read_committed(django_connection):
-        yield sees_new_commits(django_connection) if is_open else True
 
 
 def incomplete_batches(connection: Connection, after_id: int, limit: int) -> list[int]:

@@ -274,6 +274,8 @@ def _page(
 ) -> Page:
     """Return the next jobs of a filter. Of listed jobs, only those in a state that the action can change are chosen."""
     states = [state for word in WORDS[action] for state in _states_of(word)]
+    if action in (TransitionName.CANCEL, TransitionName.MOVE):
+        states.append(State.WAITING.value)  # no index has them in an order for a filter
     return read_page(connection, selection, cursor, at, states=states, audit_id=audit_id, limit=limit, shown=shown)
 
 

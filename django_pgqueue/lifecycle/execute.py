@@ -6,9 +6,9 @@ error that one row causes never stops the transition of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import psycopg
 from django.db import Error as DjangoDatabaseError
@@ -19,6 +19,10 @@ from psycopg.pq import TransactionStatus
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, is_of_rows
 from django_pgqueue.db.statements import Connection, Row, execute
+from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,6 +61,27 @@ def savepoint(connection: Connection) -> AbstractContextManager[Any]:
         return connection.transaction() if _is_in_transaction(connection) else nullcontext()
     is_open = getattr(connection, "in_atomic_block", False)  # the testing kit's own connections may not have it
     return transaction.atomic(using=connection.alias) if is_open else nullcontext()
+
+
+@contextmanager
+def own_transaction(connection: Connection) -> Iterator[bool]:
+    """Open a transaction unless the caller has one. Yield whether its statements see what others commit."""
+    if isinstance(connection, EngineConnection):
+        with connection.transaction():
+            yield True
+        return
+    django_connection = cast("BaseDatabaseWrapper", connection)
+    is_open = is_in_transaction(django_connection)
+    with nullcontext() if is_open else read_committed(django_connection):
+        yield sees_new_commits(django_connection) if is_open else True
+
+
+def transaction_of(connection: Connection) -> AbstractContextManager[Any]:
+    """Return a context manager that opens a transaction unless the caller has one."""
+    if isinstance(connection, EngineConnection):
+        return nullcontext() if _is_in_transaction(connection) else connection.transaction()
+    django_connection = cast("BaseDatabaseWrapper", connection)
+    return nullcontext() if is_in_transaction(django_connection) else read_committed(django_connection)
 
 
 def _is_in_transaction(connection: EngineConnection) -> bool:

@@ -26,7 +26,7 @@ from .types import Claimed, Cursor, Lane
 if TYPE_CHECKING:
     from django_pgqueue.limit_policies import KeyPolicy
 
-COLUMNS_OF_JOB: Final = 16
+COLUMNS_OF_JOB: Final = 17
 """The first columns of a row of CLAIM_KEYS are those of a claimed job."""
 
 

@@ -24,7 +24,9 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event
 from django_pgqueue.states import Seen, State
 
-from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint
+from . import graphs
+from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint, transaction_of
+from .graphs import AdvancedJob
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 
@@ -41,17 +43,25 @@ def cancel(
     running: bool = True,
     seen: Mapping[int, Seen] | None = None,
     lock_seconds: float | None = None,
+    advanced: list[AdvancedJob] | None = None,
 ) -> dict[int, State]:
-    """Cancel ready jobs, and with `running` request the cancellation of running ones.
+    """Cancel ready and waiting jobs, and with `running` request the cancellation of running ones.
 
-    Return the state of each job that changed. A running job stays `running` until its worker stops it, or until its
+    Return the state of each job that changed. The jobs of workflows that depend on them are advanced in the same
+    transaction, and added to `advanced`. A running job stays `running` until its worker stops it, or until its
     attempt ends without success. Jobs that differ from `seen` are left alone. For locked rows, see
     `_repeat_while_locked()`.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
-    return _repeat_while_locked(
-        connection, sql.operator.CANCEL, job_ids, seen, instants, lock_seconds, alone=alone, running=running
+    nodes: set[int] = set()
+    changed = _repeat_while_locked(
+        connection, sql.operator.CANCEL, job_ids, seen, instants, lock_seconds, nodes, alone=alone, running=running
     )
+    if ended := [job_id for job_id in nodes if changed[job_id] is State.CANCELLED]:
+        jobs = graphs.advance(connection, ended).jobs
+        if advanced is not None:
+            advanced += jobs
+    return changed
 
 
 def retry(
@@ -67,6 +77,8 @@ def retry(
     These jobs are left alone: those that differ from `seen` (another operator has retried them since), those whose
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
     at that moment, or the database refuses a job, the jobs are retried one by one.
+
+    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
     try:
@@ -162,6 +174,8 @@ def _repeat_while_locked(
     seen: Mapping[int, Seen] | None,
     instants: Mapping[int, datetime | None],
     lock_seconds: float | None,
+    nodes: set[int] | None = None,
+    /,
     *,
     alone: bool,
     **params: bool | str | int | None,
@@ -171,6 +185,8 @@ def _repeat_while_locked(
     Jobs that stay locked for `lock_seconds` (None: `LOCK_WAIT_SECONDS`) are missing from the returned dict. For a
     single job (`alone`), that raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout`
     would change the caller's session.
+
+    `nodes` is for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it.
     """
 
     def transition(ids: Sequence[int]) -> dict[int, str | None]:
@@ -179,7 +195,7 @@ def _repeat_while_locked(
             "seen_states": texts(seen[job_id].state if seen and job_id in seen else "" for job_id in ids),
             "seen_instants": texts(exact(instants.get(job_id)) for job_id in ids),
         }
-        return dict(execute_with_retry(connection, statement, {**compared, **params}))
+        return _answers(connection, statement, {**compared, **params}, nodes)
 
     changed: dict[int, State] = {}
     answered: dict[int, str | None]
@@ -202,6 +218,27 @@ def _repeat_while_locked(
             time.sleep(interval)
             interval = min(2 * interval, 0.25)
     return changed
+
+
+def _answers(
+    connection: Connection, statement: str, params: Mapping[str, object], nodes: set[int] | None
+) -> dict[int, str | None]:
+    if statement is sql.operator.RETRY:
+        return _retry_and_restore(connection, params)
+    rows = execute_with_retry(connection, statement, params)
+    if nodes is not None:
+        nodes.update(job_id for job_id, state, in_graph in rows if state and in_graph)
+    return {row[0]: row[1] for row in rows}
+
+
+def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> dict[int, str | None]:
+    """Run RETRY, and restore the dependents of the retried nodes in the same transaction."""
+    with transaction_of(connection):
+        rows = execute_with_retry(connection, sql.operator.RETRY, params)
+        answered = {job_id: state for job_id, state, _ in rows}
+        retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
+        waiting = graphs.restore(connection, retried) if retried else set()
+        return answered | dict.fromkeys(waiting, State.WAITING.value)
 
 
 def _in_parts(

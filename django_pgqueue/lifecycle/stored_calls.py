@@ -30,8 +30,8 @@ class LimitedCursor(NamedTuple):
 class StoredShape(NamedTuple):
     """The jobs of a batch that are called in the same way.
 
-    `kind` is "due", "scheduled", "retrying", "running" or "dead". `positional` is None if SQL cannot read the shape.
-    `job_ids` then has all jobs, and otherwise one of them.
+    `kind` is "due", "scheduled", "retrying", "waiting", "running" or "dead". `positional` is None if SQL cannot read
+    the shape. `job_ids` then has all jobs, and otherwise one of them.
     """
 
     task_name: str
@@ -97,6 +97,12 @@ def running_calls(connection: Connection, after: tuple[int, int], limit: int) ->
     params = {"after_worker_id": after[0], "after_id": after[1], "limit": limit}
     rows = execute(connection, sql.stored_calls.RUNNING_CALLS, params)
     return [row[0] for row in rows], (rows[-1][1], rows[-1][2]) if rows else after
+
+
+def waiting_calls(connection: Connection, after_id: int, limit: int) -> list[int]:
+    """Return the ids of the next jobs that wait for other jobs."""
+    rows = execute(connection, sql.stored_calls.WAITING_CALLS, {"after_id": after_id, "limit": limit})
+    return [row[0] for row in rows]
 
 
 def dead_calls(connection: Connection, before: Cursor, limit: int) -> tuple[list[int], Cursor]:

@@ -116,6 +116,8 @@ class Claimed(NamedTuple):
     """The latest time at which the job may start, on the monotonic clock. None: no limit."""
     batch_id: int | None = None
     """Id of its batch. None: it belongs to no batch."""
+    in_graph: bool | None = None
+    """Whether it is a node of a workflow."""
     claimed_at: float = 0.0
     """When the claim was sent, on the monotonic clock."""
     limit_key: str | None = None

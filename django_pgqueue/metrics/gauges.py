@@ -18,6 +18,7 @@ from django_pgqueue.doctor.session import Session
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
+from django_pgqueue.stats.suspended import batches_by_state, suspended_jobs, unreceived_events
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
@@ -27,7 +28,9 @@ LIMITS_LIMIT: Final = 200
 """The same for limits that tasks of this process declare. Others have the label `OTHER`, too."""
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
-STATES: Final = ("due", "scheduled", "retrying", "paused", "running", "lost", "dead")
+STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "lost", "dead")
+SUSPENSIONS: Final = {"sleep": "sleeping", "event": "waiting", "step": "retrying"}
+"""The state of a suspended job for the kind of its step."""
 
 # How late the latest schedule is that is on.
 #
@@ -62,6 +65,9 @@ class Snapshot:
             self.groups.append((OTHER, rest))
         self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
         """Each label with its limits. Nothing is read if no task of this process declares a limit."""
+        self.suspended = suspended_jobs(connection.alias)
+        self.unreceived_events = unreceived_events(connection.alias)
+        self.batches = batches_by_state(connection.alias)
 
 
 def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[QueueStats]]:
@@ -122,6 +128,16 @@ def _finished(snapshot: Snapshot) -> Iterator[Sample]:
         yield from _by_label(lambda queues: sum(queue.finished_per_minute or 0.0 for queue in queues))(snapshot)
 
 
+def _suspended(snapshot: Snapshot) -> Iterator[Sample]:
+    for label, queues in snapshot.groups:
+        for kind, state in SUSPENSIONS.items():
+            yield (label, state), sum(snapshot.suspended.get((queue.name, kind), 0) for queue in queues)
+
+
+def _batches(snapshot: Snapshot) -> Iterator[Sample]:
+    return (((state,), count) for state, count in snapshot.batches.items())
+
+
 def _schedules(snapshot: Snapshot) -> Iterator[Sample]:
     if snapshot.schedules_late_seconds is not None:
         yield (), snapshot.schedules_late_seconds
@@ -169,6 +185,15 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         _schedules,
     ),
     (
+        Gauge("pgqueue_jobs_suspended", "Jobs that a durable step suspends, at most 10,000.", QUEUE_AND_STATE),
+        _suspended,
+    ),
+    (
+        Gauge("pgqueue_events_unreceived", "Events among the newest 10,000 that no job has received."),
+        _one(lambda snapshot: snapshot.unreceived_events),
+    ),
+    (Gauge("pgqueue_batches", "Batches by state, at most 10,000.", ("state",)), _batches),
+    (
         Gauge("pgqueue_limit_running_weight", "Weights of the running jobs of a limit.", LIMIT),
         _by_limit(lambda limit: limit.running_weight),
     ),
@@ -196,7 +221,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
 def collect(database: str | None = None) -> list[Reading]:
     """Read the gauges of the queue from the database.
 
-    Runs about ten read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
+    Runs about 14 read-only statements, and up to seven more if a task declares a limit, each for at most 2 s, in a
     transaction of its own or in a savepoint of the open one. Their cost is bounded: see `stats.queues()` and
     `stats.limits()`.
 

@@ -15,6 +15,7 @@ if apps.apps_ready and not apps.is_installed("django_pgqueue"):
 from .audit import AuditedJob, AuditEntry
 from .batches import BatchRemoval, JobBatch
 from .breakers import BreakerCount, OpenBreaker
+from .dependencies import JobDependency
 from .execution_logs import ExecutionLog
 from .executions import Execution
 from .history import ArchivedJob
@@ -43,6 +44,7 @@ __all__ = [
     "Installation",
     "Job",
     "JobBatch",
+    "JobDependency",
     "JobQuerySet",
     "JobStep",
     "LimitOverride",

@@ -42,6 +42,7 @@ class JobBatch(models.Model):
         verbose_name = _("batch")
         verbose_name_plural = _("batches")
         default_permissions = ("view",)
+        permissions = [("close_batch", _("Can close batches"))]
         indexes = [
             models.Index(fields=["parent"], name="pgqueue_batch_parent", condition=Q(parent__isnull=False)),
             # Contains the batches that the sweep looks at every 10 s.

@@ -47,6 +47,10 @@ class JobFilters(models.QuerySet[JobT]):
         """
         return self.ready().filter(run_after__gt=database_now())
 
+    def waiting(self) -> Self:
+        """Return the jobs of workflows that wait for the ends of other jobs. No worker may start them yet."""
+        return self.filter(state=State.WAITING)
+
     def running(self) -> Self:
         """Return the jobs that workers have claimed and not completed yet."""
         return self._with_open_execution(Q())

@@ -15,8 +15,7 @@ RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 """Bounds of `run_after`. No driver can read a timestamp after the year 9999; one such row would make a claim fail."""
 FINISHED_STATES = sorted(state.value for state in FINISHED)
-USED_STATES = [state.value for state in State if state is not State.WAITING]
-"""The states that a row can have. No code handles a job in the reserved state `waiting` yet."""
+STATES = [state.value for state in State]
 
 IN_ORDER: Final = Q(limit_order__isnull=False) & (Q(state__in=["ready", "running"]) | Q(state="dead", limit_order=2))
 """The jobs of ordered keys that have not ended, and dead ones that block their key."""
@@ -56,6 +55,8 @@ INDEXES: Final = [
     # Contains only jobs of batches. Each batch and state is a range of it, so it finds an unfinished or a failed
     # job with one index search, and counts the jobs of a batch without reading the table.
     models.Index(fields=["batch_id", "state"], name="pgqueue_job_batch", condition=Q(batch_id__isnull=False)),
+    # Contains only jobs that wait for others. The sweep reads it page by page.
+    models.Index(fields=["id"], name="pgqueue_job_waiting", condition=Q(state="waiting")),
     models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
 ]
@@ -76,7 +77,7 @@ CONSTRAINTS: Final = [
         condition=Q(run_after__gte=RUN_AFTER_FIRST, run_after__lt=RUN_AFTER_LAST),
     ),
     # Statements on many rows rely on these checks: one row that violates them could block all others.
-    models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=USED_STATES)),
+    models.CheckConstraint(name="pgqueue_job_state", condition=Q(state__in=STATES)),
     models.CheckConstraint(
         name="pgqueue_job_counters", condition=Q(attempt__gte=0, crashes__gte=0, max_attempts__gte=1)
     ),

@@ -122,6 +122,8 @@ class Job(TaskResultAttributes):
     """NULL: jobs with the key run in any order. 1: in the order of their ids. 2: so too, and a dead job blocks them."""
     batch_id = models.BigIntegerField(_("batch"), null=True)
     """Id of its `JobBatch`. NULL: the job belongs to no batch."""
+    in_graph = models.BooleanField(null=True)
+    """True: the job is a node of a workflow. NULL: it is not. Never False."""
     result = CodecJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)

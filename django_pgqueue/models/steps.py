@@ -65,6 +65,14 @@ class JobStep(models.Model):
                 name="pgqueue_step_waiting",
                 condition=Q(event_name__isnull=False, finished_at__isnull=True),
             ),
+            # Contains only sleeps and steps that are tried again, by their ends. Metrics count those in the future.
+            models.Index(
+                fields=["wake_at"],
+                name="pgqueue_step_wakes",
+                condition=Q(event_name__isnull=True, finished_at__isnull=True),
+            ),
+            # Finds the jobs that have received an event. Metrics count the events that none has.
+            models.Index(fields=["event_id"], name="pgqueue_step_event", condition=Q(event_id__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -107,7 +107,7 @@ WITH head AS MATERIALIZED (
 ),
 picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id
+           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
     FROM pgqueue_job
     WHERE state = 'ready'
       AND limit_key IS NOT NULL
@@ -161,10 +161,10 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        headers::text,
        CASE WHEN isfinite(expires_at)
             THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id, NULL::float8
+       batch_id, in_graph, NULL::float8
 FROM due
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        date_part('epoch', due_at - statement_timestamp() - %(time_shift)s::interval)
 FROM head
 """

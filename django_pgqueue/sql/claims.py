@@ -28,11 +28,11 @@ WITH lane AS (
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
            job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.batch_id
+           job.batch_id, job.in_graph
     FROM lane
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id
+               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
         FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
@@ -84,7 +84,7 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        headers::text,
        CASE WHEN isfinite(expires_at)
             THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id
+       batch_id, in_graph
 FROM due
 """
 
@@ -96,7 +96,7 @@ FROM due
 CLAIM_ONE: Final = """/* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
     SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id
+           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
@@ -131,7 +131,7 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        headers::text,
        CASE WHEN isfinite(expires_at)
             THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id
+       batch_id, in_graph
 FROM due
 """
 

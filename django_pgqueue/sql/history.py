@@ -51,6 +51,22 @@ old AS MATERIALIZED (
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE
+                        WHEN job.state = 'succeeded'
+                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
@@ -80,7 +96,14 @@ kept AS (
             'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
             'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
             'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
-            'batch_id', batch_id, 'progress_done', progress_done, 'progress_total', progress_total,
+            'batch_id', batch_id, 'in_graph', in_graph, 'dependencies', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'needs_id', needs_id, 'policy', policy, 'has_cancelled', has_cancelled
+                ) ORDER BY needs_id), '[]')
+                FROM pgqueue_dependency
+                WHERE job_id = job.id
+            ),
+            'progress_done', progress_done, 'progress_total', progress_total,
             'progress_message', progress_message, 'progress_at', progress_at,
             'executions', (
                 SELECT coalesce(json_agg(json_build_object(
@@ -133,6 +156,9 @@ unkeyed AS (
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
+unlinked AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -165,6 +191,22 @@ old AS MATERIALIZED (
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE
+                        WHEN job.state = 'succeeded'
+                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
@@ -191,7 +233,14 @@ SELECT
             'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
             'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
             'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
-            'batch_id', batch_id, 'progress_done', progress_done, 'progress_total', progress_total,
+            'batch_id', batch_id, 'in_graph', in_graph, 'dependencies', (
+                SELECT coalesce(json_agg(json_build_object(
+                    'needs_id', needs_id, 'policy', policy, 'has_cancelled', has_cancelled
+                ) ORDER BY needs_id), '[]')
+                FROM pgqueue_dependency
+                WHERE job_id = job.id
+            ),
+            'progress_done', progress_done, 'progress_total', progress_total,
             'progress_message', progress_message, 'progress_at', progress_at,
             'executions', (
                 SELECT coalesce(json_agg(json_build_object(
@@ -277,6 +326,9 @@ unkeyed AS (
 ),
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unlinked AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))

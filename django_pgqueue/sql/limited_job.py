@@ -79,7 +79,8 @@ used AS MATERIALIZED (
 picked AS MATERIALIZED (
     SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
            job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.batch_id, job.limit_weight, least(coalesce(job.limit_weight, 1), used.concurrency, 1000000000) AS slots,
+           job.batch_id, job.in_graph, job.limit_weight,
+           least(coalesce(job.limit_weight, 1), used.concurrency, 1000000000) AS slots,
            least(coalesce(job.limit_weight, 1), used.burst, 1000000000) AS tokens,
            used.limit_key, used.concurrency, used.interval_us, used.burst, used.used_slots, used.used_us, used.held_us,
            used.state_id, used.head_id, used.head_state, used.claimed_at
@@ -87,7 +88,7 @@ picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
                max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
-               limit_weight
+               in_graph, limit_weight
         FROM pgqueue_job
         WHERE id = %(job_id)s
           AND state = 'ready'
@@ -146,10 +147,10 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        floor(1000 * date_part('epoch', claimed_at)),
        headers::text,
        CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
-       batch_id, NULL::bigint, NULL::varchar, NULL::bigint, NULL::float8, NULL::float8, NULL::bigint
+       batch_id, in_graph, NULL::bigint, NULL::varchar, NULL::bigint, NULL::float8, NULL::float8, NULL::bigint
 FROM due
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        CASE WHEN head_id <> id THEN head_id END, head_state, used_slots::bigint, greatest(held_us, 0) / 1e6,
        greatest(used_us + (tokens - burst) * interval_us, 0) / 1e6, coalesce(limit_weight, 1)
 FROM checked

@@ -189,7 +189,8 @@ picked AS MATERIALIZED (
     SELECT key.claimed_at,
            job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
            job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.batch_id, job.limit_weight, least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000) AS slots,
+           job.batch_id, job.in_graph, job.limit_weight,
+           least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000) AS slots,
            least(coalesce(job.limit_weight, 1), key.burst, 1000000000) AS tokens,
            key.limit_key, key.turn, key.slots_left, key.tokens_left, key.share, key.interval_us, key.burst, key.used_us,
            key.held_us, key.state_id, key.first_id, key.head_state, key.head_run_after
@@ -197,11 +198,11 @@ picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT first.id, first.task_name, first.queue_name, first.priority, first.run_after, first.arguments,
                first.attempt, first.max_attempts, first.crashes, first.isolated, first.unknown_since, first.headers,
-               first.expires_at, first.batch_id, first.limit_weight
+               first.expires_at, first.batch_id, first.in_graph, first.limit_weight
         FROM (
             SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
                    max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
-                   limit_weight
+                   in_graph, limit_weight
             FROM pgqueue_job
             WHERE state = 'ready'
               AND limit_key IS NOT NULL
@@ -222,11 +223,11 @@ picked AS MATERIALIZED (
         UNION ALL
         SELECT next.id, next.task_name, next.queue_name, next.priority, next.run_after, next.arguments, next.attempt,
                next.max_attempts, next.crashes, next.isolated, next.unknown_since, next.headers, next.expires_at,
-               next.batch_id, next.limit_weight
+               next.batch_id, next.in_graph, next.limit_weight
         FROM (
             SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
                    max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
-                   limit_weight
+                   in_graph, limit_weight
             FROM pgqueue_job
             WHERE id = key.head_id
               AND state = 'ready'
@@ -328,10 +329,10 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        floor(1000 * date_part('epoch', claimed_at)),
        headers::text,
        CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
-       batch_id, limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint
+       batch_id, in_graph, limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint
 FROM due
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        limit_key, is_taken, free > 0,
        CASE
            WHEN held_us > 0 THEN held_us / 1e6

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-# Cancel ready jobs. With `running`, also request the cancellation of running jobs.
+# Cancel ready and waiting jobs. With `running`, also request the cancellation of running jobs.
 #
-# Moves:  ready → cancelled; running: sets the job's cancel_requested_at
+# Moves:  ready, waiting → cancelled; running: sets the job's cancel_requested_at
 # Caller: lifecycle.cancel()
 # Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`
 #
@@ -18,10 +18,10 @@ WITH asked AS MATERIALIZED (
                )
                THEN 'changed'
                ELSE job.state
-           END AS state, job.cancel_requested_at
+           END AS state, job.cancel_requested_at, job.in_graph
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
-        SELECT id, state, finished_at, cancel_requested_at
+        SELECT id, state, finished_at, cancel_requested_at, in_graph
         FROM pgqueue_job
         WHERE id = seen.id
         FOR NO KEY UPDATE SKIP LOCKED
@@ -47,7 +47,7 @@ moved AS (
 SELECT id, CASE
     WHEN state IN ('ready', 'waiting') THEN 'cancelled'
     WHEN %(running)s AND state = 'running' AND cancel_requested_at IS NULL THEN 'running'
-END
+END, in_graph
 FROM asked
 """
 
@@ -70,10 +70,10 @@ WITH asked AS MATERIALIZED (
                )
                THEN 'changed'
                ELSE job.state
-           END AS state, job.task_name, job.unique_key
+           END AS state, job.task_name, job.unique_key, job.in_graph
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
-        SELECT id, state, finished_at, task_name, unique_key
+        SELECT id, state, finished_at, task_name, unique_key, in_graph
         FROM pgqueue_job
         WHERE id = seen.id
         FOR NO KEY UPDATE SKIP LOCKED
@@ -110,7 +110,7 @@ moved AS (
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM fit WHERE state = 'succeeded'))
 )
-SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END FROM asked
+SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM asked
 """
 
 # Set the due time of ready jobs that are due later to now.
@@ -137,9 +137,10 @@ moved AS (
 SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
 """
 
-# Change the queue or the priority of ready jobs, due or not. A parameter that is NULL leaves its column unchanged.
+# Change the queue or the priority of ready and waiting jobs, due or not. A parameter that is NULL leaves its column
+# unchanged.
 #
-# Moves:  ready, unchanged
+# Moves:  ready, waiting, unchanged
 # Caller: lifecycle.move(), for an operator
 # Fence:  what the operator saw, as for RUN_NOW
 #
@@ -147,7 +148,7 @@ SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
 # Then the worker's next claim from the start finds it.
 MOVE: Final = """/* pgqueue:move */
 WITH asked AS MATERIALIZED (
-    SELECT job.id, job.state = 'ready'
+    SELECT job.id, job.state, job.state IN ('ready', 'waiting')
             AND (job.queue_name, job.priority) <> (
                 coalesce(%(queue_name)s::text, job.queue_name), coalesce(%(priority)s::smallint, job.priority)
             )
@@ -167,7 +168,7 @@ moved AS (
     FROM asked
     WHERE job.id = asked.id AND asked.moves
 )
-SELECT id, CASE WHEN moves THEN 'ready' END FROM asked
+SELECT id, CASE WHEN moves THEN state END FROM asked
 """
 
 # Delete finished jobs with their executions. Their uniqueness windows stay, as after PRUNE.
@@ -185,14 +186,32 @@ WITH asked AS MATERIALIZED (
                )
                THEN 'changed'
                ELSE job.state
-           END AS state
+           END AS state, job.in_graph, job.batch_id
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
-        SELECT id, state, finished_at FROM pgqueue_job WHERE id = seen.id FOR UPDATE SKIP LOCKED
+        SELECT id, state, finished_at, in_graph, batch_id FROM pgqueue_job WHERE id = seen.id FOR UPDATE SKIP LOCKED
     ) AS job
 ),
 old AS MATERIALIZED (
-    SELECT id FROM asked WHERE state IN ('succeeded', 'dead', 'cancelled')
+    SELECT id
+    FROM asked AS job
+    WHERE state IN ('succeeded', 'dead', 'cancelled')
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE
+                        WHEN job.state = 'succeeded'
+                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
 ),
 locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
@@ -210,6 +229,9 @@ unkeyed AS (
 ),
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unlinked AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))

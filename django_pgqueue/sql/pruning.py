@@ -13,13 +13,29 @@ from typing import Final
 PRUNE: Final = """/* pgqueue:prune */
 WITH old AS MATERIALIZED (
     SELECT id, finished_at
-    FROM pgqueue_job
+    FROM pgqueue_job AS job
     WHERE state = %(state)s
       AND finished_at IS NOT NULL
       AND finished_at >= %(mark)s::timestamptz
       AND finished_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
       AND task_name <> ALL (%(other_task_names)s::varchar[])
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE
+                        WHEN job.state = 'succeeded'
+                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY finished_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -40,6 +56,9 @@ unkeyed AS (
 ),
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unlinked AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -66,13 +85,29 @@ SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 PRUNE_TASK: Final = """/* pgqueue:prune_task */
 WITH old AS MATERIALIZED (
     SELECT id, finished_at
-    FROM pgqueue_job
+    FROM pgqueue_job AS job
     WHERE task_name = %(task_name)s
       AND state = %(state)s
       AND finished_at IS NOT NULL
       AND finished_at >= %(mark)s::timestamptz
       AND finished_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE
+                        WHEN job.state = 'succeeded'
+                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY finished_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -93,6 +128,9 @@ unkeyed AS (
 ),
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unlinked AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -117,13 +155,29 @@ SELECT count(*), (SELECT count(*) FROM free), max(finished_at) FROM old
 # Index:  pgqueue_job_finished
 OLD_JOBS: Final = """/* pgqueue:old_jobs */
 SELECT id, finished_at
-FROM pgqueue_job
+FROM pgqueue_job AS job
 WHERE state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at >= %(mark)s::timestamptz
   AND finished_at < statement_timestamp() + %(time_shift)s::interval
       - make_interval(secs => %(retention_seconds)s::float8)
   AND task_name <> ALL (%(other_task_names)s::varchar[])
+  AND (
+      job.in_graph IS NULL
+      OR (
+          SELECT true
+          FROM pgqueue_job AS other
+          WHERE other.batch_id = job.batch_id
+            AND other.state = ANY (
+                CASE
+                    WHEN job.state = 'succeeded'
+                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    ELSE '{waiting,ready,running}'::varchar[]
+                END
+            )
+          LIMIT 1
+      ) IS NULL
+  )
 ORDER BY finished_at
 LIMIT %(limit)s
 """
@@ -134,13 +188,29 @@ LIMIT %(limit)s
 # Index:  pgqueue_job_task
 OLD_JOBS_OF_TASK: Final = """/* pgqueue:old_jobs_of_task */
 SELECT id, finished_at
-FROM pgqueue_job
+FROM pgqueue_job AS job
 WHERE task_name = %(task_name)s
   AND state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at >= %(mark)s::timestamptz
   AND finished_at < statement_timestamp() + %(time_shift)s::interval
       - make_interval(secs => %(retention_seconds)s::float8)
+  AND (
+      job.in_graph IS NULL
+      OR (
+          SELECT true
+          FROM pgqueue_job AS other
+          WHERE other.batch_id = job.batch_id
+            AND other.state = ANY (
+                CASE
+                    WHEN job.state = 'succeeded'
+                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    ELSE '{waiting,ready,running}'::varchar[]
+                END
+            )
+          LIMIT 1
+      ) IS NULL
+  )
 ORDER BY finished_at
 LIMIT %(limit)s
 """
@@ -154,11 +224,27 @@ LIMIT %(limit)s
 PRUNE_JOBS: Final = """/* pgqueue:prune_jobs */
 WITH old AS MATERIALIZED (
     SELECT id
-    FROM pgqueue_job
+    FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND state = %(state)s
       AND finished_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE
+                        WHEN job.state = 'succeeded'
+                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
@@ -178,6 +264,9 @@ unkeyed AS (
 ),
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+),
+unlinked AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
 forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
@@ -200,12 +289,28 @@ SELECT id FROM free
 # Caller: lifecycle.prunable(), for a dry run
 PRUNABLE: Final = """/* pgqueue:prunable */
 SELECT count(*)
-FROM pgqueue_job
+FROM pgqueue_job AS job
 WHERE state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at < statement_timestamp() + %(time_shift)s::interval
       - make_interval(secs => %(retention_seconds)s::float8)
   AND task_name <> ALL (%(other_task_names)s::varchar[])
+  AND (
+      job.in_graph IS NULL
+      OR (
+          SELECT true
+          FROM pgqueue_job AS other
+          WHERE other.batch_id = job.batch_id
+            AND other.state = ANY (
+                CASE
+                    WHEN job.state = 'succeeded'
+                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    ELSE '{waiting,ready,running}'::varchar[]
+                END
+            )
+          LIMIT 1
+      ) IS NULL
+  )
 """
 
 # Count the jobs of one task and one state that are past the task's retention.
@@ -213,10 +318,26 @@ WHERE state = %(state)s
 # Caller: lifecycle.prunable(), for a dry run
 PRUNABLE_TASK: Final = """/* pgqueue:prunable_task */
 SELECT count(*)
-FROM pgqueue_job
+FROM pgqueue_job AS job
 WHERE task_name = %(task_name)s
   AND state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at < statement_timestamp() + %(time_shift)s::interval
       - make_interval(secs => %(retention_seconds)s::float8)
+  AND (
+      job.in_graph IS NULL
+      OR (
+          SELECT true
+          FROM pgqueue_job AS other
+          WHERE other.batch_id = job.batch_id
+            AND other.state = ANY (
+                CASE
+                    WHEN job.state = 'succeeded'
+                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    ELSE '{waiting,ready,running}'::varchar[]
+                END
+            )
+          LIMIT 1
+      ) IS NULL
+  )
 """

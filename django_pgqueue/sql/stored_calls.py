@@ -47,6 +47,14 @@ ORDER BY worker_id, id
 LIMIT %(limit)s::bigint
 """
 
+# The jobs of workflows that wait for other jobs, the oldest first.
+#
+# Caller: lifecycle.stored_calls.waiting_calls()
+# Index:  pgqueue_job_waiting
+WAITING_CALLS: Final = """/* pgqueue:waiting_calls */
+SELECT id FROM pgqueue_job WHERE state = 'waiting' AND id > %(after_id)s::bigint ORDER BY id LIMIT %(limit)s::bigint
+"""
+
 # The dead letters, the newest first.
 #
 # Caller: lifecycle.stored_calls.dead_calls()
@@ -103,7 +111,7 @@ FROM (
                 THEN json_array_length(arguments -> 'args')
             END AS positional
         FROM pgqueue_job
-        WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'running', 'dead')
+        WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'waiting', 'running', 'dead')
     ) AS call
 ) AS shape
 GROUP BY task_name, kind, positional, names
@@ -125,7 +133,7 @@ SELECT
     END,
     arguments::text
 FROM pgqueue_job
-WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'running', 'dead')
+WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'waiting', 'running', 'dead')
 """
 
 # The calls of the stored schedules.

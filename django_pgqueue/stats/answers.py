@@ -52,6 +52,7 @@ class Depth:
         scheduled: Ready jobs that are due later and have not been attempted.
         retrying: Ready jobs that are due later, after an attempt.
         paused: Ready jobs that are due, and whose queue or task is paused.
+        waiting: Jobs of workflows that wait for other jobs.
         running: Jobs that a worker has claimed, including prefetched ones.
         lost: The same, but their lease is over, and no worker has rescued them yet.
         dead: Dead letters.
@@ -62,6 +63,7 @@ class Depth:
     scheduled: Count = NONE
     retrying: Count = NONE
     paused: Count = NONE
+    waiting: Count = NONE
     running: Count = NONE
     lost: Count = NONE
     dead: Count = NONE

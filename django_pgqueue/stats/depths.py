@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
 
-from . import queries, rollup_queries
+from . import graph_queries, queries, rollup_queries
 from .answers import NONE, Count, Depth
 from .fleet import OPEN_LIMIT, Pauses, read_open_groups
 from .limited_lanes import read_ready_limited
@@ -64,6 +64,7 @@ class Sums:
     scheduled: Count = NONE
     retrying: Count = NONE
     paused: Count = NONE
+    waiting: Count = NONE
     running: Count = NONE
     lost: Count = NONE
     dead: Count = NONE
@@ -99,6 +100,7 @@ class Reading:
         self.open_groups = read_open_groups(connection)
         self._add_ready()
         self._add_open()
+        self._add_waiting()
         self._add_dead()
         self._add_rates()
 
@@ -122,6 +124,14 @@ class Reading:
             sums = self.sums[self._name(group.queue_name, group.task_name)]
             sums.running += Count(group.running, is_exact)
             sums.lost += Count(group.lost, is_exact)
+
+    def _add_waiting(self) -> None:
+        rows = execute(self.connection, graph_queries.FIRST_WAITING, {"limit": COUNT_LIMIT})
+        is_exact = sum(count for _, _, count in rows) <= COUNT_LIMIT
+        for queue_name, task_name, count in rows:
+            self.sums[self._name(queue_name, task_name)].waiting += Count(count)
+        for sums in self.sums.values():
+            sums.waiting += Count(0, is_exact)
 
     def _add_dead(self) -> None:
         rows = execute(self.connection, queries.NEWEST_DEAD, {"limit": COUNT_LIMIT})

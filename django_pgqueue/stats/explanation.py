@@ -24,6 +24,7 @@ from .answers import Count, PauseStats, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
+from .graph_explanation import reason_of_graph
 from .limit_controls import controls_of
 from .limit_explanation import reason_of_limit
 from .ownership import read_ownership
@@ -40,7 +41,7 @@ COLUMNS: Final = (
     *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
     *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
     *("started_at", "is_lost", "lease_expires_at", "exception_class", "error", "worker_id", "hostname", "pid"),
-    *("seen_at", "limit_key", "limit_weight", "limit_order"),
+    *("seen_at", "limit_key", "limit_weight", "limit_order", "ended_at", "in_graph"),
 )
 """The columns of JOB_WITH_LAST_EXECUTION."""
 
@@ -69,8 +70,9 @@ def why(job: Job | int, database: str | None = None) -> Why:
         sentence = "The job has no row: its transaction has not committed, or its row was removed."
         return Why(job_id=job_id, reason=Reason.GONE, sentence=sentence)
     row = SimpleNamespace(**dict(zip(COLUMNS, rows[0], strict=True)))
-    found = _of_row(row)
-    return _of_queue(connection, row) if found is None else found
+    if row.in_graph and (of_graph := reason_of_graph(connection, row)):
+        return _why(row, of_graph.reason, of_graph.sentence, **of_graph.fields)
+    return _of_row(row) or _of_queue(connection, row)
 
 
 def _why(row: Any, reason: Reason, sentence: str, **fields: Any) -> Why:
@@ -110,9 +112,10 @@ def _of_row(row: Any) -> Why | None:
         )
         return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
     if row.is_later and row.outcome == Outcome.SUSPENDED:
-        left_days = (row.run_after - row.seen_at).days
-        until = f", until {time_text(row.run_after)}" if left_days < FOREVER_DAYS else ""
-        return _why(row, Reason.SUSPENDED, f"It is suspended: {(row.error or '').rstrip('.')}{until}.")
+        is_endless = (row.run_after - row.seen_at).days >= FOREVER_DAYS
+        until = "" if is_endless else f", until {time_text(row.run_after)}"
+        sentence = f"It is suspended since {time_text(row.ended_at)}: {(row.error or '').rstrip('.')}{until}."
+        return _why(row, Reason.SUSPENDED, sentence)
     if row.is_later and row.attempt:
         sentence = (
             f"Attempt {row.attempt} of {row.max_attempts} ended: {_error(row)} "

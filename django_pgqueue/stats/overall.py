@@ -20,7 +20,7 @@ from .fleet import Pauses, SlotsOfQueues, read_workers
 def queues(database: str | None = None) -> list[QueueStats]:
     """Return the queues: how many jobs of each are in each state, their rates, and the workers that serve them.
 
-    Runs about eight read-only statements. Their cost is bounded: see `Count`. If a lane has more than 10,000 due jobs,
+    Runs about nine read-only statements. Their cost is bounded: see `Count`. If a lane has more than 10,000 due jobs,
     or all lanes together have more than 100,000, the counts are lower bounds. So are the counts of jobs that are due
     later from 10,000 on, and while a task is paused those of due jobs from 20,000 on. Dead jobs are counted among the
     newest 10,000.
@@ -44,7 +44,7 @@ def queues(database: str | None = None) -> list[QueueStats]:
 def tasks(database: str | None = None) -> list[TaskStats]:
     """Return the tasks: how many jobs of each are in each state, and their rates.
 
-    Runs about seven read-only statements. No index has the tasks of waiting jobs, so their rows are read: from 20,000
+    Runs about eight read-only statements. No index has the tasks of waiting jobs, so their rows are read: from 20,000
     due jobs on, the counts of all tasks are lower bounds.
 
     Args:

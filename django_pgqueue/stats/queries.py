@@ -278,10 +278,11 @@ SELECT job.id AS job_id, job.task_name, job.queue_name, job.priority, job.state,
        last.lease_expires_at, left(last.exception_class, 200) AS exception_class, left(last.error, 500) AS error,
        last.worker_id, worker.hostname, worker.pid,
        statement_timestamp() + %(time_shift)s::interval AS seen_at,
-       job.limit_key, coalesce(job.limit_weight, 1) AS limit_weight, job.limit_order
+       job.limit_key, coalesce(job.limit_weight, 1) AS limit_weight, job.limit_order, last.finished_at AS ended_at,
+       job.in_graph
 FROM pgqueue_job AS job
 LEFT JOIN LATERAL (
-    SELECT outcome, claimed_at, started_at, lease_expires_at, exception_class, error, worker_id
+    SELECT outcome, claimed_at, started_at, finished_at, lease_expires_at, exception_class, error, worker_id
     FROM pgqueue_execution
     WHERE job_id = job.id
     ORDER BY id DESC

@@ -30,6 +30,10 @@ class Reason(StrEnum):
     """A worker has released it, because it does not know the task, or the arguments do not fit."""
     SUSPENDED = "suspended"
     """A step of its task sleeps, waits for an event, or is to be tried again."""
+    WAITING = "waiting"
+    """It waits for other jobs of its workflow."""
+    DEPENDENCY_FAILED = "dependency failed"
+    """A job that it depends on has failed. It is cancelled, or blocked until a retry of that job succeeds."""
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     QUEUE_PAUSED = "queue paused"
@@ -96,6 +100,7 @@ class Why:
         admitted_at: When its limit admits it, if no job of its key comes first.
         blocking_job_id: The job of its ordered key that comes first.
         running_job_ids: The jobs that use the slots of its limit key, at most 5.
+        dependency_ids: The jobs that it waits for, or that have cancelled it, at most 3.
     """
 
     job_id: int
@@ -126,3 +131,4 @@ class Why:
     admitted_at: datetime | None = None
     blocking_job_id: int | None = None
     running_job_ids: tuple[int, ...] = field(default=())
+    dependency_ids: tuple[int, ...] = field(default=())

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 JOBS_SHOWN: Final = 3
 """Jobs that the message of a failed assertion shows at most."""
+ENQUEUED: Final = ["ready", "waiting"]
+"""The states of jobs that have not started. A job of a workflow can wait for others."""
 TOLERANCE_SECONDS: Final = 0.001
 """Allowed difference of `run_after` if it is given as a delay from the enqueue."""
 
@@ -149,7 +151,8 @@ class _Wanted:
         self.task_name = None if task is None else _name_of(task)
         self.arguments = {name: call[name] for name, value in (("args", args), ("kwargs", kwargs)) if value is not None}
         self.run_after = run_after
-        self.filters = {"state": "ready", **filters}
+        self.filters = filters
+        self.is_any_state = any(lookup.partition("__")[0] == "state" for lookup in filters)
         self._passing: dict[str, set[int]] = {}
 
     def candidates(self, database: str | None) -> QuerySet[Job]:
@@ -168,6 +171,8 @@ class _Wanted:
             for name, value in self.arguments.items()
             if _argument(job, name) != value
         ]
+        if not self.is_any_state and job.state not in ENQUEUED:
+            found.append(f"state is {job.state!r}, not 'ready'")
         for lookup, value in self.filters.items():
             if job.pk not in self._passing[lookup]:
                 is_field = hasattr(job, lookup)
@@ -217,7 +222,7 @@ def _jobs(database: str | None) -> QuerySet[Job]:
 
 
 def _enqueued_instead(database: str | None) -> str:
-    names = Counter(_jobs(database).filter(state="ready").values_list("task_name", flat=True))
+    names = Counter(_jobs(database).filter(state__in=ENQUEUED).values_list("task_name", flat=True))
     if not names:
         return "no other job is waiting"
     return f"waiting jobs: {', '.join(f'{count} × {name}' for name, count in names.items())}"

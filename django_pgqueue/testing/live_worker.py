@@ -109,7 +109,7 @@ class LiveWorker:
             time.sleep(POLL_SECONDS)
 
     def wait_until_idle(self, seconds: float = 30.0) -> None:
-        """Wait until no job is due or running.
+        """Wait until no job is due or running, and no job waits for one that is.
 
         Args:
             seconds: Time to wait at most.
@@ -117,13 +117,21 @@ class LiveWorker:
         Raises:
             RuntimeError: Jobs are left after that time, or the worker exits. The message contains the worker's log.
         """
-        from django.db.models import Q
+        from django.db.models import Exists, OuterRef, Q
         from django.db.models.functions import Now
 
-        from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
+        from django_pgqueue.models import Job, JobDependency  # models can be imported only after the apps are loaded
 
         busy = Job.objects.filter(Q(state="running") | Q(state="ready", run_after__lte=Now()))
-        self.wait_for(lambda: not busy.exists(), seconds, "jobs are still due or running")
+        # A job of a workflow whose dependencies have ended becomes ready in a moment.
+        open_needs = Q(needs__state__in=["waiting", "ready", "running"]) | Q(
+            policy="block", needs__state__in=["dead", "cancelled"]
+        )
+        edges = JobDependency.objects.filter(open_needs, job=OuterRef("pk"))
+        advancing = Job.objects.waiting().filter(~Exists(edges))
+        self.wait_for(
+            lambda: not (busy.exists() or advancing.exists() or busy.exists()), seconds, "jobs are still due or running"
+        )
 
     def stop(self) -> None:
         """Stop the worker by SIGTERM and wait until it exits. Do nothing if it is not running.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
 
-from django_pgqueue import batch_ends, lifecycle, registry
+from django_pgqueue import batch_ends, graph_ends, lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
@@ -78,7 +78,7 @@ def run_jobs(
             change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
             wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
-                if _end_batches(alias):
+                if _advance_graphs(alias) or _end_batches(alias):
                     continue
                 break
             left_seconds -= wait_seconds
@@ -117,6 +117,17 @@ def _end_batches(alias: str) -> bool:
         callbacks += swept.settled.callbacks
         if swept.last_id is None:
             return bool(callbacks)
+        after_id = swept.last_id
+
+
+def _advance_graphs(alias: str) -> bool:
+    """Advance jobs of workflows that no completion has advanced, as a worker does. Return whether jobs changed."""
+    changed, after_id = False, 0
+    while True:
+        swept = graph_ends.sweep(connections[alias], after_id)
+        changed = changed or bool(swept.advanced.jobs)
+        if swept.last_id is None:
+            return changed
         after_id = swept.last_id
 
 

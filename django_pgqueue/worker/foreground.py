@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import batch_ends, registry
+from django_pgqueue import batch_ends, graph_ends, registry
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle.graphs import AdvancedJob
 from django_pgqueue.log_events import event, job_event
+from django_pgqueue.states import State
 
+from .completion.graph_checks import log_refused
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
@@ -53,14 +57,19 @@ def run_here(alias: str, claimed: Claimed) -> Report:
     Raises:
         JobLocked: if another session has the job's rows locked for 10 s. The result is not written then.
     """
+    return _run_and_write(alias, claimed)[0]
+
+
+def _run_and_write(alias: str, claimed: Claimed) -> tuple[Report, list[AdvancedJob]]:
     notes = Notes()
     report = attempt(alias, claimed, notes)
-    write(connections[alias], report, notes)
-    return report
+    return report, write(connections[alias], report, notes)
 
 
-def write(connection: Connection, report: Report, notes: Notes) -> None:
+def write(connection: Connection, report: Report, notes: Notes) -> list[AdvancedJob]:
     """Write the progress, the log lines and the result of an attempt, or those of all jobs of a chunk.
+
+    Return the jobs of workflows that this has advanced.
 
     Raises:
         JobLocked: if another session has the job's rows locked for 10 s.
@@ -68,12 +77,18 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
     """
     for each in (report, *report.others):
         _write_one(connection, each, notes)
+    advanced: list[AdvancedJob] = []
+    if nodes := [each.claimed.job_id for each in (report, *report.others) if each.claimed.in_graph]:
+        result = graph_ends.advance(connection, nodes)
+        log_refused(result)
+        advanced = result.jobs
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
     if batch_ids:
         batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
     exception = report.exception
     if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
         raise exception
+    return advanced
 
 
 def _write_one(connection: Connection, report: Report, notes: Notes) -> None:
@@ -128,23 +143,31 @@ def _attempt(connection: BaseDatabaseWrapper, attempt: Attempt) -> Report:
 def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
     """Run a job at once if it is due and its limit admits it, write its result, and log a failure.
 
-    A receiver of `job_enqueued`.
+    Then run the jobs of its workflow that have become ready. A receiver of `job_enqueued`.
     """
+    waiting = deque([(sender, job_id)])
+    while waiting:
+        advanced = _run_if_admitted(*waiting.popleft(), database)
+        waiting += [(job.task_name, job.job_id) for job in advanced if job.state is State.READY]
+
+
+def _run_if_admitted(task_name: str, job_id: int, database: str) -> list[AdvancedJob]:
     claimed, reason = claim_at_enqueue(connections[database], job_id, worker_id=CALLERS_ID)
     if reason:
         logger.info(
             "job %s (%s) is left to a worker: %s",
             job_id,
-            registry.in_words(sender),
+            registry.in_words(task_name),
             reason,
             extra=event("job_not_admitted", job_id=job_id, reason=reason),
         )
     if claimed is None:  # due later, or not admitted by its limit
-        return
-    report = run_here(database, claimed)
+        return []
+    report, advanced = _run_and_write(database, claimed)
     if report.is_failure:
-        headline = f"job {job_id} ({registry.in_words(sender)}) failed"
+        headline = f"job {job_id} ({registry.in_words(task_name)}) failed"
         if report.exception is None:
             logger.error("%s", headline, extra=job_event("job_failed", claimed))
         else:
             log_exception(headline, report.exception, extra=job_event("job_failed", claimed))
+    return advanced

@@ -12,11 +12,13 @@ from typing import Final, NamedTuple
 
 from django.db import transaction
 
+from django_pgqueue import Batch
+
 from .models import Document
 from .reading import BINARY, kind_of
 from .tasks import index_document
 
-BATCH_SIZE: Final = 250
+PART_SIZE: Final = 250
 BINARIES: Final = 10
 """Binary files per suffix that become documents: enough to show what happens to jobs that cannot succeed."""
 PATH_LENGTH: Final = 1000
@@ -31,16 +33,18 @@ class Found(NamedTuple):
 
 
 def import_folder(top: Path, *, binaries: int = BINARIES) -> Iterator[list[Document]]:
-    """Add all documents below a folder. Yield each batch after it is committed.
+    """Add all documents below a folder. Yield each part of them after it is committed.
 
-    Existing documents are indexed again.
+    Existing documents are indexed again. The jobs of all parts are one batch: its page in the admin shows the progress.
     """
     files = find_files(top, binaries=binaries)
-    while batch := list(islice(files, BATCH_SIZE)):
-        yield add_batch(batch)
+    batch = Batch(description=f"Import of {top}").open()
+    while part := list(islice(files, PART_SIZE)):
+        yield add_part(part, batch)
+    batch.close()
 
 
-def add_batch(files: Iterable[Found]) -> list[Document]:
+def add_part(files: Iterable[Found], batch: Batch) -> list[Document]:
     """Add files and the jobs that index them in one transaction, so that neither exists without the other."""
     with transaction.atomic():
         documents = Document.objects.bulk_create(
@@ -49,7 +53,7 @@ def add_batch(files: Iterable[Found]) -> list[Document]:
             unique_fields=["path"],
             update_fields=["kind", "size"],
         )
-        index_document.enqueue_many((document.pk,) for document in documents)
+        index_document.using(batch=batch).enqueue_many((document.pk,) for document in documents)
     return documents
 
 

@@ -57,6 +57,18 @@ async def summarise_kind(kind: str) -> dict[str, int]:
     )
 
 
+@task
+def size_of_kind(kind: str) -> int:
+    """Add up the sizes of the files of one kind. The demo runs one for each kind, in a workflow."""
+    return int(Document.objects.filter(kind=kind).aggregate(size=Sum("size", default=0))["size"])
+
+
+@task
+def size_of_library(sizes: list[int]) -> int:
+    """Add up the sizes of all kinds. It gets the results of the jobs that it depends on."""
+    return sum(sizes)
+
+
 class CatalogueUnavailable(Exception):
     """The external service did not answer."""
 

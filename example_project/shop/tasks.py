@@ -6,10 +6,13 @@ from django.core.mail import EmailMessage
 from django.db.models import Count, Sum
 from django.utils import timezone
 
-from django_pgqueue import Cancel, Retry, TaskContext, cron, exponential, task
+from django_pgqueue import Cancel, Dead, Retry, TaskContext, cron, exponential, task
 
 from . import webhooks
 from .models import DailyReport, Delivery, Order
+
+LARGE_CENTS = 100_000
+"""Invoices from this amount on are not printed."""
 
 
 @task(queue_name="mail", max_attempts=8, timeout=60, backoff=exponential(30, cap=3600), search=("order_id",))
@@ -59,6 +62,44 @@ def record_payment(event_id: str, order_id: int) -> bool:
     """Record a payment, and return whether it was new. One job for each event, however often the service sends it."""
     unpaid = Order.objects.filter(pk=order_id, paid_at__isnull=True)
     return bool(unpaid.update(paid_at=timezone.now()))
+
+
+@task
+def reserve_stock(order_id: int) -> str:
+    """Reserve the goods of an order, and return the number of the reservation. Begins the workflow of an order."""
+    return f"R-{order_id}"
+
+
+@task
+def charge_card(order_id: int) -> str:
+    """Charge the card, and return the number of the charge. The key of the payment is that of the order."""
+    return f"C-{order_id}"
+
+
+@task(max_attempts=1)
+def print_invoice(charge: str, order_id: int) -> str:
+    """Print the invoice of a charge. A person has to write large ones, so such a job is a dead letter."""
+    if Order.objects.get(pk=order_id).cents >= LARGE_CENTS:
+        raise Dead("an invoice above 1,000 EUR needs a signature")
+    return f"invoice of {charge}"
+
+
+@task
+def pack_parcel(reservation: str) -> str:
+    """Pack the goods of a reservation, and return the number of the parcel."""
+    return f"parcel of {reservation}"
+
+
+@task
+def hand_over(parcel: str | None, invoice: str | None) -> str:
+    """Hand a parcel to the carrier, with its invoice if there is one."""
+    return f"{parcel or 'no parcel'}, {invoice or 'without invoice'}"
+
+
+@task
+def file_invoice(invoice: str) -> str:
+    """File an invoice. If it was not printed, this job waits for an operator's retry."""
+    return f"filed: {invoice}"
 
 
 @task(schedule=cron("30 2 * * *"), expires=timedelta(hours=12))

@@ -17,7 +17,17 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue.admin.job_actions import OPERATIONS
-from django_pgqueue.models import Execution, Job, LimitOverride, LimitState, Pause, Schedule, ScheduleRun, Worker
+from django_pgqueue.models import (
+    Execution,
+    Job,
+    JobBatch,
+    LimitOverride,
+    LimitState,
+    Pause,
+    Schedule,
+    ScheduleRun,
+    Worker,
+)
 from tests.admin.conftest import JobMaker, add_execution
 
 pytestmark = pytest.mark.slow
@@ -48,7 +58,7 @@ def urls(job: Job) -> Iterator[str]:
 def jobs(make_job: JobMaker) -> list[Job]:
     """Create one job for each operation, an execution, a worker, a pause and schedules.
 
-    The pause and the schedules have ids of these jobs, so that the URLs with the id of a job find them as well.
+    The other rows have ids of these jobs, so that the URLs with the id of a job find them as well.
     """
     Worker.objects.create(hostname="h", pid=1, version="v", concurrency=1)
     found = [make_job("dead"), make_job("ready", run_after=LATER), make_job("running")]
@@ -56,6 +66,7 @@ def jobs(make_job: JobMaker) -> list[Job]:
     add_execution(found[0])
     for job in found:
         about: dict[str, Any] = {"task_name": "app.add", "arguments": {"args": [], "kwargs": {}}, "next_run_at": LATER}
+        JobBatch.objects.create(pk=job.pk)
         Schedule.objects.create(pk=job.pk, name=f"of {job.pk}", expression="@daily", **about)
     return found
 
@@ -63,7 +74,18 @@ def jobs(make_job: JobMaker) -> list[Job]:
 def all_rows() -> list[object]:
     return [
         list(model.objects.order_by("pk").values())
-        for model in (Job, Execution, Worker, Pause, Schedule, ScheduleRun, LimitOverride, LimitState, LogEntry)
+        for model in (
+            Job,
+            JobBatch,
+            Execution,
+            Worker,
+            Pause,
+            Schedule,
+            ScheduleRun,
+            LimitOverride,
+            LimitState,
+            LogEntry,
+        )
     ]
 
 
@@ -83,9 +105,11 @@ def post_everything(client: Client, jobs: list[Job]) -> Iterator[tuple[str, int]
 
 def test_registered_urls_include_every_list_and_operation(jobs: list[Job]) -> None:
     found = list(urls(jobs[0]))
-    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 13
+    assert len(found) >= 4 * 6 + 3 and len(ACTIONS) == 14
     assert {f"/admin/pgqueue/job/{jobs[0].pk}/{operation.name}/" for operation in OPERATIONS} <= set(found)
-    assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "pause", "schedule", "worker")} <= set(found)
+    assert {f"/admin/pgqueue/{name}/" for name in ("job", "deadjob", "jobbatch", "pause", "schedule", "worker")} <= set(
+        found
+    )
 
 
 def test_forms_questions_and_histories_have_navigation(operator: Client, jobs: list[Job], make_job: JobMaker) -> None:
@@ -113,7 +137,7 @@ def test_every_url_superuser_without_staff_status_redirects(client: Client, jobs
 
 
 def test_every_action_view_only_user_changes_nothing(client_of: Callable[..., Client], jobs: list[Job]) -> None:
-    seen = ("view_job", "view_worker", "view_execution", "view_pause", "view_schedule")
+    seen = ("view_job", "view_worker", "view_execution", "view_pause", "view_schedule", "view_jobbatch")
     client, before = client_of(*seen), all_rows()
     tried = dict(post_everything(client, jobs))
     assert len(tried) > 50

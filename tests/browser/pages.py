@@ -31,6 +31,19 @@ PAGES: Final[dict[str, str]] = {
     "dead letter, history": "pgqueue/deadjob/{dead}/history/",
     "job, edit and retry": "pgqueue/job/{dead}/edit/",
     "job, succeeded": "pgqueue/job/{succeeded}/change/",
+    "job, steps": "pgqueue/job/{steps}/change/",
+    "job, waiting for others": "pgqueue/job/{waiting}/change/",
+    "job, cancelled with another": "pgqueue/job/{restorable}/change/",
+    "jobs of a batch": "pgqueue/job/?batch=3",
+    "batches": "pgqueue/jobbatch/",
+    "batch": "pgqueue/jobbatch/3/change/",
+    "batch, complete": "pgqueue/jobbatch/2/change/",
+    "workflow": "pgqueue/jobbatch/9/change/",
+    "workflow, wide": "pgqueue/jobbatch/10/change/",
+    "batch, close": "pgqueue/jobbatch/5/close/",
+    "batch, cancel": "pgqueue/jobbatch/3/cancel/",
+    "batch, retry": "pgqueue/jobbatch/3/retry/",
+    "batch, history": "pgqueue/jobbatch/3/history/",
     "enqueue": "pgqueue/job/enqueue/example_project.shop.tasks.report_day/",
     "incidents": "pgqueue/job/incidents/",
     "bulk acts": "pgqueue/job/bulk_acts/",
@@ -59,7 +72,10 @@ QUESTIONS: Final[dict[str, tuple[str, str]]] = {
 """Pages that ask before they change a job: the page and the button that lead there."""
 EVERY: Final = (*PAGES, *QUESTIONS)
 CORE: Final = ("overview", "queues", "jobs", "job, dead", "workers", "question, move")
-WIDE: Final = (*CORE, "queue", "limit", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor")
+WIDE: Final = (
+    *(*CORE, "queue", "limit", "dead letters", "incidents", "tasks", "schedules", "schedule", "doctor"),
+    *("batches", "batch", "job, steps", "workflow"),
+)
 """Pages with a layout of their own."""
 
 
@@ -69,7 +85,7 @@ def in_each_check(chosen: tuple[str, ...]) -> list[Any]:
 
 
 SOME: Final = in_each_check(CORE)
-FILTERED: Final = ("jobs", "dead letters", "schedules")
+FILTERED: Final = ("jobs", "dead letters", "schedules", "batches")
 """Lists with filters."""
 
 
@@ -80,6 +96,9 @@ def examples() -> dict[str, int]:
         "running": Job.objects.filter(state="running", queue_name="webhooks").first(),
         "succeeded": Job.objects.filter(state="succeeded").first(),
         "ready": Job.objects.filter(state="ready", queue_name="mail").first(),
+        "waiting": Job.objects.filter(state="waiting", task_name__endswith="hand_over_to_the_carrier").first(),
+        "restorable": Job.objects.filter(in_graph=True, state="cancelled").first(),
+        "steps": Job.objects.filter(steps__isnull=False).first(),
         "schedule": Schedule.objects.first(),
         "worker": Worker.objects.order_by("pk").first(),
         "pause": Pause.objects.first(),

@@ -19,6 +19,10 @@ SEARCH_KEYS: Final = (
 )
 LIBRARY: Final = "example_project.library.tasks"
 NOW: Final = "statement_timestamp()"
+CALLBACK: Final = (
+    f"json_build_object('task_name', '{SHOP}.%s', 'queue_name', 'default', 'priority', 0, 'max_attempts', 5, "
+    "'delay_seconds', 0, 'arguments', json_build_object('args', json_build_array(17), 'kwargs', json_build_object()))"
+)
 
 JOBS: Final = (
     "INSERT INTO pgqueue_job (task_name, queue_name, priority, arguments, state, attempt, max_attempts, run_after, "
@@ -72,6 +76,63 @@ LIMITS: Final = (
         f"VALUES ('limit', 'carriers:ups', {NOW} - interval '1 min', {NOW} + interval '1 day', 'circuit breaker', "
         "'18 of 30 attempts failed in 60 s')"
     ),
+)
+BATCHES: Final = (
+    "INSERT INTO pgqueue_batch (id, description, created_at, closed_at, failed_at, completed_at, succeeded_at, "
+    "on_success, on_complete) "
+    f"SELECT id, text, {NOW} - age * interval '1 min', CASE WHEN is_closed THEN {NOW} - age * interval '58 s' END, "
+    f"CASE WHEN has_failed THEN {NOW} - age * interval '30 s' END, "
+    f"CASE WHEN is_over THEN {NOW} - age * interval '20 s' END, "
+    f"CASE WHEN is_over AND NOT has_failed THEN {NOW} - age * interval '20 s' END, "
+    f"{CALLBACK % 'publish_index'}, {CALLBACK % 'report_import'} "
+    "FROM (VALUES (1, 'Import of 2026-11-20', 2900, true, false, true), "
+    "(2, 'Import of 2026-11-21', 1460, true, true, true), (3, 'Import of 2026-11-22', 12, true, true, false), "
+    "(4, 'Thumbnails of the autumn catalogue', 8, true, false, false), "
+    "(5, 'Mails to subscribers, filled by the editors', 200, false, false, false)) "
+    "AS batch (id, text, age, is_closed, has_failed, is_over)"
+)
+NESTED: Final = (
+    "INSERT INTO pgqueue_batch (id, parent_id, description, created_at, closed_at) "
+    f"SELECT 5 + n, 3, 'part ' || n, {NOW} - interval '11 min', {NOW} - interval '11 min' "
+    "FROM generate_series(1, 3) AS n"
+)
+WORKFLOWS: Final = (
+    "INSERT INTO pgqueue_batch (id, description, created_at, closed_at, failed_at) "
+    f"VALUES (9, 'Order 4711', {NOW} - interval '9 min', {NOW} - interval '9 min', {NOW} - interval '5 min'), "
+    f"(10, 'Photos of album 12', {NOW} - interval '3 min', {NOW} - interval '3 min', NULL)"
+)
+NODE: Final = (
+    "UPDATE pgqueue_job SET in_graph = true, batch_id = %(batch)s, state = %(state)s, "
+    f"finished_at = CASE WHEN %(state)s IN ('succeeded', 'dead', 'cancelled') THEN {NOW} - interval '5 min' END "
+    "WHERE id = ANY(%(ids)s)"
+)
+EDGES: Final = (
+    "INSERT INTO pgqueue_dependency (job_id, needs_id, policy, has_cancelled) "
+    "SELECT job, needs, %(policy)s, nullif(%(policy)s = 'cancel' AND (SELECT state FROM pgqueue_job WHERE id = job) = "
+    "'cancelled', false) FROM unnest(%(jobs)s::bigint[]) AS job, unnest(%(needs)s::bigint[]) AS needs"
+)
+IN_BATCH: Final = "UPDATE pgqueue_job SET batch_id = %(batch)s WHERE id = ANY(%(ids)s)"
+RESIZED: Final = (("succeeded", 31), ("running", 3), ("ready", 14))
+STEPS: Final = (
+    "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, tries, result, error, started_at, finished_at, "
+    "wake_at, event_name, event_key) "
+    f"SELECT %(job)s, name, place, kind, 1, tries, result::json, error, {NOW} - starts::interval, "
+    f"{NOW} - ends::interval, {NOW} + wakes::interval, event, key "
+    "FROM (VALUES (1, 'reserve', 'step', 1, '{\"items\": 3}', '', '50 min', '49 min', NULL, NULL, NULL), "
+    "(2, 'charge', 'step', 3, '\"ch_4711\"', '', '49 min', '42 min', NULL, NULL, NULL), "
+    "(3, 'cooling-off', 'sleep', 1, NULL, '', '42 min', NULL, '-22 min', NULL, NULL), "
+    "(4, 'book parcel', 'step', 1, '\"parcel 12\"', '', '22 min', '21 min', NULL, NULL, NULL), "
+    "(5, 'approved', 'event', 1, NULL, '', '21 min', NULL, '3 days', 'approved', '4711')) "
+    "AS step (place, name, kind, tries, result, error, starts, ends, wakes, event, key)"
+)
+SUSPENSIONS: Final = (
+    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, outcome, error, claimed_at, started_at, finished_at, "
+    f"lease_expires_at) SELECT %(job)s, 1, 2, 'suspended', reason, {NOW} - starts::interval, "
+    f"{NOW} - starts::interval, {NOW} - ends::interval, {NOW} FROM (VALUES "
+    "('50 min', '47 min', $$step 'charge' failed and is tried again: timed out$$), "
+    "('44 min', '42 min', $$step 'cooling-off' sleeps$$), "
+    "('22 min', '21 min', $$step 'approved' waits for the event approved, key 4711$$)) "
+    "AS execution (starts, ends, reason)"
 )
 SCHEDULES: Final = (
     "INSERT INTO pgqueue_schedule (name, origin, task_name, arguments, expression, next_run_at) "
@@ -163,6 +224,9 @@ def fill(connection: Any) -> None:
         _add_waiting(cursor)
         _add_limited(cursor)
         _add_rollup(cursor)
+        _add_batches(cursor)
+        _add_workflows(cursor)
+        _add_steps(cursor)
         cursor.execute(SEARCH_KEYS)
         cursor.execute("ANALYZE pgqueue_job, pgqueue_execution")
 
@@ -244,6 +308,62 @@ def _add_limited(cursor: Any) -> None:
     add("tax", 60, tasks.report_tax.name, run_after=f"{NOW} - n * interval '5 s'")
     for statement in LIMITS:
         cursor.execute(statement)
+
+
+def _add_batches(cursor: Any) -> None:
+    # The import of yesterday has failed, and that of today has failed jobs while others run.
+    def add(batch: int, task: str, count: int, state: str = "ready", **columns: Any) -> list[int]:
+        ids = add_jobs(cursor, f"{LIBRARY}.{task}", "imports", count, state, **columns)
+        cursor.execute(IN_BATCH, {"ids": ids, "batch": batch})
+        return ids
+
+    cursor.execute(BATCHES)
+    cursor.execute(NESTED)
+    done: dict[str, Any] = {"attempt": 1, "finished_at": f"{NOW} - n * interval '2 s'", "state": "succeeded"}
+    died: dict[str, Any] = {"attempt": 10, "finished_at": f"{NOW} - n * interval '40 s'", "state": "dead"}
+    for batch, count in ((1, 320), (2, 296), (3, 60), (4, 75), (6, 40), (7, 31)):
+        add(batch, "index_document", count, **done)
+    for batch, count in ((2, 4), (3, 2), (7, 1)):
+        ids = add(batch, "index_document", count, **died)
+        add_executions(cursor, ids, "failed", "shop.catalogue.InvalidFile", "line 1 has no column price")
+    for batch, count in ((3, 14), (4, 25), (6, 10), (7, 12), (8, 50)):
+        add(batch, "index_document", count)
+    add_running(cursor, add(4, "index_document", 3, "running", attempt=1), 2, "4 s")
+    add(2, "index_document", 2, **{**died, "state": "cancelled"})
+
+
+def _add_workflows(cursor: Any) -> None:
+    # Of an order, the invoice has failed. Of an album, some photos are resized.
+    def add(batch: int, task: str, state: str, needs: list[int], count: int = 1, policy: str = "cancel") -> list[int]:
+        ids = add_jobs(cursor, f"{SHOP}.{task}", "default", count, attempt=int(state not in ("ready", "waiting")))
+        cursor.execute(NODE, {"ids": ids, "batch": batch, "state": state})
+        cursor.execute(EDGES, {"jobs": ids, "needs": needs, "policy": policy})
+        return ids
+
+    cursor.execute(WORKFLOWS)
+    stock = add(9, "reserve_stock", "succeeded", [])
+    card = add(9, "charge_card", "succeeded", [])
+    pdf = add(9, "print_invoice", "dead", card)
+    add_executions(cursor, pdf, "failed", "shop.invoices.NoAddress", "the customer has no address")
+    label = add(9, "print_label", "succeeded", stock)
+    parcel = add(9, "pack_parcel", "running", [*stock, *label])
+    add_running(cursor, parcel, 2, "40 s")
+    letter = add(9, "send_invoice", "cancelled", [*pdf])
+    ship = add(9, "hand_over_to_the_carrier", "waiting", [*parcel, *card])
+    add(9, "file_invoice", "waiting", pdf, policy="block")
+    add(9, "report_order", "waiting", [*ship, *letter], policy="ignore")
+    photos = add(10, "list_photos", "succeeded", [])
+    done, now, later = (add(10, "resize_photo", state, photos, count) for state, count in RESIZED)
+    add_running(cursor, now, 2, "2 s")
+    add(10, "publish_album", "waiting", [*done, *now, *later])
+
+
+def _add_steps(cursor: Any) -> None:
+    # An order that was charged at the third try, has slept, and waits for its approval.
+    later: dict[str, Any] = {"run_after": f"{NOW} + interval '3 days'", "attempt": 0}
+    [job] = add_jobs(cursor, f"{SHOP}.fulfil_order", "default", 1, **later)
+    cursor.execute(STEPS, {"job": job})
+    cursor.execute(SUSPENSIONS, {"job": job})
 
 
 def _add_rollup(cursor: Any) -> None:

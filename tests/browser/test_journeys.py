@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from django_pgqueue.models import Job, LimitOverride, Pause
+from django_pgqueue.models import AuditEntry, Job, LimitOverride, Pause
 from django_pgqueue.testing.live_worker import LiveWorker
 from example_project.library.tasks import export_library
 from example_project.shop.tasks import send_confirmation
@@ -188,3 +188,27 @@ def test_operator_retries_only_jobs_that_died_of_one_error(page, worker):
     expect(page.locator("#pgqueue-bulk-act")).to_contain_text("180 of 180", timeout=WAIT_MS)
     assert retried.count() == 180 + 30  # 30 were scheduled before
     assert Job.objects.filter(state="dead").exclude(queue_name="webhooks").count() == others
+
+
+def test_operator_follows_a_workflow_and_retries_its_dead_job(page):
+    dead = Job.objects.get(task_name__endswith="print_invoice")
+    page.goto(f"{CONSOLE}job/")
+    page.get_by_role("navigation", name="Job queue").get_by_role("link", name="Batches").click()
+    follow(page, "Order 4711")
+    page.locator("#pgqueue-graph").get_by_role("link", name=f"print_invoice #{dead.pk}: dead").click()
+    expect(page.locator(".pgqueue-failure")).to_contain_text("the customer has no address")
+    page.go_back()
+    page.get_by_role("link", name="Retry dead jobs…").click()
+    expect(page.locator("#content")).to_contain_text("1 job meets the filter now")
+    page.get_by_role("button", name="Retry: 1").click()
+    expect(page.locator("#content")).to_contain_text("Retry")
+    assert AuditEntry.objects.latest("pk").total == 1
+
+
+def test_operator_closes_a_batch_after_a_question(page):
+    page.goto(f"{CONSOLE}jobbatch/?state=open")
+    follow(page, "Mails to subscribers, filled by the editors")
+    page.get_by_role("link", name="Close…").click()
+    page.get_by_role("button", name="Yes, close it").click()
+    expect(page.locator(".messagelist")).to_contain_text("The batch is closed.")
+    expect(page.get_by_role("link", name="Close…")).to_have_count(0)

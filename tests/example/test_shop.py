@@ -63,6 +63,28 @@ def job_of(task: Any) -> Job:
     return Job.objects.filter(task_name=task.name).latest("pk")
 
 
+# ------------------------------------------------------------------ workflows
+
+
+def test_order_whose_invoice_fails_is_delivered_without_it(shop: SimpleNamespace) -> None:
+    small, large = (shop.orders.place_order("ada@example.com", cents) for cents in (1999, shop.tasks.LARGE_CENTS))
+    batch = shop.orders.fulfil_orders([small, large])
+    run_jobs()
+    delivered = Job.objects.filter(task_name=shop.tasks.hand_over.name).order_by("pk")
+    assert [job.return_value for job in delivered] == [
+        f"parcel of R-{small.pk}, invoice of C-{small.pk}",
+        f"parcel of R-{large.pk}, without invoice",
+    ]
+    progress = batch.progress()
+    assert (progress.total, progress.succeeded, progress.dead) == (12, 10, 1)
+    assert Job.objects.waiting().get().task_name == shop.tasks.file_invoice.name
+    large.cents = 1
+    large.save()
+    job_of(shop.tasks.print_invoice).retry()
+    run_jobs()
+    assert batch.record.succeeded_at is not None
+
+
 # ------------------------------------------------------------------ mail
 
 

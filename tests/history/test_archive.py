@@ -69,7 +69,12 @@ def test_archive_documents_have_every_column(db):
     make(connection)
     history.archive(older_than=OLD)
     document = ArchivedJob.objects.get().document
-    assert set(document) == {field.attname for field in Job._meta.concrete_fields} | {"executions", "acts", "steps"}
+    assert set(document) == {field.attname for field in Job._meta.concrete_fields} | {
+        "executions",
+        "acts",
+        "steps",
+        "dependencies",
+    }
     of_execution = {field.attname for field in Execution._meta.concrete_fields} - {"job_id"}
     assert set(document["executions"][0]) == of_execution | {"log"}
 

@@ -32,6 +32,7 @@ def one_of_each(db) -> dict[str, int]:
         "scheduled": helpers.make_job(connection, delay_seconds=60.0),
         "retrying": retrying,
         "paused": helpers.make_job(connection, queue_name="mail"),
+        "waiting": helpers.make_nodes(connection, needs=[helpers.make_job(connection, task_name="gone")])[0],
         "running": helpers.make_job(connection),
         "lost": helpers.make_job(connection),
         "cancelling": helpers.make_job(connection),
@@ -43,6 +44,7 @@ def one_of_each(db) -> dict[str, int]:
         claim(jobs[word])
     Execution.objects.filter(job_id=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
     lifecycle.cancel(connection, [jobs["cancelling"], jobs["cancelled"]])
+    Job.objects.filter(task_name="gone").delete()
     control.pause("mail")
     return jobs
 

@@ -14,6 +14,7 @@ import pytest
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
 
+from django_pgqueue import chain
 from django_pgqueue.models import Execution, Job, Worker
 from tests import helpers
 from tests.app import tasks
@@ -95,6 +96,17 @@ def test_remote_worker_runs_jobs_without_database(url, token, tmp_path):
     assert "in fail" in last.traceback
     assert f"{tasks.add.name}" in output, "each job that ends has a line"
     assert Worker.objects.get(pid=process.pid).stopped_at is not None
+
+
+@pytest.mark.process
+def test_remote_worker_runs_a_workflow_with_results(url, token):
+    """The server reads the results for the machine, and advances the dependents of what the machine has done."""
+    workflow = chain(tasks.add.s(1)).then(tasks.add, 2).then(tasks.async_add, 3).enqueue()
+    broken = chain(tasks.raise_exception.s("value")).then(tasks.noop).enqueue()
+    with remote_worker(url, token(), "--wait", "20"):
+        helpers.wait_until(lambda: workflow.jobs.filter(state="succeeded").count() == 3, 20)
+        helpers.wait_until(lambda: broken.jobs.filter(state="cancelled").exists(), 20)
+    assert workflow.nodes[-1].job.return_value == 6
 
 
 def test_curl_runs_the_life_of_a_job(url, token):

@@ -109,7 +109,6 @@ REFUSED: list[dict[str, Any]] = [
     {"crashes": -1},
     {"max_attempts": 0},
     {"state": "nonsense"},
-    {"state": "waiting"},
     {"limit_key": ""},
     {"limit_key": "x", "limit_weight": 0},
     {"limit_key": "x" * 201},

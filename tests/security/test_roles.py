@@ -40,7 +40,7 @@ OPERATOR = {
     *("CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT", "ADD_REQUEST", "LOCK_OVERRIDE", "OVERRIDE_LIMIT"),
     *("ADD_REMOTE_ACCESS", "REVOKE_REMOTE_ACCESS"),
 }
-EVERYBODY = {"SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS", "LIMIT_WAITS"}
+EVERYBODY = {"SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS", "LIMIT_WAITS", "DRAW_JOB_IDS"}
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "LOCK_KEY_OF_JOB", "OLD_JOBS", "OLD_JOBS_OF_TASK",
@@ -54,6 +54,7 @@ READING = {
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
+    "FIND_DEPENDENTS", "FIND_MISSED", "RESTORABLE", "READ_RESULTS", "STILL_WAITING", "WAITING_CALLS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -67,7 +68,7 @@ SCHEDULER = {
     "NOTE_PROBLEM", "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
-BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES"}
+BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES", "ADD_NODES", "ADD_DEPENDENCIES"}
 """These need the further grants that the page lists."""
 AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
@@ -75,7 +76,8 @@ MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
     # It may read and write `run_after` to wake jobs, and these need no more.
-    "sender": {"SEND_EVENT", "WAKE", "RUN_NOW", "EXISTING", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
+    "sender": {"SEND_EVENT", "WAKE", "RUN_NOW", "EXISTING", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
+    | {"LOCK_WAITING", "LOCK_RESTORABLE", "STILL_WAITING", "WAITING_CALLS"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
     "operator": READING
@@ -98,6 +100,10 @@ MAY = {
         "WAKE_SUSPENDED",
         "WAKE_MISSED",
         "REMOVE_STEPS",
+        "LOCK_WAITING",
+        "LOCK_RESTORABLE",
+        "ADVANCE",
+        "RESTORE",
     },
     "worker": set(STATEMENTS)
     - ENQUEUER
@@ -107,7 +113,7 @@ MAY = {
     - ARCHIVIST
     - BATCHES
     - AUDIT
-    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT"}
+    - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE"}
     | {"READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "PAUSE"},
     # It may delete jobs and executions, so it may run what only deletes them.
     "archivist": READING
@@ -126,15 +132,17 @@ MAY = {
         "REMOVE_SEARCH_KEYS",
         "REMOVE_STEPS",
         "PRUNE_STEPS",
+        "LOCK_WAITING",
+        "LOCK_RESTORABLE",
         "RESCUABLE",
         "NEXT_IN_LINE",
         "NEXT_OF_KEY",
     },
     "scheduler": SCHEDULER
     | ENQUEUER
-    | {"LATE_JOBS", "OLD_JOBS", "OLD_JOBS_OF_TASK", "DEAD_CALLS"}
+    | {"LATE_JOBS", "DEAD_CALLS"}
     | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"HOLDERS", "PRUNABLE", "PRUNABLE_TASK", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
+    | {"HOLDERS", "STILL_WAITING", "WAITING_CALLS", "DEAD_SINCE", "DEAD_BEYOND"}  # these read names and states of jobs
     | {"ENQUEUE_UNIQUE", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_FOR_PERIOD", "OPEN_WINDOWS"}
     | {"ADD_SEARCH_KEYS"},
 }

@@ -25,7 +25,10 @@ JOB = (
     "SELECT 'task' || n % 7, 'queue' || n % 2, '{}', "
 )
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
-TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state")
+TABLES = (
+    *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
+    *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event", "pgqueue_dependency"),
+)
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
     f"{NOW} - interval '2 h', {NOW}, {NOW} - n * interval '1 s' FROM generate_series(1, 20000) AS n RETURNING id) "
@@ -47,6 +50,24 @@ FILL = {
     "totals": "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, wait_buckets, wait_counts, "
     f"run_buckets, run_counts) SELECT 'hour_total', {NOW} - n * interval '1 h', '', '', '{{1}}', '{{1}}', "
     "'{1}', '{1}' FROM generate_series(1, 200) AS n",
+    "batches": "INSERT INTO pgqueue_batch (id, parent_id) "
+    "SELECT n, CASE WHEN n % 100 = 0 THEN n - 1 END FROM generate_series(1, 2000) AS n",
+    "jobs of batches": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, finished_at, batch_id) "
+    f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', 'succeeded', {NOW}, 1 + n % 2 * 98 "
+    "FROM generate_series(1, 2000) AS n",
+    "dependencies": "INSERT INTO pgqueue_dependency (job_id, needs_id, policy) "
+    "SELECT 10 + n / 1000, n, 'cancel' FROM generate_series(1, 20000) AS n",
+    "dependents": "INSERT INTO pgqueue_dependency (job_id, needs_id, policy) "
+    "SELECT 30000 + n, 7, 'cancel' FROM generate_series(1, 5000) AS n",
+    "finished steps": "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, finished_at, "
+    f"event_id) SELECT n, 'done', 1, 'step', 1, {NOW}, {NOW}, n FROM generate_series(1, 10000) AS n",
+    "sleeps and waits": "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, wake_at, "
+    f"event_name, event_key) SELECT n, 'open', 2, 'sleep', 1, {NOW}, {NOW} + interval '1 h', "
+    "CASE WHEN n % 2 = 0 THEN 'event' END, n FROM generate_series(1, 5000) AS n",
+    "events": f"INSERT INTO pgqueue_event (name, key, sent_at) SELECT 'event', n, {NOW} FROM generate_series(1, 9000) "
+    "AS n",
+    "removed jobs of batches": "INSERT INTO pgqueue_batch_removal (batch_id, state, count) "
+    "SELECT 1 + n % 2000, 'succeeded', 1 FROM generate_series(1, 10000) AS n",
 }
 
 
@@ -117,6 +138,23 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "AHEAD_IN_ORDER": ({"limit_key": "limit:1", "job_id": 10**9, "limit": LIMIT}, {"pgqueue_job_ordered"}),
     "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
     "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "COUNTS_OF_BATCHES": (
+        {"batch_ids": [1, 99, 7], "states": ["ready", "dead", "succeeded"], "limit": LIMIT, "nodes": 10},
+        {"pgqueue_batch_parent", "pgqueue_job_batch", "pgqueue_batch_removal_batch"},
+    ),
+    "JOBS_OF_BATCH": (
+        {"batch_id": 99, "states": ["dead", "succeeded"], "limit": LIMIT, "nodes": 10},
+        {"pgqueue_batch_parent", "pgqueue_job_batch"},
+    ),
+    "SUSPENDED_JOBS": ({"limit": LIMIT}, {"pgqueue_step_wakes", "pgqueue_step_waiting", "pgqueue_job_pkey"}),
+    "UNRECEIVED_EVENTS": ({"limit": LIMIT}, {"pgqueue_event_pkey", "pgqueue_step_event"}),
+    "BATCHES_BY_STATE": ({"limit": LIMIT}, {"pgqueue_batch_incomplete", "pgqueue_batch_unsettled"}),
+    "NODES_OF_WORKFLOW": ({"batch_id": 99, "limit": LIMIT}, {"pgqueue_job_batch"}),
+    "EDGES_OF_NODES": ({"job_ids": [11, 12, 13], "limit": LIMIT}, {"pgqueue_dependency_pkey"}),
+    "DEPENDENCIES_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
+    "DEPENDENTS_OF_JOB": ({"job_id": 7, "limit": LIMIT}, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
+    "WAITS_OF_JOB": ({"job_id": 11, "limit": LIMIT}, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
+    "NESTED_BATCHES": ({"batch_id": 99, "nodes": 10}, {"pgqueue_batch_parent"}),
     "NEWEST_DEAD": ({"limit": LIMIT}, {"pgqueue_job_finished"}),
     "DEAD_SINCE": ({"limit": LIMIT, "seconds": 86400.0}, {"pgqueue_job_finished"}),
     "NEWEST_ENQUEUED": ({"limit": LIMIT, "first_id": 1}, {"pgqueue_job_pkey"}),
@@ -132,6 +170,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"pgqueue_job_ready"},
     ),
     "JOB_WITH_LAST_EXECUTION": ({"job_id": 7}, {"pgqueue_job_pkey", "pgqueue_execution_job"}),
+    "FIRST_WAITING": ({"limit": LIMIT}, {"pgqueue_job_waiting"}),
     "ENDED_BY_TASK": ({"delay_seconds": 15.0}, {"pgqueue_rollup_starts"}),
     "COUNTS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),
     "DURATIONS_OVER_TIME": (PERIOD, {"pgqueue_rollup_starts"}),

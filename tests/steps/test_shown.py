@@ -68,3 +68,13 @@ def test_jobs_show_prints_the_steps(job, capsys):
     charge, wait = json.loads(capsys.readouterr().out)["steps"]
     assert (charge["name"], charge["state"], charge["event"]) == ("charge", "finished", None)
     assert (wait["kind"], wait["state"], wait["event_key"]) == ("event", "waiting", "customer-secret")
+
+
+def test_job_page_says_which_step_the_code_left_out(client, job):
+    assert "pgqueue-step-waited" in page(client, job)
+    assert "did not call it any more" not in client.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+    tasks.CODE["code"] = lambda context: None
+    job.refresh_from_db()
+    job.run_now()
+    run_jobs()
+    assert "did not call it any more" in client.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()

@@ -31,6 +31,7 @@ SHOTS: Final[dict[str, Shot]] = {
     "console_overview.png": Shot("overview", height=1000),
     "console_job.png": Shot("job, dead"),
     "console_limit.png": Shot("limit", height=1040),
+    "console_workflow.png": Shot("workflow", height=860),
     "console_queues_phone.png": Shot("queues", width=390, height=844),
     "console_doctor_dark.png": Shot("doctor", theme="dark"),
 }

@@ -62,6 +62,7 @@ def sign_execution(job: Claimed, worker_id: int, token_id: int, alias: str) -> s
         job.unknown_seconds,
         job.limit_key,
         job.is_probe,
+        *([True] if job.in_graph else []),
     ]
     return signing.dumps([alias, token_id, *content], salt=EXECUTION_SALT)
 
@@ -79,7 +80,7 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
     try:
         worker_id, *values = _read(text, EXECUTION_SALT, token_id, alias, "execution")
         job_id, execution_id, claimed_ms, task_name, queue_name, priority, due_at, attempt, *more = values
-        max_attempts, crashes, unknown_seconds, limit_key, is_probe = more
+        max_attempts, crashes, unknown_seconds, limit_key, is_probe, *in_graph = more
     except (Problem, ValueError):  # ValueError: a handle of another release
         return None
     seconds_ago = max(0.0, time.time() - claimed_ms / 1000)
@@ -101,6 +102,7 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
             claimed_at=time.monotonic() - seconds_ago,
             limit_key=limit_key,
             is_probe=is_probe,
+            in_graph=bool(in_graph) or None,
         ),
         worker_id,
     )

@@ -16,14 +16,19 @@ import django_pgqueue
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import Ending
+from django_pgqueue.exceptions import Dead
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.lifecycle import Claimed, TransitionResult
 from django_pgqueue.serialization import decode_arguments
+from django_pgqueue.worker.completion.graph_checks import GraphChecks
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.completion.unwritten import FORMS
 from django_pgqueue.worker.completion.writer import finish
 from django_pgqueue.worker.execution import retry_policy
+from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events, start_of
+from django_pgqueue.worker.execution.failure import DoesNotFit
+from django_pgqueue.worker.execution.node_arguments import arguments_with_results
 from django_pgqueue.worker.execution.report import EXPIRED, Report
 
 from .handles import ExecutionHandle, WorkerHandle
@@ -105,19 +110,41 @@ def prepare(connection: EngineConnection, jobs: Sequence[Claimed], reactions: Re
         if job.start_by is not None and now > job.start_by:
             ended.append(Report(job, Ending.CANCELLED, now, now, error=EXPIRED))
             continue
-        try:
-            args, kwargs = decode_arguments(job.arguments)
-            prepared.append(Prepared(job, args, kwargs, decode_headers(job.headers)))
-        except ValueError as error:
-            ended.append(unknown_here(job, str(error)))
+        each = _prepared(connection, job)
+        if isinstance(each, Prepared):
+            prepared.append(each)
+        else:
+            ended.append(each)
     if ended:
         finish(connection, ended, reactions)
+        advance(connection, ended, reactions)
     events = Events()
     for each in prepared:
         if events.are_heard(signals.job_started, each.claimed.task_name):
             about = start_of(each.claimed, connection.alias)
             events.publish(signals.job_started, each.claimed.task_name, about)
     return prepared
+
+
+def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
+    """Decode a job, and add the results of other jobs. Return a report if that is not possible."""
+    now = time.monotonic()
+    try:
+        args, kwargs = decode_arguments(job.arguments)
+        if job.in_graph:
+            args, kwargs = arguments_with_results(connection, [args, kwargs])
+        return Prepared(job, args, kwargs, decode_headers(job.headers))
+    except (ValueError, DoesNotFit) as error:
+        return unknown_here(job, str(error))
+    except Dead as error:
+        return Report(job, Ending.FAILED, now, now, error=str(error), exception_class=class_path(error))
+
+
+def advance(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> None:
+    """Advance the dependents of the nodes of workflows that have ended. The sweep finds those that are locked."""
+    checks = GraphChecks(reactions)
+    checks.note(reports)
+    checks.check(connection)
 
 
 def unknown_here(job: Claimed, error: str) -> Report:
@@ -186,6 +213,7 @@ def _write(
     while reports:
         finished = finish(connection, reports, reactions)
         refused += finished.refused
+        advance(connection, reports, reactions)
         words |= {report.claimed.execution_id: "lost" for report in finished.lost}
         words |= {report.claimed.execution_id: "already" for report in finished.repeated}
         reports = finished.locked

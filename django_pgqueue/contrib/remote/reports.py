@@ -38,7 +38,8 @@ def succeeded(alias: str, job: Claimed, fields: Fields) -> Report:
     task = registry.get(job.task_name)
     value = fields.json("result")
     keeps_nothing = task is not None and task.retention_for("succeeded") == (True, 0.0)
-    report = _report(job, Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED)
+    is_discarded = keeps_nothing and not job.in_graph  # as Attempt decides it
+    report = _report(job, Ending.DISCARDED if is_discarded else Ending.SUCCEEDED)
     report.task = task
     if task is not None and task.store_result and value is not None:
         try:

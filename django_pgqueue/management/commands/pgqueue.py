@@ -34,6 +34,7 @@ from django_pgqueue.management.subcommands.top_command import TOP
 from django_pgqueue.management.subcommands.why_command import WHY
 from django_pgqueue.management.subcommands.worker_command import WORKER
 from django_pgqueue.management.subcommands.workers_command import WORKERS
+from django_pgqueue.management.subcommands.workflow_command import WORKFLOW
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     WORKER,
@@ -45,6 +46,7 @@ SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     JOBS,
     DEAD,
     BATCH,
+    WORKFLOW,
     QUEUES,
     LIMITS,
     SCHEDULES,

@@ -12,6 +12,7 @@ import getpass
 import socket
 from contextlib import closing, suppress
 from datetime import timedelta
+from typing import Final
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
@@ -28,6 +29,7 @@ from django_pgqueue.worker.runtime.clone_guard import description
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias
 
 REASON = "paused by pgqueue adopt"
+UNFINISHED: Final = [State.READY.value, State.WAITING.value, State.RUNNING.value]
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +135,7 @@ def _cancel_jobs(alias: str) -> int:
     """Cancel all waiting jobs, and request the cancellation of running ones, whose rescue then ends them."""
     from django_pgqueue.models import Job
 
-    unfinished = Job.objects.using(alias).filter(state__in=[State.READY.value, State.RUNNING.value])
+    unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     return unfinished.cancel()
 
 
@@ -144,7 +146,7 @@ def _pause_queues(alias: str, by: str) -> list[str]:
     """
     from django_pgqueue.models import Job, Schedule
 
-    unfinished = Job.objects.using(alias).filter(state__in=[State.READY.value, State.RUNNING.value])
+    unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     names = set(unfinished.values_list("queue_name", flat=True).distinct())
     names.update(Schedule.objects.using(alias).values_list("queue_name", flat=True))
     names.update(task.queue_name for task in registry.all_tasks())

@@ -19,7 +19,7 @@ from django.core.management.base import CommandError, OutputWrapper
 
 from django_pgqueue import job_operations, queues
 from django_pgqueue.display import visible
-from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, Filters, find
+from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Filters, find
 from django_pgqueue.models.operations import JobChange
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.states import State
@@ -198,11 +198,13 @@ RETRY_ACTION: Final = JobAction(
 CANCEL_ACTION: Final = JobAction(
     "cancel",
     "Cancelled, or asked to stop,",
-    (*READY_WORDS, *RUNNING_WORDS),
-    lambda options: (State.READY, State.RUNNING),
+    (*READY_WORDS, *WAITING_WORDS, *RUNNING_WORDS),
+    lambda options: (State.READY, State.WAITING, State.RUNNING),
     lambda options: job_operations.cancel,
 )
-MOVE_ACTION: Final = JobAction("move", "Moved", READY_WORDS, lambda options: (State.READY,), _change_to_move)
+MOVE_ACTION: Final = JobAction(
+    "move", "Moved", (*READY_WORDS, *WAITING_WORDS), lambda options: (State.READY, State.WAITING), _change_to_move
+)
 DELETE_ACTION: Final = JobAction(
     "delete", "Deleted", FINISHED_WORDS, lambda options: FINISHED_WORDS, lambda options: job_operations.delete
 )

@@ -32,6 +32,7 @@ COLOURS: Final = {
     "scheduled": "blue",
     "retrying": "yellow",
     "paused": "magenta",
+    "waiting": "grey",
     "running": "green",
     "lost": "red",
     "cancelling": "yellow",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import psycopg
@@ -60,6 +60,10 @@ class BatchChecks:
             for report in reports
             if report.claimed.batch_id is not None and report.ending not in REQUEUED
         }
+
+    def note_batches(self, batch_ids: Collection[int]) -> None:
+        """Note batches that may have ended."""
+        self._pending |= set(batch_ids)
 
     def check(self, connection: EngineConnection, *, at_once: bool = False) -> None:
         """Check the noted batches if that is due.

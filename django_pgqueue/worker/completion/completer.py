@@ -27,6 +27,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .batch_checks import NEVER, BatchChecks
 from .breaker_counter import BreakerCounter
+from .graph_checks import GraphChecks
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
 from .writer import finish
@@ -65,6 +66,7 @@ class Completer(Service):
         is_awaited: Callable[[Report], bool] = lambda report: False,
         breakers: BreakerCounter | None = None,
         batches: BatchChecks | None = None,
+        graphs: GraphChecks | None = None,
     ) -> None:
         """Create the service.
 
@@ -77,6 +79,7 @@ class Completer(Service):
             is_awaited: Whether a free slot of this process waits for the end of this job. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
             batches: Checks of the batches whose jobs have ended.
+            graphs: Checks of the nodes of workflows that have ended.
         """
         super().__init__("completer")
         self.link = link
@@ -87,6 +90,7 @@ class Completer(Service):
         """Set if an awaited report is queued: the next write begins at once."""
         self._breakers = breakers if breakers is not None else BreakerCounter()
         self._batches = batches if batches is not None else BatchChecks()
+        self._graphs = graphs if graphs is not None else GraphChecks(reactions, self._batches.note_batches)
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
@@ -171,6 +175,7 @@ class Completer(Service):
                     self.unwritten.due_in_seconds,
                     self._breakers.due_in_seconds,
                     self._batches.due_in_seconds,
+                    self._graphs.due_in_seconds,
                 ),
             )
         began = time.monotonic()
@@ -183,8 +188,7 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
-            self._batches.note(ready)
-            self._batches.check(connection)
+            self._check_ends(connection, ready)
             self._breakers.write(connection)
         self._on_written(ready)
         self._writing = []
@@ -205,6 +209,13 @@ class Completer(Service):
             with self.link.use() as connection:
                 self._batches.check(connection, at_once=True)
 
+    def _check_ends(self, connection: EngineConnection, reports: Sequence[Report]) -> None:
+        """Advance the dependents of ended jobs, and then check the batches, which this may have ended too."""
+        self._graphs.note(reports)
+        self._graphs.check(connection)
+        self._batches.note(reports)
+        self._batches.check(connection)
+
     def _write_due(self) -> None:
         """Write progress and the counts of circuit breakers, and check batches, if that is due."""
         if self.notes and not self.notes.due_in_seconds:
@@ -213,6 +224,9 @@ class Completer(Service):
         if not self._breakers.due_in_seconds:
             with self.link.use() as connection:
                 self._breakers.write(connection)
+        if not self._graphs.due_in_seconds:
+            with self.link.use() as connection:
+                self._graphs.check(connection)
         if not self._batches.due_in_seconds:
             with self.link.use() as connection:
                 self._batches.check(connection)

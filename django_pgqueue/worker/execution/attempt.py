@@ -28,7 +28,8 @@ from . import atomic, log_recorder, return_value, typed_call
 from .attempt_context import context_of
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
-from .report import EXPIRED, Report
+from .node_arguments import arguments_with_results
+from .report import EXPIRED, Report, success_ending
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallPlan
@@ -72,21 +73,14 @@ class Attempt:
     def __init__(
         self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
     ) -> None:
-        self.claimed = claimed
-        self.alias = alias
-        self.notes = notes
+        self.claimed, self.alias, self.notes = claimed, alias, notes
         self.context: TaskContext | None = None
         self.steps: AttemptSteps | None = None
         self.outer_blocks = 0
-        self.interrupted = False
-        self.timed_out = False
-        self.asked = False
+        self.interrupted = self.timed_out = self.committing = self.asked = self.cancelled = False
         self.asked_elsewhere = asked_elsewhere
-        self.cancelled = False
-        self.committing = False
         self.progress: Progress | None = None
-        self.copy = forks.count
-        self.started_at = time.monotonic()
+        self.copy, self.started_at = forks.count, time.monotonic()
 
     def run(self) -> Report:
         """Run the task in this thread. Raise nothing except what another thread raises in this one.
@@ -96,6 +90,8 @@ class Attempt:
         try:
             self._find_task()
             self._decode_call()
+            if self.claimed.in_graph or self.claimed.others:
+                self._add_results()
             self._adapt_context()
             self._publish_start()
             if self.task.atomic:
@@ -110,6 +106,8 @@ class Attempt:
         try:
             self._find_task()
             self._decode_call()
+            if self.claimed.in_graph or self.claimed.others:
+                await sync_to_async(self._add_results)()
             if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
             if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
@@ -150,6 +148,11 @@ class Attempt:
             self.context = context_of(self, headers)
         if task.takes_context:
             self.args.insert(0, self.context)
+
+    def _add_results(self) -> None:
+        """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
+        read = hidden_from_reports(arguments_with_results)  # results can be secret
+        self.args, self.kwargs = read(connections[self.alias], [self.args, self.kwargs])
 
     def _adapt_context(self) -> None:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:
@@ -247,14 +250,11 @@ class Attempt:
         """Encode the result and return the report of a success."""
         finished_at, has_steps = time.monotonic(), self.steps is not None and self.steps.end()
         result = return_value.encoded(self.task, value)
-        report = Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
+        report = Report(
+            self.claimed, success_ending(self.task, self.claimed), self.started_at, finished_at, self.task, result
+        )
         report.has_steps = has_steps
         return report
-
-    @property
-    def _success_ending(self) -> Ending:
-        keeps_nothing = self.task.retention_for("succeeded") == (True, 0.0)
-        return Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
 
     @property
     def known_task(self) -> TaskDefinition | None:

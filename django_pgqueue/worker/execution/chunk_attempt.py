@@ -19,11 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
+from django.db import connections
 
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.context import TaskContext
-from django_pgqueue.exceptions import Cancel, ResultNotStored
+from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.redaction import hidden_from_reports
 from django_pgqueue.serialization import decode_arguments
@@ -32,7 +33,8 @@ from . import return_value, typed_call
 from .attempt import Attempt
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
-from .report import EXPIRED, Report, for_each_job
+from .node_arguments import arguments_with_results
+from .report import EXPIRED, Report, for_each_job, success_ending
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
@@ -113,6 +115,19 @@ class ChunkAttempt(Attempt):
         if not is_plain and not return_value.binds(self.task, args, kwargs):
             raise ValueError(f"the job's arguments do not fit {self.task.name}(), which takes one argument")
         return (args, kwargs), decode_headers(job.headers)
+
+    def _add_results(self) -> None:
+        """Replace the markers in the arguments of each node of a workflow."""
+        for job in self.claimed.members:
+            if job.in_graph and job.execution_id in self.calls:
+                call, headers = self.calls[job.execution_id]
+                try:
+                    read = hidden_from_reports(arguments_with_results)  # results can be secret
+                    args, kwargs = read(connections[self.alias], [list(call[0]), dict(call[1])])
+                except (DoesNotFit, Dead) as error:
+                    self.left_out[job.execution_id] = error
+                else:
+                    self.calls[job.execution_id] = (args, kwargs), headers
 
     def _context(self) -> TaskContext:
         """Return the context that middleware gets: that of the first job, with the headers that all jobs share."""
@@ -198,7 +213,7 @@ class ChunkAttempt(Attempt):
 
     def _succeeded(self, value: Any) -> Report:
         """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job."""
-        finished_at, ending = time.monotonic(), self._success_ending
+        finished_at, ending = time.monotonic(), success_ending(self.task, self.claimed)
         results = dict(zip(self.jobs, results_of(self.chunk, value), strict=True))
 
         def success_of(job: Claimed) -> Report:

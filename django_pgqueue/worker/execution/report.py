@@ -65,6 +65,14 @@ class Report:
         return self.finished_at - self.started_at
 
 
+def success_ending(task: TaskDefinition, claimed: Claimed) -> Ending:
+    """Return how an attempt ends that succeeds: the job is removed at once if its task keeps none."""
+    keeps_nothing = task.retention_for("succeeded") == (True, 0.0)
+    if keeps_nothing and any(job.in_graph for job in claimed.members):
+        return Ending.SUCCEEDED  # a dependent may need the result; the pruner removes the job
+    return Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED
+
+
 def for_each_job(claimed: Claimed, report_of: Callable[[Claimed], Report]) -> Report:
     """Return the report of a job, with the reports of the other jobs of its chunk."""
     report = report_of(claimed)

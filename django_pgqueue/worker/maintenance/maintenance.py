@@ -36,6 +36,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .batch_duties import BatchDuties
 from .bulk_acts import BulkActs
+from .graph_duties import GraphDuties
 from .old_rows import OldRows
 from .pruner import Pruner
 from .step_duties import StepDuties
@@ -77,20 +78,19 @@ class Maintenance(Service):
         publish: batch_ends.Publish = batch_ends.send_now,
     ) -> None:
         super().__init__("maintenance")
-        self.link = link
-        self.reactions = reactions
-        self.worker_id = worker_id
+        self.link, self.reactions, self.worker_id = link, reactions, worker_id
         self.pruner = Pruner(self.progressed)
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = 0
         settings, old_rows = get_settings(), OldRows(link)
-        steps, batches = StepDuties(link, reactions), BatchDuties(link, publish)
+        steps, batches, graphs = StepDuties(link, reactions), BatchDuties(link, publish), GraphDuties(link, reactions)
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
+            Duty("waiting", SWEEP_SECONDS, graphs.sweep),
             Duty("batches", SWEEP_SECONDS, batches.sweep),
             Duty("complete batches", DAY_SECONDS / 24, batches.sweep_complete),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
@@ -105,6 +105,7 @@ class Maintenance(Service):
             Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
             Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
             Duty("events", DAY_SECONDS / 24, steps.prune_events),
+            Duty("dependencies", DAY_SECONDS / 24, graphs.prune),
             Duty("old batches", DAY_SECONDS / 24, batches.prune),
             Duty("limits", DAY_SECONDS / 24, old_rows.prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, old_rows.prune_breaker_counts),

@@ -9,6 +9,7 @@ from typing import Final
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 
+from django_pgqueue import chord
 from django_pgqueue.models import Job, JobQuerySet
 from example_project.library import tasks
 from example_project.library.importing import import_folder
@@ -59,8 +60,11 @@ def feed(top: Path) -> Iterator[int]:
     for batch in import_folder(top):
         announce(batch[::ANNOUNCED_EACH])
         yield len(batch)
-    kinds = Document.objects.order_by("kind").values_list("kind", flat=True).distinct()
+    kinds = list(Document.objects.order_by("kind").values_list("kind", flat=True).distinct())
     tasks.summarise_kind.enqueue_many((kind,) for kind in kinds)
+    if kinds:
+        sizes = [tasks.size_of_kind.s(kind) for kind in kinds]
+        chord(sizes, tasks.size_of_library).enqueue(description="Size of the library")
 
 
 def announce(documents: list[Document]) -> None:

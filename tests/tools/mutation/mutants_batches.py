@@ -97,7 +97,7 @@ BATCHES = [
             "an old snapshot ends a batch",
             "sees_new_commits(django_connection) if is_open else True",
             "True",
-            path=LIFECYCLE,
+            path="django_pgqueue/lifecycle/execute.py",
         ),
         Mutant(
             "the commit of a close is not noticed",

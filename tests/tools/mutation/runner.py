@@ -35,6 +35,7 @@ from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_databases import DATABASES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
+from tests.tools.mutation.mutants_graphs import GRAPHS
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
@@ -48,6 +49,7 @@ from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_search import SEARCH
+from tests.tools.mutation.mutants_seen import SEEN
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
 
@@ -354,6 +356,8 @@ MUTANTS = [
     *REMOTE_WORKERS,
     *SEARCH,
     *BATCHES,
+    *GRAPHS,
+    *SEEN,
     *CALL_LIMITS,
     *BREAKERS,
     *CLAIMS_OF_LIMITS,

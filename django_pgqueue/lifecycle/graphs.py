@@ -1,0 +1,243 @@
+"""Add the nodes of workflows, advance those whose dependencies have ended, and restore those of a retried job.
+
+`workflows` calls these functions for applications, `graph_ends` for workers and operators. They protect one invariant:
+a waiting job becomes ready once, after all its dependencies have ended, or cancelled once. No counter is kept. The
+decision is made from the rows of the dependencies, so that a crash or a transition by another path cannot make a count
+wrong.
+
+Concurrency: a session that advances a job locks it first, and decides in a second statement. An operator's retry of a
+dependency locks the same jobs before it restores them. So one of both sees what the other has done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.states import State
+
+from .enqueueing import Limits, limits_as_json, numbered
+from .execute import Refused, divided, execute_with_retry, own_transaction
+from .pruning import PRUNE_LIMIT
+
+FIND_LIMIT: Final = 1000
+"""Edges or waiting jobs that one statement looks at."""
+LOCK_SECONDS: Final = 5.0
+"""How long a retry tries to lock the dependents of a job."""
+
+
+class AdvancedJob(NamedTuple):
+    """A waiting job that became ready or cancelled."""
+
+    job_id: int
+    state: State
+    task_name: str
+    queue_name: str
+    batch_id: int | None
+    is_due: bool
+
+
+class Advanced(NamedTuple):
+    """The result of `advance()`."""
+
+    jobs: list[AdvancedJob]
+    locked_ids: set[int]
+    """Jobs that another session has locked: pass them to `advance()` later, or leave them to the sweep."""
+    refused: list[Refused[int]]
+
+
+class FoundWaiting(NamedTuple):
+    """One page of the waiting jobs, as the sweep reads it. `last_id` is the end of the page, or None after the last."""
+
+    job_ids: list[int]
+    last_id: int | None
+    is_empty: bool
+
+
+class NodeResult(NamedTuple):
+    """The state of a job, and its result as JSON text."""
+
+    state: str
+    result: str | None
+
+
+class PrunedDependencies(NamedTuple):
+    """The result of `prune_dependencies()`. `last_id` is the end of its page, or None after the last."""
+
+    removed: int
+    last_id: int | None
+
+
+# --------------------------------------------------------------------------- add
+
+
+def draw_ids(connection: Connection, count: int) -> list[int]:
+    """Return new ids of jobs, in ascending order."""
+    return sorted(row[0] for row in execute(connection, sql.graphs.DRAW_JOB_IDS, {"count": count}))
+
+
+def add_nodes(
+    connection: Connection,
+    *,
+    job_ids: Sequence[int],
+    waits: Sequence[bool],
+    arguments: Sequence[str],
+    options: Sequence[int],
+    rows: Sequence[dict[str, Any]],
+    limits: Limits = (),
+) -> None:
+    """Add nodes of a workflow with these ids, in one statement. `waits`: whether a node has dependencies.
+
+    `arguments` are JSON texts. The node at a place has the row `rows[options[place]]`.
+    """
+    params = {
+        "job_ids": numbers(job_ids),
+        "waits": texts("t" if each else "f" for each in waits),
+        "numbers": numbers(options),
+        "arguments": f"[{','.join(arguments)}]",
+        "options": numbered(rows),
+        "limits": limits_as_json(limits),
+    }
+    execute(connection, sql.graphs.ADD_NODES, params)
+
+
+def add_dependencies(connection: Connection, edges: Sequence[tuple[int, int, str]]) -> None:
+    """Add edges, each with the ids of the dependent and of the dependency, and the failure policy."""
+    params = {
+        "job_ids": numbers(edge[0] for edge in edges),
+        "needs_ids": numbers(edge[1] for edge in edges),
+        "policies": texts(edge[2] for edge in edges),
+    }
+    execute(connection, sql.graphs.ADD_DEPENDENCIES, params)
+
+
+# --------------------------------------------------------------------------- advance
+
+
+def advance(connection: Connection, ended_ids: Collection[int], found_ids: Collection[int] = ()) -> Advanced:
+    """Advance the dependents of ended jobs, and those of the jobs that this cancels.
+
+    Call it after the ends have committed, or in their transaction. `found_ids` are further waiting jobs to advance, as
+    far as their dependencies have ended.
+    """
+    jobs: list[AdvancedJob] = []
+    refused: list[Refused[int]] = []
+    left: set[int] = set()
+    pages: Iterable[Sequence[int]] = [sorted(found_ids)]
+    pending = set(ended_ids)
+    while True:
+        for page in pages:
+            parts = divided(connection, page, partial(_advance_jobs, connection))
+            advanced = [job for job in parts.answers.values() if job is not None]
+            pending |= {job.job_id for job in advanced if job.state is State.CANCELLED}
+            left |= {job_id for job_id, job in parts.answers.items() if job is None}
+            jobs += advanced
+            refused += parts.refused
+        if not pending:
+            locked = _selected(connection, sql.graphs.STILL_WAITING, left) if left else []
+            return Advanced(jobs, set(locked), refused)
+        pages, pending = find_dependents(connection, pending), set()
+
+
+def find_dependents(connection: Connection, ended_ids: Collection[int]) -> Iterator[list[int]]:
+    """Yield the dependents of ended jobs that can be advanced, a page of edges at a time."""
+    left, after_id = sorted(ended_ids), 0
+    while left:
+        after_ids = [after_id, *[0] * (len(left) - 1)]
+        params = {"job_ids": numbers(left), "after_ids": numbers(after_ids), "limit": FIND_LIMIT}
+        rows = execute_with_retry(connection, sql.graphs.FIND_DEPENDENTS, params)
+        [(count, last_needs_id, last_job_id, job_ids)] = rows
+        if job_ids:
+            yield job_ids
+        if count < FIND_LIMIT:
+            return
+        left, after_id = [job_id for job_id in left if job_id >= last_needs_id], last_job_id
+
+
+def find_missed(connection: Connection, after_id: int = 0) -> FoundWaiting:
+    """Return those waiting jobs of one page, behind the job `after_id`, that can be advanced."""
+    params = {"after_id": after_id, "limit": FIND_LIMIT}
+    [(count, last_id, job_ids)] = execute_with_retry(connection, sql.graphs.FIND_MISSED, params)
+    return FoundWaiting(job_ids, last_id if count == FIND_LIMIT else None, not count)
+
+
+def _advance_jobs(connection: Connection, job_ids: Sequence[int]) -> dict[int, AdvancedJob | None]:
+    """Advance waiting jobs in one transaction. The result is None for a job that was not locked.
+
+    Such a job waits no longer, or another session has locked it. So it is for all jobs if the caller's transaction does
+    not see what others commit: it could miss the end of a dependency.
+    """
+    advanced: dict[int, AdvancedJob | None] = dict.fromkeys(job_ids)
+    with own_transaction(connection) as sees_others:
+        locked = _selected(connection, sql.graphs.LOCK_WAITING, job_ids) if sees_others else []
+        for job_id in locked:
+            del advanced[job_id]
+        return advanced | {job.job_id: job for job in _decide(connection, locked)}
+
+
+def _decide(connection: Connection, locked_ids: Sequence[int]) -> list[AdvancedJob]:
+    """Advance waiting jobs that the transaction has locked."""
+    rows = execute(connection, sql.graphs.ADVANCE, {"job_ids": numbers(locked_ids)}) if locked_ids else []
+    return [AdvancedJob(job_id, State(state), *more) for job_id, state, *more in rows]
+
+
+def _selected(connection: Connection, statement: str, job_ids: Iterable[int]) -> list[int]:
+    """Run a statement that returns some of these jobs."""
+    return [row[0] for row in execute(connection, statement, {"job_ids": numbers(sorted(job_ids))})]
+
+
+# --------------------------------------------------------------------------- restore
+
+
+def restore(connection: Connection, retried_ids: Collection[int]) -> set[int]:
+    """Make those jobs wait again that the ends of these retried jobs have cancelled; return those retried jobs that
+    wait for others now. Call it in the transaction of the retry.
+
+    A job with another failed dependency is cancelled again at once.
+
+    Raises:
+        JobLocked: Another session has kept a dependent locked for 5 s.
+    """
+    _lock_restorable(connection, retried_ids)
+    params = {"job_ids": numbers(sorted(retried_ids))}
+    waiting = [row[0] for row in execute(connection, sql.graphs.RESTORE, params)]
+    decided = {job.job_id for job in _decide(connection, sorted(waiting))}
+    return {job_id for job_id in waiting if job_id in retried_ids and job_id not in decided}
+
+
+def _lock_restorable(connection: Connection, retried_ids: Collection[int]) -> None:
+    """Lock the jobs that a retry concerns. Look again after each lock, because the state may have changed before it."""
+    params, locked = {"job_ids": numbers(sorted(retried_ids))}, set[int]()
+    deadline, interval = time.monotonic() + LOCK_SECONDS, 0.005
+    while missing := {row[0] for row in execute(connection, sql.graphs.RESTORABLE, params)} - locked:
+        taken = _selected(connection, sql.graphs.LOCK_RESTORABLE, missing)
+        locked |= set(taken)
+        if taken:
+            continue
+        if time.monotonic() > deadline:
+            raise JobLocked(f"job {min(missing)} is locked by another session: nothing was changed, try again")
+        time.sleep(interval)
+        interval = min(2 * interval, 0.25)
+
+
+# --------------------------------------------------------------------------- read and remove
+
+
+def read_results(connection: Connection, ranges: Sequence[tuple[int, int]]) -> dict[int, NodeResult]:
+    """Return the state and the result of each job in these ranges of ids, with one query."""
+    params = {"first_ids": numbers(first for first, _ in ranges), "last_ids": numbers(last for _, last in ranges)}
+    rows = execute(connection, sql.graphs.READ_RESULTS, params)
+    return {job_id: NodeResult(state, result) for job_id, state, result in rows}
+
+
+def prune_dependencies(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedDependencies:
+    """Remove the edges of dependents that no longer exist, from the page of edges behind the dependent `after_id`."""
+    params = {"after_id": after_id, "limit": limit}
+    [(found, removed, last_id)] = execute_with_retry(connection, sql.graphs.PRUNE_DEPENDENCIES, params)
+    return PrunedDependencies(removed, last_id if found >= limit else None)

@@ -1,0 +1,421 @@
+"""Statements that add the nodes of workflows, advance them, restore them, and read the results that they need."""
+
+from typing import Final
+
+# Draw ids for the nodes of a workflow, so that edges and arguments can name them before they are stored.
+#
+# Caller: lifecycle.graphs.draw_ids(), in the caller's transaction
+DRAW_JOB_IDS: Final = """/* pgqueue:draw_job_ids */
+SELECT nextval('pgqueue_job_id_seq') FROM generate_series(1, %(count)s::bigint)
+"""
+
+# Add nodes of a workflow, each with an id, a task and options of its own.
+#
+# Moves:  new → ready, waiting
+# Caller: lifecycle.graphs.add_nodes(), page by page
+#
+# The calls come as in ENQUEUE_EACH.
+ADD_NODES: Final = """/* pgqueue:add_nodes */
+INSERT INTO pgqueue_job
+    (id, state, in_graph, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers,
+     expires_at, limit_key, limit_weight, limit_order, batch_id)
+SELECT
+    given.id, CASE WHEN given.waits THEN 'waiting' ELSE 'ready' END, true,
+    chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
+    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        chosen.run_after,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
+    ),
+    chosen.headers::json,
+    coalesce(
+        chosen.expires_at,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
+    ),
+    given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
+FROM ROWS FROM (
+    unnest(%(job_ids)s::bigint[], %(waits)s::boolean[], %(numbers)s::integer[]),
+    json_array_elements(%(arguments)s::json),
+    json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
+) WITH ORDINALITY AS given (id, waits, number, arguments, limit_key, limit_weight, limit_order, place)
+JOIN json_to_recordset(%(options)s::json) AS chosen (
+    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+    batch_id bigint
+) ON chosen.number = given.number
+ORDER BY given.place
+"""
+
+# Add edges of a workflow.
+#
+# Caller: lifecycle.graphs.add_dependencies(), page by page
+ADD_DEPENDENCIES: Final = """/* pgqueue:add_dependencies */
+INSERT INTO pgqueue_dependency (job_id, needs_id, policy)
+SELECT given.job_id, given.needs_id, given.policy
+FROM unnest(%(job_ids)s::bigint[], %(needs_ids)s::bigint[], %(policies)s::varchar[])
+    AS given (job_id, needs_id, policy)
+"""
+
+# Return which dependents of these ended jobs can be advanced: one page of their edges, the last edge of the page, and
+# the dependents.
+#
+# Caller: lifecycle.graphs.find_dependents(), after jobs of workflows have ended
+# Locks:  none. Its snapshot is younger than the commit of the caller's completion. Of two sessions that complete the
+#         last two dependencies of a job, the one that commits last therefore sees both ends
+# Index:  pgqueue_dependency_needs; the primary keys of pgqueue_dependency and pgqueue_job
+# Cost:   one search for each edge of the page. A dependent is read from its latest dependency down, so that it usually
+#         takes one search to find that a job with thousands of dependencies has to wait
+#
+# BETWEEN, with the whole key in ORDER BY, leaves the planner only the primary key. With `job_id = met.id`, it took the
+# other index for the order of needs_id and read all of it, on statistics from an empty table.
+#
+# `failing` follows the dependents of failed jobs, those of their dependents, and so on, up to `limit` of them.
+FIND_DEPENDENTS: Final = """/* pgqueue:find_dependents */
+WITH RECURSIVE page AS MATERIALIZED (
+    SELECT edge.needs_id, edge.job_id, edge.policy
+    FROM unnest(%(job_ids)s::bigint[], %(after_ids)s::bigint[]) AS given (id, after_id)
+    CROSS JOIN LATERAL (
+        SELECT needs_id, job_id, policy
+        FROM pgqueue_dependency
+        WHERE needs_id = given.id AND job_id > given.after_id
+        ORDER BY job_id
+        LIMIT %(limit)s
+    ) AS edge
+    LIMIT %(limit)s
+),
+met AS MATERIALIZED (
+    SELECT page.job_id AS id,
+           bool_or(CASE coalesce((SELECT state FROM pgqueue_job WHERE id = page.needs_id), 'gone')
+               WHEN 'dead' THEN page.policy = 'cancel'
+               WHEN 'cancelled' THEN page.policy = 'cancel'
+               WHEN 'gone' THEN page.policy <> 'ignore'
+               ELSE false
+           END) AS fails
+    FROM page
+    WHERE (SELECT state FROM pgqueue_job WHERE id = page.job_id) = 'waiting'
+    GROUP BY page.job_id
+),
+failing AS (
+    SELECT id FROM met WHERE fails
+    UNION
+    SELECT edge.job_id
+    FROM failing
+    CROSS JOIN LATERAL (
+        SELECT job_id FROM pgqueue_dependency WHERE needs_id = failing.id AND policy = 'cancel' OFFSET 0
+    ) AS edge
+    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'waiting'
+),
+decided AS MATERIALIZED (
+    (SELECT id FROM failing LIMIT %(limit)s)
+    UNION
+    SELECT id
+    FROM met
+    WHERE NOT fails
+      AND (
+          SELECT true
+          FROM pgqueue_dependency AS edge
+          WHERE job_id BETWEEN met.id AND met.id
+            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
+                WHEN 'waiting' THEN true
+                WHEN 'ready' THEN true
+                WHEN 'running' THEN true
+                WHEN 'dead' THEN policy = 'block'
+                WHEN 'cancelled' THEN policy = 'block'
+                ELSE false
+            END
+          ORDER BY job_id DESC, needs_id DESC
+          LIMIT 1
+      ) IS NULL
+),
+last AS (
+    SELECT needs_id, job_id FROM page ORDER BY needs_id DESC, job_id DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM page), (SELECT needs_id FROM last), (SELECT job_id FROM last),
+       ARRAY (SELECT id FROM decided ORDER BY id)
+"""
+
+# Return which waiting jobs of one page can be advanced: the number of jobs in the page, the last one, and the jobs.
+#
+# Caller: lifecycle.graphs.find_missed(), page by page. It finds the jobs whose dependencies have ended in another way
+#         than by a completion, and those that a crash between a completion and ADVANCE has left behind
+# Locks:  none
+# Index:  pgqueue_job_waiting, primary keys
+# Cost:   one search for each edge of the page
+FIND_MISSED: Final = """/* pgqueue:find_missed */
+WITH page AS MATERIALIZED (
+    SELECT id FROM pgqueue_job WHERE state = 'waiting' AND id > %(after_id)s::bigint ORDER BY id LIMIT %(limit)s
+),
+seen AS MATERIALIZED (
+    SELECT page.id, edges.fails, edges.waits
+    FROM page
+    CROSS JOIN LATERAL (
+        SELECT bool_or(CASE state
+                   WHEN 'dead' THEN policy = 'cancel'
+                   WHEN 'cancelled' THEN policy = 'cancel'
+                   WHEN 'gone' THEN policy <> 'ignore'
+                   ELSE false
+               END) AS fails,
+               bool_or(CASE state
+                   WHEN 'waiting' THEN true
+                   WHEN 'ready' THEN true
+                   WHEN 'running' THEN true
+                   WHEN 'dead' THEN policy = 'block'
+                   WHEN 'cancelled' THEN policy = 'block'
+                   ELSE false
+               END) AS waits
+        FROM (
+            SELECT policy, coalesce((SELECT state FROM pgqueue_job WHERE id = edge.needs_id), 'gone') AS state
+            FROM pgqueue_dependency AS edge
+            WHERE job_id BETWEEN page.id AND page.id
+            ORDER BY job_id, needs_id
+            OFFSET 0
+        ) AS needed
+    ) AS edges
+)
+SELECT (SELECT count(*) FROM page), (SELECT max(id) FROM page),
+       ARRAY (SELECT id FROM seen WHERE fails IS NOT false OR waits IS NOT true ORDER BY id)
+"""
+
+# Lock waiting jobs until the end of the transaction, to decide what becomes of them.
+#
+# Caller: lifecycle.advance(), before ADVANCE in the same transaction
+# Locks:  NO KEY UPDATE, SKIP LOCKED, in id order. A skipped job is tried again by the caller or by the sweep
+# Index:  pgqueue_job_pkey
+#
+# This is a statement of its own. An operator's retry of a dead dependency locks the dependents too (LOCK_RESTORABLE).
+# ADVANCE has a younger snapshot than this lock, so it sees that retry. With the lock in the same statement, it could
+# cancel a job because of a dependency that is ready again, and nobody would restore the job.
+LOCK_WAITING: Final = """/* pgqueue:lock_waiting */
+SELECT locked.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id FROM pgqueue_job WHERE id = given.id AND state = 'waiting' FOR NO KEY UPDATE SKIP LOCKED
+) AS locked
+"""
+
+# Return those of these jobs that wait. After LOCK_WAITING has skipped them, another session has locked them.
+#
+# Caller: lifecycle.advance(), if LOCK_WAITING has not returned all jobs
+# Index:  pgqueue_job_pkey
+STILL_WAITING: Final = """/* pgqueue:still_waiting */
+SELECT job.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = 'waiting' OFFSET 0) AS job
+"""
+
+# Make locked waiting jobs ready whose dependencies have ended, and cancel those with a failed one. Return the changed
+# jobs, and whether each is due.
+#
+# Moves:  waiting → ready, cancelled
+# Caller: lifecycle.advance()
+# Fence:  state = 'waiting', under the lock of LOCK_WAITING: each job is advanced once
+# Locks:  the jobs, which the transaction has locked already, and the edges of the cancelled ones
+# Index:  primary keys, pgqueue_dependency_needs
+#
+# The decision is made from the rows of the dependencies, never from a counter. A dependency without a row, which only
+# a deletion by SQL leaves behind, counts as failed, and `block` counts as `cancel` then: nothing could end the wait.
+ADVANCE: Final = """/* pgqueue:advance */
+WITH RECURSIVE given AS MATERIALIZED (
+    SELECT id FROM unnest(%(job_ids)s::bigint[]) AS locked (id)
+),
+failing AS (
+    SELECT edge.job_id, edge.needs_id
+    FROM given
+    CROSS JOIN LATERAL (
+        SELECT job_id, needs_id
+        FROM pgqueue_dependency AS needed
+        WHERE job_id BETWEEN given.id AND given.id
+          AND CASE coalesce((SELECT state FROM pgqueue_job WHERE id = needed.needs_id), 'gone')
+              WHEN 'dead' THEN policy = 'cancel'
+              WHEN 'cancelled' THEN policy = 'cancel'
+              WHEN 'gone' THEN policy <> 'ignore'
+              ELSE false
+          END
+        ORDER BY job_id, needs_id
+        OFFSET 0
+    ) AS edge
+    UNION
+    SELECT edge.job_id, edge.needs_id
+    FROM failing
+    CROSS JOIN LATERAL (
+        SELECT job_id, needs_id
+        FROM pgqueue_dependency
+        WHERE needs_id = failing.job_id AND policy = 'cancel' AND job_id IN (SELECT id FROM given)
+        OFFSET 0
+    ) AS edge
+),
+decided AS MATERIALIZED (
+    SELECT DISTINCT job_id AS id, 'cancelled' AS state FROM failing
+    UNION ALL
+    SELECT id, 'ready'
+    FROM given
+    WHERE id NOT IN (SELECT job_id FROM failing)
+      AND (
+          SELECT true
+          FROM pgqueue_dependency AS edge
+          WHERE job_id BETWEEN given.id AND given.id
+            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
+                WHEN 'waiting' THEN true
+                WHEN 'ready' THEN true
+                WHEN 'running' THEN true
+                WHEN 'dead' THEN policy = 'block'
+                WHEN 'cancelled' THEN policy = 'block'
+                ELSE false
+            END
+          ORDER BY job_id DESC, needs_id DESC
+          LIMIT 1
+      ) IS NULL
+),
+marked AS (
+    UPDATE pgqueue_dependency AS edge
+    SET has_cancelled = true
+    FROM failing
+    WHERE edge.job_id = failing.job_id AND edge.needs_id = failing.needs_id
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = decided.state,
+        run_after = CASE
+            WHEN decided.state = 'ready'
+            THEN greatest(job.run_after, statement_timestamp() + %(time_shift)s::interval)
+            ELSE job.run_after
+        END,
+        finished_at = CASE
+            WHEN decided.state = 'cancelled' THEN statement_timestamp() + %(time_shift)s::interval
+        END
+    FROM decided
+    WHERE job.id = decided.id AND job.state = 'waiting'
+    RETURNING job.id, job.state, job.task_name, job.queue_name, job.batch_id,
+              job.run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due
+)
+SELECT id, state, task_name, queue_name, batch_id, is_due FROM moved
+"""
+
+# Return the dependents that an operator's retry of these jobs concerns: those that wait for them, those that their
+# ends have cancelled, and the dependents of these.
+#
+# Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
+# Index:  pgqueue_dependency_needs, primary key of pgqueue_job
+RESTORABLE: Final = """/* pgqueue:restorable */
+WITH RECURSIVE restored AS (
+    SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id)
+    UNION
+    SELECT edge.job_id
+    FROM restored
+    CROSS JOIN LATERAL (
+        SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0
+    ) AS edge
+    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
+)
+SELECT DISTINCT edge.job_id
+FROM restored
+CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
+WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'cancelled')
+"""
+
+# Lock dependents until the end of the transaction, so that no session advances them meanwhile.
+#
+# Caller: lifecycle.restore()
+# Locks:  NO KEY UPDATE, SKIP LOCKED. The caller asks again for a skipped job
+# Index:  pgqueue_job_pkey
+LOCK_RESTORABLE: Final = """/* pgqueue:lock_restorable */
+SELECT locked.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE id = given.id AND state IN ('waiting', 'cancelled')
+    FOR NO KEY UPDATE SKIP LOCKED
+) AS locked
+"""
+
+# Make jobs wait again that the ends of retried jobs had cancelled, and retried jobs whose dependencies are not over.
+# Return the jobs that wait now.
+#
+# Moves:  cancelled → waiting; retried: ready → waiting
+# Caller: lifecycle.restore(), in the transaction of RETRY
+# Fence:  has_cancelled, which ADVANCE has set: a job that an operator has cancelled stays cancelled
+# Locks:  jobs that RETRY and LOCK_RESTORABLE have locked, and edges
+# Index:  primary keys, pgqueue_dependency_needs
+RESTORE: Final = """/* pgqueue:restore */
+WITH RECURSIVE restored AS (
+    SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id)
+    UNION
+    SELECT edge.job_id
+    FROM restored
+    CROSS JOIN LATERAL (
+        SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0
+    ) AS edge
+    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
+),
+unmarked AS (
+    UPDATE pgqueue_dependency SET has_cancelled = NULL
+    WHERE job_id = ANY (ARRAY (SELECT id FROM restored)) AND has_cancelled
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'waiting', finished_at = NULL, cancel_requested_at = NULL, expires_at = NULL
+    WHERE id = ANY (ARRAY (SELECT id FROM restored))
+      AND (
+          state = 'cancelled'
+          OR state = 'ready' AND (
+              SELECT true
+              FROM pgqueue_dependency AS edge
+              WHERE job_id BETWEEN job.id AND job.id
+                AND (
+                    (SELECT state FROM pgqueue_job WHERE id = edge.needs_id) IN ('waiting', 'ready', 'running')
+                    OR needs_id IN (SELECT id FROM restored)
+                )
+              ORDER BY job_id, needs_id
+              LIMIT 1
+          )
+      )
+    RETURNING id
+)
+SELECT id FROM moved
+"""
+
+# Return the states and results of these jobs.
+#
+# Caller: lifecycle.graphs.read_results(), before a node runs that gets results of others
+# Index:  pgqueue_job_pkey
+READ_RESULTS: Final = """/* pgqueue:read_results */
+SELECT job.id, job.state, job.result::text
+FROM unnest(%(first_ids)s::bigint[], %(last_ids)s::bigint[]) AS given (first_id, last_id)
+CROSS JOIN LATERAL (
+    SELECT id, state, result FROM pgqueue_job WHERE id BETWEEN given.first_id AND given.last_id OFFSET 0
+) AS job
+"""
+
+# Remove the edges of dependents that no longer exist, from one page of the table. Return how many rows the page had,
+# how many of them were removed, and the last dependent of the page. The page has all edges of its last dependent.
+#
+# Caller: lifecycle.graphs.prune_dependencies(), page by page. The statements that remove jobs remove their edges too;
+#         this one is for jobs that were deleted by SQL
+# Locks:  SKIP LOCKED: another worker may be removing the same rows
+# Index:  primary keys
+PRUNE_DEPENDENCIES: Final = """/* pgqueue:prune_dependencies */
+WITH page AS MATERIALIZED (
+    SELECT job_id, needs_id
+    FROM pgqueue_dependency
+    WHERE job_id > %(after_id)s::bigint
+    ORDER BY job_id
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+),
+left_over AS MATERIALIZED (
+    SELECT DISTINCT job_id
+    FROM page
+    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+),
+mine AS MATERIALIZED (
+    SELECT job_id, needs_id
+    FROM pgqueue_dependency
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM left_over))
+    ORDER BY job_id, needs_id
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
+)
+SELECT count(*), (SELECT count(*) FROM mine), max(job_id) FROM page
+"""

@@ -1,0 +1,64 @@
+"""Replace the markers in the arguments of a workflow's node by the results of other jobs.
+
+`Attempt` calls this before a node runs, and the endpoint of remote workers before it sends one. A job whose result is
+gone, or that has not succeeded, ends the node for good: a retry could not find the result either.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django_pgqueue import codecs, lifecycle
+from django_pgqueue.envelope import is_envelope
+from django_pgqueue.exceptions import CannotDecode, Dead
+from django_pgqueue.placeholders import markers_in, with_results
+from django_pgqueue.states import State
+
+from .failure import DoesNotFit
+
+if TYPE_CHECKING:
+    from django_pgqueue.db.statements import Connection
+    from django_pgqueue.lifecycle.graphs import NodeResult
+
+
+def arguments_with_results(connection: Connection, arguments: Any) -> Any:
+    """Return stored arguments with the results of other jobs, read with one query.
+
+    Raises:
+        Dead: A result is gone, or its job has not succeeded.
+        DoesNotFit: A result cannot be decoded here.
+    """
+    ranges = sorted({job_range for marker in markers_in(arguments) for job_range in marker.ranges})
+    if not ranges:
+        return arguments
+    found, decoded = lifecycle.graphs.read_results(connection, ranges), dict[int, Any]()
+
+    def result_of(job_id: int, is_optional: bool) -> Any:  # noqa: FBT001 -- a callback
+        if job_id not in decoded:
+            decoded[job_id] = _decoded(found, job_id)
+        value = decoded[job_id]
+        if not isinstance(value, Dead):
+            return value
+        if is_optional:
+            return None
+        raise value
+
+    return with_results(arguments, result_of)
+
+
+def _decoded(found: Mapping[int, NodeResult], job_id: int) -> Any:
+    """Return the result of a job, or the error if it has none."""
+    node = found.get(job_id)
+    if node is None:
+        return Dead(f"the result of job {job_id} is gone, because the job was removed")
+    if node.state != State.SUCCEEDED:
+        return Dead(f"job {job_id} has no result, because it is {node.state}")
+    if node.result is None:
+        return None
+    value = json.loads(node.result)
+    try:
+        return codecs.decode(value) if is_envelope(value) else value
+    except CannotDecode as error:
+        raise DoesNotFit(f"the result of job {job_id} cannot be read: {error}") from None

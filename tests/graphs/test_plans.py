@@ -1,0 +1,73 @@
+"""Plans of the statements of workflows, beside many jobs: they read index entries of the asked jobs only."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import helpers
+from tests.test_sql import explain, nodes, rows_read
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=[])]
+
+JOBS = 20_000
+JOB = (
+    "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at, in_graph, batch_id) "
+    "SELECT 'noop', '{}', CASE WHEN n % 10 = 0 THEN 'waiting' WHEN n % 10 = 1 THEN 'cancelled' ELSE 'succeeded' END, "
+    "CASE WHEN n % 10 > 0 THEN now() END, true, n / 100 FROM "
+)
+EDGE = "INSERT INTO pgqueue_dependency (job_id, needs_id, policy, has_cancelled) SELECT n, n - 1, 'cancel', true FROM "
+FILL = (f"{JOB} generate_series(1, {JOBS}) AS n", f"{EDGE} generate_series(2, {JOBS}) AS n")
+ASKED = {"job_ids": [100, 110, 121]}
+CASES = {
+    "FIND_DEPENDENTS": (
+        {"job_ids": [99, 109], "after_ids": [0, 0], "limit": 10},
+        20,
+        {"pgqueue_dependency_needs", "pgqueue_dependency_pkey", "pgqueue_job_pkey"},
+    ),
+    "FIND_MISSED": (
+        {"after_id": 100, "limit": 10},
+        20,
+        {"pgqueue_job_waiting", "pgqueue_dependency_pkey", "pgqueue_job_pkey"},
+    ),
+    "STILL_WAITING": (ASKED, 3, set()),
+    "LOCK_WAITING": (ASKED, 3, set()),  # the index of waiting jobs finds them too
+    "ADVANCE": (ASKED, 20, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
+    "RESTORABLE": (ASKED, 20, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
+    "LOCK_RESTORABLE": (ASKED, 3, {"pgqueue_job_pkey"}),
+    "RESTORE": (ASKED, 20, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
+    "READ_RESULTS": ({"first_ids": [10, 40], "last_ids": [20, 40]}, 12, {"pgqueue_job_pkey"}),
+    "PRUNE_DEPENDENCIES": ({"after_id": 100, "limit": 10}, 12, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
+}
+TABLES = ("pgqueue_job", "pgqueue_dependency")
+
+
+@pytest.fixture(params=["never analysed", "analysed idle", "analysed full"])
+def filled(engine, request):
+    if request.param == "analysed idle":
+        engine.execute(f"ANALYZE {', '.join(TABLES)}")
+    else:
+        helpers.forget_statistics(engine, TABLES)
+    for statement in FILL:
+        engine.execute(statement)
+    if request.param == "analysed full":
+        engine.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
+    return engine
+
+
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+def test_statements_of_workflows_read_only_the_asked_jobs(filled, plan):
+    for name, (params, asked, indexes) in CASES.items():
+        found = list(nodes(explain(filled, name, params, plan)))
+        for node in found:
+            assert node["Node Type"] not in ("Seq Scan", "Bitmap Heap Scan"), (name, node)
+            assert rows_read(node) <= 3 * asked, (name, node)
+            if node.get("Index Name") == "pgqueue_dependency_needs":  # without its first column, it would be read whole
+                assert "needs_id =" in node["Index Cond"], (name, node)
+        assert indexes <= {node.get("Index Name") for node in found}, name
+
+
+def test_indexes_of_workflows_have_no_entry_of_other_jobs(engine):
+    """A job outside of workflows costs no further index entry."""
+    helpers.make_jobs(engine, 1000)
+    engine.execute("VACUUM pgqueue_job")
+    assert helpers.scalar(engine, "SELECT pg_relation_size('pgqueue_job_waiting')") == 8192

@@ -1,0 +1,52 @@
+"""Workflows with real workers: results that are passed on, and the sweep after a worker was killed."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from django_pgqueue import Workflow, chain, group
+from tests import helpers
+from tests.app import tasks
+from tests.helpers import wait_until
+
+pytestmark = [pytest.mark.process]
+
+
+def states(workflow: Workflow) -> set[str]:
+    return set(workflow.jobs.values_list("state", flat=True))
+
+
+def test_workers_run_a_workflow_to_its_end(start):
+    """Chains in a group, in isolated processes too, on two workers with two processes each."""
+    chains = [chain(tasks.add.s(number)).then(tasks.async_add, 1).then(tasks.add, 1) for number in range(100)]
+    workflow = group(*chains).then(tasks.noop).enqueue()
+    workers = [start("--processes", "2") for _ in range(2)]
+    workers[0].wait_until(lambda: workflow.batch.record.succeeded_at)
+    results = [workflow.nodes[place].job.return_value for place in range(2, 300, 3)]
+    assert results == [number + 2 for number in range(100)]
+    assert states(workflow) == {"succeeded"}
+
+
+@pytest.mark.promise("workflow-advance-found-by-sweep")
+def test_worker_killed_before_it_advances_another_finds_the_job(start, engine):
+    """Another session locks the dependent, so the worker cannot advance it before it is killed."""
+    workflow = chain(tasks.add.s(1)).then(tasks.add, 1).enqueue()
+    with helpers.transaction(engine, f"SELECT id FROM pgqueue_job WHERE id = {workflow.job_ids[1]} FOR UPDATE"):
+        worker = start()
+        worker.wait_until(lambda: workflow.nodes[0].job.state == "succeeded")
+        worker.send_all(signal.SIGKILL)
+        worker.exit_code()
+        engine.execute("COMMIT")
+    assert workflow.nodes[1].job.state == "waiting"
+    worker = start()
+    worker.wait_until_ready()
+    wait_until(lambda: workflow.nodes[1].job.state == "succeeded", 20)
+
+
+def test_dead_dependency_cancels_the_dependents_in_the_worker(start):
+    workflow = chain(tasks.raise_exception.s("value")).then(tasks.noop).then(tasks.noop).enqueue()
+    worker = start()
+    worker.wait_until(lambda: workflow.batch.record.completed_at)
+    assert list(workflow.jobs.order_by("pk").values_list("state", flat=True)) == ["dead", "cancelled", "cancelled"]

@@ -1,0 +1,168 @@
+"""When a worker process advances the dependents of the nodes of workflows whose ends it has written."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from django_pgqueue import graph_ends, lifecycle
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import graphs
+from django_pgqueue.lifecycle.graphs import Advanced, AdvancedJob
+from django_pgqueue.states import State
+from django_pgqueue.worker.completion import graph_checks
+from django_pgqueue.worker.completion.batch_checks import NEVER
+from django_pgqueue.worker.completion.graph_checks import GraphChecks
+from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.maintenance.graph_duties import GraphDuties
+from django_pgqueue.worker.maintenance.sweeps import UNUSED_SECONDS
+from tests import helpers
+from tests.concurrency.test_workflows import end_job
+
+CONNECTION: Any = None
+NOTHING = Advanced([], set(), [])
+
+
+@pytest.fixture
+def advanced(monkeypatch):
+    """The calls of `advance()`, each with the ended and the locked jobs. `advanced.answers` are the results."""
+    calls: Any = SimpleNamespace(jobs=[], answers=[])
+
+    def advance(connection, ended_ids, after, *, found_ids):
+        calls.jobs.append((set(ended_ids), set(found_ids)))
+        answer = calls.answers.pop(0) if calls.answers else NOTHING
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(graph_ends, "advance", advance)
+    return calls
+
+
+def report(job_id: int = 7, ending: Ending = Ending.SUCCEEDED, *, in_graph: bool | None = True) -> Any:
+    return SimpleNamespace(claimed=SimpleNamespace(job_id=job_id, in_graph=in_graph), ending=ending)
+
+
+def test_job_outside_of_workflows_sends_no_statement(advanced):
+    checks = GraphChecks()
+    checks.note([report(in_graph=None), report(ending=Ending.SNOOZED), report(ending=Ending.RELEASED)])
+    checks.check(CONNECTION)
+    assert (checks.due_in_seconds, advanced.jobs) == (NEVER, [])
+
+
+def test_every_end_is_advanced_at_once(advanced):
+    checks = GraphChecks()
+    for job_id in (7, 8):
+        checks.note([report(job_id)])
+        checks.check(CONNECTION)
+    assert advanced.jobs == [({7}, set()), ({8}, set())]
+
+
+def test_locked_job_is_advanced_again_for_some_seconds(advanced, monkeypatch):
+    checks = GraphChecks()
+    advanced.answers = [Advanced([], {9}, [])] * 3
+    checks.note([report(7)])
+    checks.check(CONNECTION)
+    checks.check(CONNECTION)
+    assert advanced.jobs == [({7}, set())]
+    time.sleep(checks.due_in_seconds)
+    checks.check(CONNECTION)
+    assert advanced.jobs == [({7}, set()), (set(), {9})]
+    monkeypatch.setattr(graph_checks, "LOCKED_SECONDS", 0.0)
+    time.sleep(checks.due_in_seconds)
+    checks.check(CONNECTION)
+    assert checks.due_in_seconds == NEVER
+
+
+def test_lost_connection_keeps_the_nodes(advanced):
+    checks = GraphChecks()
+    advanced.answers = [psycopg.OperationalError()]
+    checks.note([report(7)])
+    with pytest.raises(psycopg.OperationalError):
+        checks.check(CONNECTION)
+    checks.check(CONNECTION)
+    assert advanced.jobs == [({7}, set())] * 2
+
+
+def test_refused_statement_is_logged_and_left_to_the_sweep(advanced, caplog):
+    checks = GraphChecks()
+    advanced.answers = [
+        psycopg.errors.InsufficientPrivilege("no"),
+        Advanced([], set(), [lifecycle.Refused(8, OSError())]),
+    ]
+    with caplog.at_level(logging.WARNING):
+        for job_id in (7, 8):
+            checks.note([report(job_id)])
+            checks.check(CONNECTION)
+    assert [record.__dict__["event"] for record in caplog.records] == ["graph_checks_refused", "advance_refused"]
+    assert checks.due_in_seconds == NEVER
+
+
+def test_batch_of_a_cancelled_dependent_is_checked(advanced):
+    """The batch of a ready one is not: it cannot be over."""
+    batches: list[int] = []
+    checks = GraphChecks(FOREGROUND, batches.extend)
+    jobs = [
+        AdvancedJob(number, state, "noop", "default", number, is_due=True)
+        for number, state in ((1, State.CANCELLED), (2, State.READY))
+    ]
+    advanced.answers = [Advanced(jobs, set(), [])]
+    checks.note([report(7)])
+    checks.check(CONNECTION)
+    assert batches == [1]
+
+
+def duties(engine) -> GraphDuties:
+    link: Any = SimpleNamespace(use=lambda: nullcontext(engine))
+    return GraphDuties(link, FOREGROUND)
+
+
+@pytest.mark.promise("workflow-advance-found-by-sweep")
+def test_sweep_advances_what_no_completion_has_advanced(engine, monkeypatch):
+    """A page at a time. The dependency of the first job has ended, and that of the second one has no row."""
+    monkeypatch.setattr(graphs, "FIND_LIMIT", 2)
+    needs = helpers.make_nodes(engine, 3)
+    waiting = [helpers.make_nodes(engine, needs=[needs_id])[0] for needs_id in needs]
+    end_job(engine, helpers.claim_one(engine))
+    engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [needs[2]])
+    sweep = duties(engine).sweep
+    assert isinstance(sweep(), float)
+    assert [helpers.state_of(engine, job_id) for job_id in waiting] == ["ready", "waiting", "waiting"]
+    assert sweep() is False
+    assert [helpers.state_of(engine, job_id) for job_id in waiting] == ["ready", "waiting", "cancelled"]
+
+
+def test_sweep_without_waiting_jobs_runs_once_a_minute(engine):
+    assert duties(engine).sweep() == UNUSED_SECONDS
+    helpers.make_nodes(engine, needs=helpers.make_nodes(engine))
+    assert duties(engine).sweep() is False
+
+
+def test_duty_removes_edges_of_jobs_deleted_by_sql(engine):
+    helpers.make_nodes(engine, needs=helpers.make_nodes(engine))
+    engine.execute("DELETE FROM pgqueue_job")
+    assert duties(engine).prune() is False
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_dependency") == 0
+
+
+def test_advance_pages_through_thousands_of_dependents(engine, monkeypatch):
+    """A job cancels 25 dependents and theirs, 10 edges at a time. Another one makes 25 ready. One ignores it."""
+    monkeypatch.setattr(graphs, "FIND_LIMIT", 10)
+    dead, fine = helpers.make_nodes(engine, 2)
+    cancelled = helpers.make_nodes(engine, 25, needs=[dead])
+    last = helpers.make_nodes(engine, 1, needs=cancelled)
+    ready = helpers.make_nodes(engine, 25, needs=[fine])
+    ready += helpers.make_nodes(engine, needs=[cancelled[7]], policy="ignore")
+    one, two = helpers.claim_all(engine)
+    end_job(engine, one, dies=True)
+    end_job(engine, two)
+    moved = lifecycle.advance(engine, [dead, fine]).jobs
+    assert sorted(job.job_id for job in moved) == sorted(cancelled + last + ready)
+    assert {helpers.state_of(engine, job_id) for job_id in cancelled + last} == {"cancelled"}
+    assert {helpers.state_of(engine, job_id) for job_id in ready} == {"ready"}
