@@ -52,10 +52,13 @@ from .history import (
     Finished,
     FinishedPage,
     archive,
+    calls_of,
     erase,
+    erase_callbacks,
     finished_jobs,
     read_for_archive,
     remove_archived,
+    used_callbacks,
 )
 from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
@@ -194,6 +197,7 @@ __all__ = [
     "begin_audit_once",
     "breakers",
     "bulk_acts",
+    "calls_of",
     "cancel",
     "cancel_requests",
     "change_schedule",
@@ -214,6 +218,7 @@ __all__ = [
     "enqueue_many_unique",
     "enqueue_unique",
     "erase",
+    "erase_callbacks",
     "events",
     "existing",
     "expire",
@@ -290,5 +295,6 @@ __all__ = [
     "suspend",
     "unregister_worker",
     "use_remote_token",
+    "used_callbacks",
     "wake",
 ]

@@ -50,7 +50,7 @@ READING = {
     "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "READY_LIMITED_CALLS",
-    "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
+    "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS", "PENDING_CALLBACKS", "USED_CALLBACKS", "CALLS_OF",
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
@@ -66,7 +66,7 @@ SCHEDULER = {
     "CONFIRM_SCHEDULES", "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS",
     "NOTE_PROBLEM", "SCHEDULED_CALLS",
 }  # fmt: skip
-ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
+ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE", "ERASE_CALLBACKS"}
 BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES"}
 """These need the further grants that the page lists."""
 AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
@@ -115,6 +115,7 @@ MAY = {
     | AUDIT
     | {
         "PRUNE_AUDITED_JOBS",
+        *("JOIN_BATCH", "LOCK_BATCHES"),
         "REQUEST_ACT",
         "LOCK_ACT",
         "PRUNE",
@@ -299,7 +300,8 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
 
 def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, made_roles):
     page = DOCUMENT.read_text()
-    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *"".join(BLOCK.findall(page)[2:4]).strip().split(";\n")]
+    granted = re.findall(r"`(GRANT (?:UPDATE|DELETE) [^`]+)`", page)
+    granted += "".join(BLOCK.findall(page)[2:4]).strip().split(";\n")
     user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
     superuser.execute(f"GRANT {viewer} TO {user}")
     for grant in granted:

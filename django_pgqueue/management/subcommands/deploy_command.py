@@ -77,13 +77,15 @@ def _check_database(options: Options, stdout: OutputWrapper) -> None:
     lines = [("warning" if finding.is_warning else "error", str(finding)) for finding in findings]
     jobs = f"{'all' if checked.is_complete else 'the first'} {_count(checked.jobs, 'waiting or running job')}"
     dead = f"{'all' if checked.is_complete_dead else 'the newest'} {_count(checked.dead_jobs, 'dead job')}"
-    looked_at = f"Looked at {jobs}, {dead} and {_count(checked.schedules, 'schedule')} in the database {alias!r}."
+    others = f"{_count(checked.schedules, 'schedule')} and {_count(checked.callbacks, 'callback')}"
+    looked_at = f"Looked at {jobs}, {dead}, {others} in the database {alias!r}."
     counts: dict[str, Any] = {
         "jobs": checked.jobs,
         "jobs_complete": checked.is_complete,
         "dead_jobs": checked.dead_jobs,
         "dead_jobs_complete": checked.is_complete_dead,
         "schedules": checked.schedules,
+        "callbacks": checked.callbacks,
     }
     document = {"database": alias, "looked_at": counts, "findings": [finding.as_json() for finding in findings]}
     _finish(lines, looked_at, document, options, stdout)

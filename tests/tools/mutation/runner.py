@@ -47,6 +47,7 @@ from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
+from tests.tools.mutation.mutants_sagas import SAGAS
 from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
@@ -342,6 +343,7 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *STEPS,
+    *SAGAS,
     *JOB_LINES,
     *LOG_CONTEXT,
     *RECEIVERS,
