@@ -115,6 +115,8 @@ EVENTS: Final[dict[str, Event]] = {
     "bulk_act_ended": Event("INFO", "A worker has ended a bulk act.", ("audit_id", "action", "outcome")),
     "batch_refused": Event("WARNING", "The database refused to write the end of a batch.", ("batch_id",)),
     "batch_checks_refused": Event("WARNING", "The database refused to check the ends of batches.", ("count",)),
+    "compensation_refused": Event("WARNING", "The database refused to enqueue a compensation.", ("job_id",)),
+    "compensation_checks_refused": Event("WARNING", "The database refused to enqueue compensations.", ("count",)),
     "jobs_pruned": Event("INFO", "Finished jobs past their retention were removed.", ("count",)),
     "many_lanes": Event("INFO", "More pairs of queue and priority have ready jobs than one scan reads.", ("count",)),
     # Schedules

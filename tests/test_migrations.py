@@ -18,7 +18,7 @@ from tests.deploys import trees
 from tests.migration_rules import broken_rules
 
 FIRST = ("pgqueue", "0001_initial")
-LATEST = ("pgqueue", "0005_job_batch_index")
+LATEST = ("pgqueue", "0008_saga_index")
 
 
 class Elsewhere:

@@ -249,7 +249,9 @@ CLAUSES = {
         "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
         "ORDER BY id FOR UPDATE SKIP LOCKED ), "
         "busy AS MATERIALIZED ( SELECT job_id FROM pgqueue_execution "
-        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) ), "
+        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) "
+        "UNION ALL SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
+        "AND compensation IS NOT NULL ), "
         "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) )",
         "ORDER BY id FOR UPDATE SKIP LOCKED ), busy",
         f"PRUNE PRUNE_TASK PRUNE_JOBS DELETE {ARCHIVING}",

@@ -49,7 +49,7 @@ def execution_id(first: Any) -> int:
 def migrate(before: Any, *, backwards: bool = False) -> list[str]:
     """Apply the operation, or take it back. Return its statements."""
     migration = migrations.Migration("next", "pgqueue")
-    migration.operations = [WidenCheck("execution", WIDE)]
+    vars(migration)["operations"] = [WidenCheck("execution", WIDE)]
     with CaptureQueriesContext(connection) as queries, connection.schema_editor() as editor:
         if backwards:
             migration.unapply(before.clone(), editor)

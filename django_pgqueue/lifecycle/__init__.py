@@ -18,7 +18,19 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import batches, breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
+from . import (
+    batches,
+    breakers,
+    bulk_acts,
+    chunks,
+    events,
+    limit_overrides,
+    limited_job,
+    limits,
+    sagas,
+    steps,
+    stored_calls,
+)
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -283,6 +295,7 @@ __all__ = [
     "revoke_remote_token",
     "run_now",
     "run_schedule",
+    "sagas",
     "savepoint",
     "scan_lanes",
     "set_aside",

@@ -20,10 +20,11 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import exact, texts
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.exceptions import CompensationUnfinished, JobLocked
 from django_pgqueue.log_events import event
 from django_pgqueue.states import Seen, State
 
+from . import sagas
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
@@ -67,13 +68,19 @@ def retry(
     These jobs are left alone: those that differ from `seen` (another operator has retried them since), those whose
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
     at that moment, or the database refuses a job, the jobs are retried one by one.
+
+    A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
+    `CompensationUnfinished`.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
     try:
         with savepoint(connection):
-            return _repeat_while_locked(
+            changed = _repeat_while_locked(
                 connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, alone=alone
             )
+            if alone and not changed:
+                _check_compensation(connection, job_ids[0])
+            return changed
     except UNIQUE_VIOLATIONS:
         if len(job_ids) == 1:
             return {}
@@ -81,6 +88,15 @@ def retry(
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
     return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds)
+
+
+def _check_compensation(connection: Connection, job_id: int) -> None:
+    """Raise `CompensationUnfinished` if this is why a job was not retried."""
+    if sagas.is_compensating(connection, job_id):
+        raise CompensationUnfinished(
+            f"job {job_id} cannot be retried while its steps are compensated: retry it when the job of the last "
+            "compensation has succeeded, and retry or delete a compensation that is dead"
+        )
 
 
 def _retry_one_by_one(

@@ -31,6 +31,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -84,6 +86,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -169,6 +173,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import batch_ends, registry
+from django_pgqueue import batch_ends, registry, sagas
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event, job_event
 
+from .completion.compensation_checks import jobs_to_check, log_refused
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
@@ -69,6 +70,8 @@ def write(connection: Connection, report: Report, notes: Notes) -> None:
     for each in (report, *report.others):
         _write_one(connection, each, notes)
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
+    if job_ids := jobs_to_check((report, *report.others)):
+        sagas.compensate(connection, job_ids, log_refused)
     if batch_ids:
         batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
     exception = report.exception

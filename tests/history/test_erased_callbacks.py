@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.utils import timezone
@@ -11,6 +11,7 @@ from django.utils import timezone
 from django_pgqueue import Batch, TaskCall, history
 from django_pgqueue.envelope import ERASED
 from django_pgqueue.models import Job, JobBatch
+from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 
@@ -23,12 +24,14 @@ def secret(name: str) -> TaskCall[Any]:
 
 
 def batch_of(*jobs: TaskCall[Any], close: bool = True) -> int:
-    batch = Batch(**{name: secret(name) for name in NAMES}).open()
+    success, complete, failure = map(secret, NAMES)
+    batch = Batch(on_success=success, on_complete=complete, on_failure=failure).open()
     for call in jobs:
-        call.task.using(batch=batch).enqueue(*call.args)
+        cast("Task[..., Any]", call.task).using(batch=batch).enqueue(*call.args)
     if close:
         batch.close()
     run_jobs()
+    assert batch.id is not None
     return batch.id
 
 

@@ -27,6 +27,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .batch_checks import NEVER, BatchChecks
 from .breaker_counter import BreakerCounter
+from .compensation_checks import CompensationChecks
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
 from .writer import finish
@@ -65,6 +66,7 @@ class Completer(Service):
         is_awaited: Callable[[Report], bool] = lambda report: False,
         breakers: BreakerCounter | None = None,
         batches: BatchChecks | None = None,
+        compensations: CompensationChecks | None = None,
     ) -> None:
         """Create the service.
 
@@ -77,6 +79,7 @@ class Completer(Service):
             is_awaited: Whether a free slot of this process waits for the end of this job. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
             batches: Checks of the batches whose jobs have ended.
+            compensations: Checks of jobs with steps that have ended.
         """
         super().__init__("completer")
         self.link = link
@@ -87,6 +90,7 @@ class Completer(Service):
         """Set if an awaited report is queued: the next write begins at once."""
         self._breakers = breakers if breakers is not None else BreakerCounter()
         self._batches = batches if batches is not None else BatchChecks()
+        self._compensations = compensations if compensations is not None else CompensationChecks()
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
@@ -183,6 +187,7 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done.refused)
+            self._compensations.check(connection, ready)
             self._batches.note(ready)
             self._batches.check(connection)
             self._breakers.write(connection)

@@ -249,6 +249,7 @@ class Attempt:
         result = return_value.encoded(self.task, value)
         report = Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
         report.has_steps = has_steps
+        report.has_compensations = self.steps is not None and self.steps.has_compensations
         return report
 
     @property
@@ -266,7 +267,9 @@ class Attempt:
         if self.steps is not None:
             self.interrupted = self.interrupted or self.steps.is_lost
             exception = self.steps.cause_of_end(exception)
-        return report_of(self, exception)
+        report = report_of(self, exception)
+        report.has_compensations = self.steps is not None and self.steps.has_compensations
+        return report
 
     # ---------------------------------------------------------------- from other threads, and from the context
 

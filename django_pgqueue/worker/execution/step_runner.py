@@ -45,7 +45,7 @@ from django_pgqueue.steps import (
     seconds_until,
 )
 
-from . import atomic, error_text
+from . import atomic, compensations, error_text
 from .report import STOPS
 from .step_order import Place, StepOrder
 
@@ -79,6 +79,8 @@ class AttemptSteps:
         self.context = TaskContext()
         self.suspension: Suspension | None = None
         self.is_lost = False
+        self.has_compensations = False
+        """Whether a stored step has a compensation."""
         self._outer_blocks = outer_blocks
         self._order: StepOrder | None = None
         self._loaded_at = 0.0
@@ -108,21 +110,22 @@ class AttemptSteps:
 
     # ---------------------------------------------------------------- steps
 
-    def step(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def step(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the stored value of a step, or run its function and store the value."""
         place, began = self._enter(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
             return _value(place.stored.result)
+        compensations.check(step, self._connection)
         try:
             if step.atomic:
-                return self._run_atomic(place, began, function, args, kwargs)
+                return self._run_atomic(step, place, began, function, args, kwargs)
             value = function(*args, **kwargs)
         except Exception as error:
             self._suspend_for_retry(step, place, error)
             raise
-        return self._store_value(place, began, value)
+        return self._store_value(step, place, began, value)
 
-    async def astep(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    async def astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do as `step()` for a coroutine function. Another function runs in a thread."""
         if not iscoroutinefunction(function):
             return await sync_to_async(self.step)(step, function, args, kwargs)
@@ -134,12 +137,13 @@ class AttemptSteps:
         place, began = await sync_to_async(self._enter)(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
             return _value(place.stored.result)
+        await sync_to_async(lambda: compensations.check(step, self._connection))()
         try:
             value = await function(*args, **kwargs)
         except Exception as error:
             self._suspend_for_retry(step, place, error)
             raise
-        return await sync_to_async(self._store_value)(place, began, value)
+        return await sync_to_async(self._store_value)(step, place, began, value)
 
     def sleep(self, name: str, wake: Duration | datetime) -> None:
         """Return if the sleep is over. Otherwise suspend the job until then."""
@@ -203,7 +207,9 @@ class AttemptSteps:
                 "transaction.atomic(), or pass Step(…, atomic=True) and open the transaction in its function"
             )
         if self._order is None:
-            self._order = StepOrder(lifecycle.steps.load_steps(connection, self.claimed.job_id))
+            stored = lifecycle.steps.load_steps(connection, self.claimed.job_id)
+            self.has_compensations = any(each.has_compensation for each in stored)
+            self._order = StepOrder(stored)
             self._loaded_at = time.monotonic()
         return self._order.enter(name, kind)
 
@@ -212,21 +218,29 @@ class AttemptSteps:
         wakes_in = place.stored.wakes_in_seconds if place.stored is not None else None
         return None if wakes_in is None else wakes_in - (time.monotonic() - self._loaded_at)
 
-    def _run_atomic(self, place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run_atomic(
+        self, step: Step[Any], place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         """Call the function and store the step in one transaction."""
         connection = self._connection
         with atomic.transaction_of(connection, self.claimed) as commits:
             value = function(*args, **kwargs)
             if commits:
                 atomic.expect_commit(connection)
-            return self._store_value(place, began, value)
+            return self._store_value(step, place, began, value)
 
-    def _store_value(self, place: Place, began: float, value: Any) -> Any:
+    def _store_value(self, step: Step[Any], place: Place, began: float, value: Any) -> Any:
         """Store a value. Return it as a later attempt will read it."""
         text = _encoded(place.name, value)
         tries = (place.stored.tries if place.stored is not None else 0) + 1
-        self._store(EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries))
-        return _value(text)
+        ended = EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries)
+        read = _value(text)
+        if step.compensate is not None:
+            options, arguments = compensations.stored(step, read, self._connection, self.claimed.job_id)
+            ended = ended._replace(compensation=options, compensation_arguments=arguments)
+        self._store(ended)
+        self.has_compensations = self.has_compensations or ended.compensation is not None
+        return read
 
     def _store(self, step: EndedStep) -> None:
         """Store a step. Raise `LeaseLost` if this attempt has lost its execution."""
@@ -248,7 +262,7 @@ class AttemptSteps:
                 )
             time.sleep(LOCK_PAUSE_SECONDS)
 
-    def _suspend_for_retry(self, step: Step, place: Place, error: Exception) -> None:
+    def _suspend_for_retry(self, step: Step[Any], place: Place, error: Exception) -> None:
         """Suspend the job until the next try of a step that has failed. Return if it is not tried again."""
         tries = (place.stored.tries if place.stored is not None else 0) + 1
         if tries > step.retries or isinstance(error, Directive | ResultNotStored | StepError | JobLocked):
