@@ -17,7 +17,6 @@ from .exceptions import (
     Cancel,
     CannotDecode,
     CannotWait,
-    CompensationUnfinished,
     Dead,
     DuplicateJob,
     InvalidTask,
@@ -41,7 +40,7 @@ from .progress import Progress
 from .retry import exponential, fixed
 from .schedules.times import Times, cron, every
 from .states import Outcome, State
-from .steps import EventTimeout, Step, StepError
+from .steps import CompensationUnfinished, EventTimeout, Step, StepError
 from .task import Task
 
 # isort: split

@@ -76,10 +76,6 @@ class JobLocked(QueueError):
     """Another session kept the job's row locked for too long. Nothing was changed."""
 
 
-class CompensationUnfinished(JobLocked):
-    """The job cannot be retried yet: the compensation of its steps has begun and is not over. Nothing was changed."""
-
-
 class CannotWait(QueueError, RuntimeError):
     """Waiting for this job here could never end, or would block the job itself. The message gives the reason."""
 

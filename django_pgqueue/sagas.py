@@ -15,6 +15,7 @@ from .batch_ends import Publish, send_now
 from .db.engine_connection import EngineConnection
 from .db.notifications import wake_workers
 from .db.statements import Connection
+from .lifecycle import sagas as compensations
 from .reactions import after_enqueue
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def compensate(
     connection: Connection, job_ids: Iterable[int], on_refused: OnRefused, publish: Publish = send_now
 ) -> int:
     """Add the next compensations of these jobs, and announce them. Return their number."""
-    done = lifecycle.sagas.compensate(connection, job_ids)
+    done = compensations.compensate(connection, job_ids)
     if done.refused:
         on_refused(done.refused)
     if done.added and isinstance(connection, EngineConnection):
@@ -70,6 +71,6 @@ class Swept(NamedTuple):
 
 def sweep(connection: Connection, after_id: int, on_refused: OnRefused, publish: Publish = send_now) -> Swept:
     """Look at one page of the jobs with compensations that are neither added nor forgotten, behind `after_id`."""
-    page = lifecycle.sagas.pending_sagas(connection, after_id, SWEEP_LIMIT)
+    page = compensations.pending_sagas(connection, after_id, SWEEP_LIMIT)
     added = compensate(connection, page, on_refused, publish) if page else 0
     return Swept(added, page[-1] if len(page) == SWEEP_LIMIT else None, not page)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import UUID
 
-from .exceptions import MAX_SECONDS, Duration, QueueError, seconds
+from .exceptions import MAX_SECONDS, Duration, JobLocked, QueueError, seconds
 from .retry import Backoff, as_backoff, check_backoff
 from .states import StepKind
 
@@ -151,6 +151,10 @@ class StepError(QueueError, RuntimeError):
 
 class EventTimeout(QueueError, TimeoutError):
     """The event did not come before the `timeout` of `wait_for_event()`. A later attempt raises it again."""
+
+
+class CompensationUnfinished(JobLocked):
+    """The job cannot be retried yet: the compensation of its steps has begun and is not over. Nothing was changed."""
 
 
 class StepRunner(Protocol):

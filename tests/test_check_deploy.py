@@ -22,7 +22,7 @@ from django_pgqueue.context import TaskContext
 from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.deploys import calls, stored
 from django_pgqueue.deploys.calls import call_problems
-from django_pgqueue.models import JobBatch
+from django_pgqueue.models import JobBatch, JobStep
 from tests import helpers
 from tests.test_sql import explain, nodes, rows_read
 
@@ -144,7 +144,7 @@ def test_sample_that_has_ended_since_does_not_count_as_tried(db, monkeypatch):
 
 def test_values_of_models_are_checked_without_loading_rows(db, django_assert_num_queries):
     add(connection, "shop.greet", 123456)
-    with django_assert_num_queries(12) as queries:
+    with django_assert_num_queries(13) as queries:
         assert found() == []
     assert not any("auth_group" in query["sql"] for query in queries.captured_queries)
 
@@ -302,7 +302,10 @@ def test_command_exit_code_follows_errors_and_strict(engine):
     code, text = run("--limit", "1")
     assert code == 1
     assert "error: 1 job of shop.charge lacks `currency`" in text
-    assert "Looked at the first 1 waiting or running job, all 1 dead job, 0 schedules and 0 callbacks" in text
+    assert (
+        "Looked at the first 1 waiting or running job, all 1 dead job, 0 schedules, 0 callbacks and 0 compensations"
+        in text
+    )
     assert text.splitlines()[-1] == "1 error, 1 warning."
 
 
@@ -335,6 +338,22 @@ def test_command_json_has_documented_keys(engine):
             }
         ],
     }
+
+
+def test_compensations_that_can_still_be_enqueued_are_checked(db):
+    [job_id] = add(connection, "shop.collect", 1)
+    common = {"job_id": job_id, "kind": "step", "attempt": 1, "started_at": timezone.now()}
+    for place, (task_name, args) in enumerate([("shop.gone", [1]), ("shop.charge", [1]), ("shop.collect", [1])]):
+        arguments = {"args": args, "kwargs": {}}
+        options = {"compensation": {"task_name": task_name}, "compensation_arguments": arguments}
+        JobStep.objects.create(name=f"step {place}", position=place, **options, **common)
+    JobStep.objects.create(name="done", position=9, compensation_id=7, **common)
+    checked = stored.check(connection, 10)
+    assert checked.compensations == 3
+    assert [str(each) for each in checked.findings.sorted()] == [
+        f"1 compensation of shop.charge lacks `currency` (for example job {job_id})",
+        f"1 compensation of shop.gone names a task that is gone (for example job {job_id})",
+    ]
 
 
 def callback(task_name: str, *args: Any) -> dict[str, Any]:

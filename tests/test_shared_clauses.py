@@ -90,7 +90,8 @@ CLAUSES = {
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
-        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES "
+        "COMPENSATE",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
@@ -106,7 +107,7 @@ CLAUSES = {
         f"coalesce( chosen.run_after, {NOW} + make_interval(secs => chosen.delay_seconds) ), chosen.headers::json, "
         f"coalesce( chosen.expires_at, {NOW} + make_interval(secs => chosen.expires_seconds) )",
         "chosen.run_after",
-        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES",
+        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES COMPENSATE",
     ),
     "job of a schedule": Clause(
         "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "

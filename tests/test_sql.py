@@ -250,6 +250,7 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.read_calls(engine, [1])
     lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
     lifecycle.stored_calls.pending_callbacks(engine, 0, 9)
+    lifecycle.stored_calls.pending_compensations(engine, 0, 9)
 
 
 def call_statements_of_remote_tokens(engine):
@@ -342,9 +343,9 @@ def call_statements_of_history(engine):
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})
     lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
-    lifecycle.used_callbacks(engine, lifecycle.EVER, 0, 1)
-    lifecycle.erase_callbacks(engine, {1: [None, None, "{}"]})
-    lifecycle.calls_of(engine, [1])
+    lifecycle.history.used_callbacks(engine, lifecycle.EVER, 0, 1)
+    lifecycle.history.erase_callbacks(engine, {1: [None, None, "{}"]})
+    lifecycle.history.calls_of(engine, [1])
     lifecycle.record_audit(engine, audit_id, [1])
     lifecycle.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
     lifecycle.stop_audit(engine, audit_id, "")

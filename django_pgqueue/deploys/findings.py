@@ -16,9 +16,9 @@ from .calls import Problem
 KINDS: Final = (
     *("due", "scheduled", "retrying", "running", "dead"),
     *("schedule", "paused schedule", "undeclared schedule"),
-    "callback",
+    *("callback", "compensation"),
 )
-"""The owners of stored calls: jobs in one of five states, schedules, and callbacks of batches."""
+"""The kinds of stored calls: jobs in one of five states, schedules, callbacks of batches, compensations of steps."""
 HARMLESS: Final = frozenset({"dead", "paused schedule", "undeclared schedule"})
 """Calls that run only if somebody asks for it, or that stop by themselves: their problems are warnings."""
 OWNERS: Final = {kind: "schedule" if kind.endswith("schedule") else "job" for kind in KINDS} | {"callback": "batch"}
@@ -47,7 +47,9 @@ class Finding:
     @property
     def noun(self) -> str:
         """The word for the jobs, schedules or callbacks that it counts."""
-        if self.owner == "job":
+        if self.kinds.keys() == {"compensation"}:
+            noun = "compensation"
+        elif self.owner == "job":
             noun = "dead job" if self.is_warning else "job"
         else:
             [kind] = self.kinds if len(self.kinds) == 1 else [self.owner]

@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.envelope import ERASED, seal
+from django_pgqueue.lifecycle.history import calls_of, used_callbacks
+from django_pgqueue.lifecycle.history import erase_callbacks as store_callbacks
 
 from .batches import Choice
 
@@ -33,14 +34,14 @@ def erase_callbacks(connection: Connection, choice: Choice, job_ids: Sequence[in
     """
     wanted = _calls_of(connection, job_ids) if job_ids else None
     count, after_id = 0, 0
-    while page := lifecycle.used_callbacks(connection, choice.before, after_id, BATCH):
+    while page := used_callbacks(connection, choice.before, after_id, BATCH):
         erased = {
             row.batch_id: [_erased(call) if _is_chosen(call, choice, wanted) else None for call in _read(row.calls)]
             for row in page
         }
         erased = {batch_id: calls for batch_id, calls in erased.items() if any(calls)}
         if erased:
-            lifecycle.erase_callbacks(connection, erased)
+            store_callbacks(connection, erased)
         count += sum(call is not None for calls in erased.values() for call in calls)
         after_id = page[-1].batch_id
     return count
@@ -65,7 +66,7 @@ def _calls_of(connection: Connection, job_ids: Sequence[int]) -> set[tuple[str, 
     return {
         (task_name, _canonical(json.loads(arguments)))
         for start in range(0, len(job_ids), BATCH)
-        for task_name, arguments in lifecycle.calls_of(connection, job_ids[start : start + BATCH])
+        for task_name, arguments in calls_of(connection, job_ids[start : start + BATCH])
     }
 
 

@@ -18,19 +18,7 @@ errors are raised, because only the caller can repeat the whole transaction.
 
 from django_pgqueue.options import JobOptions
 
-from . import (
-    batches,
-    breakers,
-    bulk_acts,
-    chunks,
-    events,
-    limit_overrides,
-    limited_job,
-    limits,
-    sagas,
-    steps,
-    stored_calls,
-)
+from . import batches, breakers, bulk_acts, chunks, events, limit_overrides, limited_job, limits, steps, stored_calls
 from .audit import (
     NAME_LENGTH,
     PrunedAuditedJobs,
@@ -64,13 +52,10 @@ from .history import (
     Finished,
     FinishedPage,
     archive,
-    calls_of,
     erase,
-    erase_callbacks,
     finished_jobs,
     read_for_archive,
     remove_archived,
-    used_callbacks,
 )
 from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
@@ -209,7 +194,6 @@ __all__ = [
     "begin_audit_once",
     "breakers",
     "bulk_acts",
-    "calls_of",
     "cancel",
     "cancel_requests",
     "change_schedule",
@@ -230,7 +214,6 @@ __all__ = [
     "enqueue_many_unique",
     "enqueue_unique",
     "erase",
-    "erase_callbacks",
     "events",
     "existing",
     "expire",
@@ -295,7 +278,6 @@ __all__ = [
     "revoke_remote_token",
     "run_now",
     "run_schedule",
-    "sagas",
     "savepoint",
     "scan_lanes",
     "set_aside",
@@ -308,6 +290,5 @@ __all__ = [
     "suspend",
     "unregister_worker",
     "use_remote_token",
-    "used_callbacks",
     "wake",
 ]

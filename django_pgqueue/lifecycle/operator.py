@@ -20,9 +20,10 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import exact, texts
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.exceptions import CompensationUnfinished, JobLocked
+from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event
 from django_pgqueue.states import Seen, State
+from django_pgqueue.steps import CompensationUnfinished
 
 from . import sagas
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint

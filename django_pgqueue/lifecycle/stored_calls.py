@@ -129,13 +129,19 @@ def scheduled_calls(connection: Connection, after_id: int, limit: int) -> list[S
 
 
 Callbacks = tuple[int, list[tuple[str, str]]]
-"""Id of a batch, and the task and the arguments of each callback."""
+"""Id of a batch or of a job, and the task and the arguments of each of its callbacks or compensations."""
 
 
 def pending_callbacks(connection: Connection, after_id: int, limit: int) -> list[Callbacks]:
     """Return the next batches that have not succeeded, by id, with the callbacks that they can still call."""
     rows = execute(connection, sql.stored_calls.PENDING_CALLBACKS, {"after_id": after_id, "limit": limit})
     return [(batch_id, [_task_and_arguments(call) for call in calls if call]) for batch_id, *calls in rows]
+
+
+def pending_compensations(connection: Connection, after_id: int, limit: int) -> list[Callbacks]:
+    """Return the next compensations that are neither enqueued nor forgotten, by the id of the job that they undo."""
+    rows = execute(connection, sql.stored_calls.PENDING_COMPENSATIONS, {"after_id": after_id, "limit": limit})
+    return [(job_id, [(task_name, arguments)]) for job_id, task_name, arguments in rows]
 
 
 def _task_and_arguments(text: str) -> tuple[str, str]:

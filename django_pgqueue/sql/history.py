@@ -393,7 +393,7 @@ SELECT id FROM erased
 
 # The next batches that have completed or failed, with the callbacks that were used before a time, as text.
 #
-# Caller: lifecycle.used_callbacks(), page by page, from an erasure
+# Caller: lifecycle.history.used_callbacks(), page by page, from an erasure
 # Index:  pgqueue_batch_pkey
 USED_CALLBACKS: Final = """/* pgqueue:used_callbacks */
 SELECT id,
@@ -408,7 +408,7 @@ LIMIT %(limit)s::bigint
 
 # Replace callbacks of batches by erased ones. NULL keeps a callback.
 #
-# Caller: lifecycle.erase_callbacks()
+# Caller: lifecycle.history.erase_callbacks()
 # Locks:  waits for a transaction that is ending one of these batches
 # Index:  pgqueue_batch_pkey
 ERASE_CALLBACKS: Final = """/* pgqueue:erase_callbacks */
@@ -424,7 +424,7 @@ WHERE batch.id = given.id
 
 # The tasks and the stored arguments of jobs.
 #
-# Caller: lifecycle.calls_of(), from an erasure of these jobs
+# Caller: lifecycle.history.calls_of(), from an erasure of these jobs
 # Index:  the primary key
 CALLS_OF: Final = """/* pgqueue:calls_of */
 SELECT task_name, arguments::text FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])

@@ -140,6 +140,18 @@ ORDER BY id
 LIMIT %(limit)s::bigint
 """
 
+# The next compensations that are neither enqueued nor forgotten.
+#
+# Caller: lifecycle.stored_calls.pending_compensations()
+# Index:  pgqueue_step_compensation
+PENDING_COMPENSATIONS: Final = """/* pgqueue:pending_compensations */
+SELECT job_id, compensation ->> 'task_name', compensation_arguments::text
+FROM pgqueue_step
+WHERE compensation IS NOT NULL AND job_id > %(after_id)s::bigint
+ORDER BY job_id
+FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+"""
+
 # The next batches that have not succeeded, with their callbacks that can still be called, as text: PostgreSQL does not
 # read every escape sequence that JSON has.
 #

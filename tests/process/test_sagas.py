@@ -42,20 +42,22 @@ def undone() -> list[str]:
 
 
 @pytest.mark.promise("compensation-in-reverse-order")
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_dead_job_is_compensated_at_once(worker, isolation):
+@pytest.mark.parametrize(
+    "task", [tasks.order, tasks.order_isolated, tasks.order_async], ids=lambda task: task.func.__name__
+)
+def test_dead_job_is_compensated_at_once(worker, task):
     """Without a sweep: the completion and each compensation lead to the next one."""
     one = worker()
-    job = tasks.order.using(isolation=isolation).enqueue()
+    job = task.enqueue()
     one.wait_until(lambda: len(undone()) == 2)
     assert undone() == ["reserve", "charge"]
-    last = Job.objects.get(task_name=tasks.undo.name)
+    last = Job.objects.filter(task_name=tasks.undo.name).latest("id")
     assert (last.finished_at - Job.objects.get(pk=job.pk).finished_at).total_seconds() < 5
 
 
 @pytest.mark.promise("compensation-after-every-end")
 def test_worker_killed_before_the_compensation_another_finds_it(worker, engine):
-    """Another session locks the steps, so the worker cannot compensate the job before it is killed."""
+    """The supervisor closes the execution, so no completion leads to the compensation."""
     job = tasks.killed_after_step.enqueue()
     one = worker()
     one.wait_until(lambda: JobStep.objects.filter(job=job, compensation__isnull=False).exists())

@@ -171,6 +171,14 @@ def fail_to(name: str) -> str:
     raise ValueError(name)
 
 
+@task(takes_context=True, max_attempts=1, isolation="process")
+def order_isolated(context: TaskContext) -> None:
+    """Do as `order`, in an isolated process."""
+    context.step(Step("charge", compensate=undo), do, "charge")
+    context.step(Step("reserve", compensate=undo), do, "reserve")
+    raise ValueError("ship")
+
+
 @task(takes_context=True, max_attempts=1)
 async def order_async(context: TaskContext) -> None:
     """Do as `order`, in the event loop."""

@@ -25,7 +25,7 @@ from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, log_recorder, return_value, typed_call
-from .attempt_context import context_of
+from .attempt_context import context_of, has_compensations
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .report import EXPIRED, Report
@@ -248,8 +248,7 @@ class Attempt:
         finished_at, has_steps = time.monotonic(), self.steps is not None and self.steps.end()
         result = return_value.encoded(self.task, value)
         report = Report(self.claimed, self._success_ending, self.started_at, finished_at, self.task, result)
-        report.has_steps = has_steps
-        report.has_compensations = self.steps is not None and self.steps.has_compensations
+        report.has_steps, report.has_compensations = has_steps, has_compensations(self)
         return report
 
     @property
@@ -267,9 +266,7 @@ class Attempt:
         if self.steps is not None:
             self.interrupted = self.interrupted or self.steps.is_lost
             exception = self.steps.cause_of_end(exception)
-        report = report_of(self, exception)
-        report.has_compensations = self.steps is not None and self.steps.has_compensations
-        return report
+        return report_of(self, exception)
 
     # ---------------------------------------------------------------- from other threads, and from the context
 

@@ -10,8 +10,6 @@ even if the task catches the exception.
 
 from __future__ import annotations
 
-import inspect
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -21,26 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
 
-from django_pgqueue import codecs, lifecycle, registry
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.context import TaskContext
-from django_pgqueue.envelope import is_envelope
-from django_pgqueue.exceptions import Dead, Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
+from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
 from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.log_events import job_event
 from django_pgqueue.retry import delay_after
-from django_pgqueue.serialization import encode_result
 from django_pgqueue.states import StepKind
 from django_pgqueue.steps import (
     FOREVER_SECONDS,
     EventKey,
-    EventTimeout,
     Step,
     StepError,
     Suspended,
     Suspension,
     checked_name,
-    event_in_words,
     key_text,
     seconds_until,
 )
@@ -48,6 +42,7 @@ from django_pgqueue.steps import (
 from . import atomic, compensations, error_text
 from .report import STOPS
 from .step_order import Place, StepOrder
+from .step_values import decoded, encoded, timed_out
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -114,7 +109,7 @@ class AttemptSteps:
         """Return the stored value of a step, or run its function and store the value."""
         place, began = self._enter(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
-            return _value(place.stored.result)
+            return decoded(place.stored.result)
         compensations.check(step, self._connection)
         try:
             if step.atomic:
@@ -136,7 +131,7 @@ class AttemptSteps:
             )
         place, began = await sync_to_async(self._enter)(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
-            return _value(place.stored.result)
+            return decoded(place.stored.result)
         await sync_to_async(lambda: compensations.check(step, self._connection))()
         try:
             value = await function(*args, **kwargs)
@@ -163,8 +158,8 @@ class AttemptSteps:
         step = EndedStep(name, place.position, StepKind.EVENT, None, 0.0, 0, event_name, event_key)
         if place.stored is not None and place.stored.is_finished:
             if place.stored.event_id is None:
-                raise _timeout(step)
-            return _value(place.stored.result)
+                raise timed_out(step)
+            return decoded(place.stored.result)
         left_seconds = self._left(place) if place.stored is not None else None if timeout is None else seconds(timeout)
         found = lifecycle.events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
         if found is None and (left_seconds is None or left_seconds > 0):
@@ -175,9 +170,9 @@ class AttemptSteps:
         step = step._replace(started_seconds_ago=time.monotonic() - began)
         if found is None:
             self._store(step)
-            raise _timeout(step)
+            raise timed_out(step)
         self._store(step._replace(result=found.payload, event_id=found.event_id))
-        return _value(found.payload)
+        return decoded(found.payload)
 
     async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Do as `wait_for_event()` from a coroutine."""
@@ -231,10 +226,10 @@ class AttemptSteps:
 
     def _store_value(self, step: Step[Any], place: Place, began: float, value: Any) -> Any:
         """Store a value. Return it as a later attempt will read it."""
-        text = _encoded(place.name, value)
+        text = encoded(place.name, value)
         tries = (place.stored.tries if place.stored is not None else 0) + 1
         ended = EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries)
-        read = _value(text)
+        read = decoded(text)
         if step.compensate is not None:
             options, arguments = compensations.stored(step, read, self._connection, self.claimed.job_id)
             ended = ended._replace(compensation=options, compensation_arguments=arguments)
@@ -277,34 +272,3 @@ class AttemptSteps:
     def _suspend(self, suspension: Suspension) -> None:
         self.suspension = suspension
         raise Suspended(suspension)
-
-
-def _timeout(step: EndedStep) -> EventTimeout:
-    what = event_in_words(step.event_name, step.event_key)
-    return EventTimeout(f"the step {step.name!r} has waited for {what} until its timeout")
-
-
-def _encoded(name: str, value: Any) -> str | None:
-    """Return a value as the text to store. Raise an error that ends the job if it cannot be stored."""
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # otherwise Python warns that it was never awaited
-        raise Dead(
-            f"the function of the step {name!r} returned a {type(value).__name__}, which nobody awaits: "
-            "await context.astep() in a task with `async def`"
-        )
-    try:
-        return None if value is None else encode_result(value)
-    except (KeyboardInterrupt, *STOPS):
-        raise
-    except BaseException as error:
-        reason = error_text.message(error) or type(error).__name__
-        raise ResultNotStored(f"the step {name!r} succeeded, but its result cannot be stored: {reason}") from error
-
-
-def _value(text: str | None) -> Any:
-    """Return a stored value. Raise `CannotDecode` if this process cannot decode it."""
-    if text is None:
-        return None
-    value = json.loads(text)
-    return codecs.decode(value) if is_envelope(value) else value

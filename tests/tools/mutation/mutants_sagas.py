@@ -65,4 +65,67 @@ CALLBACKS = (
         ),
     ),
 )
-SAGAS = (*REPLACED, *WIDENED, *CALLBACKS)
+SQL = "django_pgqueue/sql/sagas.py"
+COMPENSATIONS = of_tests(
+    ("tests/steps/test_sagas.py", "tests/concurrency/test_sagas.py"),
+    Mutant("steps are undone in their order", "ORDER BY position DESC, name DESC", "ORDER BY position, name", path=SQL),
+    Mutant(
+        "a compensation does not wait for the one before",
+        "WHERE id = later.compensation_id AND state <> 'succeeded' OFFSET 0",
+        "WHERE id = later.compensation_id AND false OFFSET 0",
+        path=SQL,
+    ),
+    Mutant("a job that is retried is compensated", "AND state IN ('succeeded', 'dead', 'cancelled')\n", "\n", path=SQL),
+    Mutant(
+        "two sessions add one compensation",
+        "step.name = next.name AND step.compensation IS NOT NULL\n",
+        "step.name = next.name\n",
+        path=SQL,
+    ),
+    Mutant(
+        "a job that has succeeded keeps its compensations",
+        "(SELECT id FROM ended WHERE state = 'succeeded')) AND compensation IS NOT NULL",
+        "(SELECT id FROM ended WHERE state = 'succeeded')) AND false",
+        path=SQL,
+    ),
+    Mutant(
+        "an attempt uses a compensated step",
+        "WHERE job_id = %(job_id)s::bigint AND compensation_id IS NULL",
+        "WHERE job_id = %(job_id)s::bigint",
+        path="django_pgqueue/sql/steps.py",
+    ),
+    Mutant(
+        "a job is retried while it is compensated",
+        "undo.state <> 'succeeded'\n              OR",
+        "false\n              AND",
+        path="django_pgqueue/sql/operator.py",
+    ),
+    Mutant(
+        "a job is deleted before its compensations are enqueued",
+        "(ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL",
+        "(ARRAY (SELECT id FROM old)) AND false",
+        path="django_pgqueue/sql/operator.py",
+    ),
+    Mutant(
+        "a compensation that cannot be enqueued is found after the step has run",
+        "        compensations.check(step, self._connection)\n        try:\n            if step.atomic:",
+        "        try:\n            if step.atomic:",
+        path="django_pgqueue/worker/execution/step_runner.py",
+    ),
+)
+COMPLETIONS = of_tests(
+    ("tests/process/test_sagas.py",),
+    Mutant(
+        "a worker leaves compensations to the sweep",
+        "            self._compensations.check(connection, ready)\n",
+        "",
+        path="django_pgqueue/worker/completion/completer.py",
+    ),
+    Mutant(
+        "no sweep looks for compensations",
+        '            Duty("compensations", SWEEP_SECONDS, sagas.sweep),\n',
+        "",
+        path="django_pgqueue/worker/maintenance/maintenance.py",
+    ),
+)
+SAGAS = (*REPLACED, *WIDENED, *CALLBACKS, *COMPENSATIONS, *COMPLETIONS)
