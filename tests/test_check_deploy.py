@@ -324,6 +324,7 @@ def test_command_json_has_documented_keys(engine):
             "dead_jobs_complete": True,
             "schedules": 0,
             "callbacks": 0,
+            "compensations": 0,
         },
         "findings": [
             {

@@ -52,7 +52,7 @@ def steps(context: TaskContext) -> None:
     one: str = context.step("charge", charge, 7)
     two: str = context.step(PLAIN, charge, 7, currency="USD")
     number: int = context.step(Step("length"), len, [1])
-    print(one, two, number)
+    assert one and two and number
     context.step("charge", charge, "7")  # type: ignore[arg-type]
     context.step("charge", charge)  # type: ignore[call-arg]
     context.sleep("nap", 7.5)
@@ -72,7 +72,7 @@ def compensations(context: TaskContext) -> None:
     context.step(Step("charge", compensate=refund_with_note), charge, 7)
     context.step(Step("charge", compensate=refund_with_context), charge, 7)
     context.step(Step("charge", compensate=refund.using(max_attempts=50)), charge, 7)
-    print(one, two)
+    assert one and two
     context.step(UNDONE, len, [1])  # type: ignore[misc]
     context.step(Step("charge", compensate=refund_number), charge, 7)  # type: ignore[misc]
     Step("charge", compensate=refund_twice)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ async def coroutines(context: TaskContext) -> None:
     one: str = await context.astep("charge", acharge, 7)
     two: str = await context.astep(Step("charge", compensate=refund), acharge, 7)
     three: str = await context.astep(Step("charge", atomic=True, compensate=refund), charge, 7)
-    print(one, two, three)
+    assert one and two and three
     await context.astep("charge", acharge, "7")  # type: ignore[call-overload]
     await context.asleep("nap", 7.5)
     await context.await_event("paid", 7, timeout=60)
