@@ -55,6 +55,7 @@ EVENTS: Final[dict[str, Event]] = {
     "job_succeeded": Event("INFO", "The job has succeeded.", RAN),
     "job_cancelled": Event("INFO", "The job was cancelled.", RAN),
     "job_snoozed": Event("INFO", "The task has snoozed the job.", (*RAN, "delay_seconds")),
+    "job_suspended": Event("INFO", "A durable step has suspended the job.", (*RAN, "delay_seconds")),
     "job_released": Event("DEBUG", "The job was released: its attempt does not count.", RAN),
     "job_failed": Event("WARNING or ERROR", "The attempt has failed.", (*RAN, "exception_class", "retry_seconds")),
     "steps_not_called": Event(

@@ -10,9 +10,10 @@ even if the task catches the exception.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,6 +77,9 @@ class AttemptSteps:
         self.is_lost = False
         self.has_compensations = False
         """Whether a stored step has a compensation."""
+        self._running = 0
+        """Calls from coroutines that are under way: `asyncio.gather()` can make several."""
+        self._idle = asyncio.Event()
         self._outer_blocks = outer_blocks
         self._order: StepOrder | None = None
         self._loaded_at = 0.0
@@ -122,6 +126,9 @@ class AttemptSteps:
 
     async def astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do as `step()` for a coroutine function. Another function runs in a thread."""
+        return await self._beside(self._astep(step, function, args, kwargs))
+
+    async def _astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not iscoroutinefunction(function):
             return await sync_to_async(self.step)(step, function, args, kwargs)
         if step.atomic:
@@ -149,7 +156,7 @@ class AttemptSteps:
 
     async def asleep(self, name: str, wake: Duration | datetime) -> None:
         """Do as `sleep()` from a coroutine."""
-        await sync_to_async(self.sleep)(name, wake)
+        await self._beside(sync_to_async(self.sleep)(name, wake))
 
     def wait_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Return the payload of the event if it has come. Otherwise suspend the job until it comes."""
@@ -176,7 +183,23 @@ class AttemptSteps:
 
     async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Do as `wait_for_event()` from a coroutine."""
-        return await sync_to_async(self.wait_for_event)(event_name, key, timeout, name)
+        return await self._beside(sync_to_async(self.wait_for_event)(event_name, key, timeout, name))
+
+    async def _beside(self, call: Awaitable[Any]) -> Any:
+        """Await a call. Before a suspension ends the attempt, let the steps beside it finish and be stored."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            try:
+                return await call
+            finally:
+                self._running -= 1
+                if not self._running:
+                    self._idle.set()
+        except Suspended:
+            while self._running:
+                await self._idle.wait()
+            raise
 
     # ---------------------------------------------------------------- the parts of a step
 
@@ -270,5 +293,6 @@ class AttemptSteps:
             self._suspend(Suspension(step.name, place.position, StepKind.STEP, delay_seconds, tries=tries, error=text))
 
     def _suspend(self, suspension: Suspension) -> None:
-        self.suspension = suspension
-        raise Suspended(suspension)
+        if self.suspension is None:  # a call beside this one may have suspended the job first
+            self.suspension = suspension
+        raise Suspended(self.suspension)
