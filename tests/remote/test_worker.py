@@ -97,6 +97,16 @@ def test_remote_worker_runs_jobs_without_database(url, token, tmp_path):
     assert Worker.objects.get(pid=process.pid).stopped_at is not None
 
 
+@pytest.mark.process
+def test_remote_worker_refuses_steps_with_a_clear_error(url, token):
+    job = tasks.with_step.enqueue()
+    with remote_worker(url, token()):
+        helpers.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists(), 20)
+    execution = Execution.objects.get(job=job)
+    assert execution.exception_class == "django_pgqueue.steps.StepError"
+    assert "with_step runs in a remote worker, which has no connection to the database" in execution.error
+
+
 def test_curl_runs_the_life_of_a_job(url, token):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")

@@ -204,3 +204,12 @@ def charged_and_waiting(context: TaskContext) -> None:
     """Wait for an event after a step with a compensation."""
     context.step(Step("charge", compensate=undo), do, "charge")
     context.wait_for_event("never")
+
+
+@task(takes_context=True, max_attempts=1, name="tests.steps.deployed")
+def deployed(context: TaskContext) -> list[str]:
+    """Call the steps that the variable names, as the code of another release would do."""
+    names = os.environ.get("PGQUEUE_TEST_STEPS", "a,b").split(",")
+    values = [context.step(name, f"value of {name}".lower) for name in names]
+    context.wait_for_event("go", context.job_id, timeout=60)
+    return values

@@ -43,7 +43,7 @@ from django_pgqueue.steps import (
 from . import atomic, compensations, error_text
 from .report import STOPS
 from .step_order import Place, StepOrder
-from .step_values import decoded, encoded, timed_out
+from .step_values import decoded, encoded, remote, timed_out
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -216,6 +216,8 @@ class AttemptSteps:
                 f"{self.task.name} has atomic=True, so all of it takes effect or nothing does: it cannot use steps. "
                 "Remove the option, and pass Step(…, atomic=True) to single steps"
             )
+        if not self.claimed.claimed_ms:  # the server keeps the identity of the execution
+            raise remote(self.task.name)
         connection = self._connection
         if len(connection.atomic_blocks) > self._outer_blocks or not (
             connection.in_atomic_block or connection.get_autocommit()

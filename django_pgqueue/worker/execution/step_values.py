@@ -11,10 +11,18 @@ from django_pgqueue.envelope import is_envelope
 from django_pgqueue.exceptions import Dead, ResultNotStored
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.serialization import encode_result
-from django_pgqueue.steps import EventTimeout, event_in_words
+from django_pgqueue.steps import EventTimeout, StepError, event_in_words
 
 from . import error_text
 from .report import STOPS
+
+
+def remote(task_name: str) -> StepError:
+    """Return the error of a step in a remote worker."""
+    return StepError(
+        f"{task_name} runs in a remote worker, which has no connection to the database, so it cannot use steps: "
+        "enqueue its jobs into a queue of a worker with a database"
+    )
 
 
 def timed_out(step: EndedStep) -> EventTimeout:
