@@ -113,6 +113,21 @@ COMPENSATIONS = of_tests(
         path="django_pgqueue/worker/execution/step_runner.py",
     ),
 )
+RUNS = of_tests(
+    ("tests/steps/test_run.py", "tests/steps/test_shown.py"),
+    Mutant(
+        "a gathered sleep ends the attempt while a step beside it runs",
+        "            while self._running:\n",
+        "            while False:\n",
+        path="django_pgqueue/worker/execution/step_runner.py",
+    ),
+    Mutant(
+        "a wait without a timeout is reported with a delay of 100 years",
+        "None if report.delay_seconds == FOREVER_SECONDS else report.delay_seconds",
+        "report.delay_seconds",
+        path="django_pgqueue/worker/completion/writer.py",
+    ),
+)
 COMPLETIONS = of_tests(
     ("tests/process/test_sagas.py",),
     Mutant(
@@ -128,4 +143,4 @@ COMPLETIONS = of_tests(
         path="django_pgqueue/worker/maintenance/maintenance.py",
     ),
 )
-SAGAS = (*REPLACED, *WIDENED, *CALLBACKS, *COMPENSATIONS, *COMPLETIONS)
+SAGAS = (*REPLACED, *WIDENED, *CALLBACKS, *COMPENSATIONS, *RUNS, *COMPLETIONS)
