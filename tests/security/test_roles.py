@@ -6,6 +6,7 @@ test explains every statement of the package as every role. The other tests run 
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -22,10 +23,12 @@ from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
 from django_pgqueue.limits import Limit
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
+from django_pgqueue.states import StepKind
 from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks
@@ -352,6 +355,30 @@ def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
         for grant in granted:
             revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
             superuser.execute(f"{revoked} FROM {', '.join(users.values())}")
+
+
+def test_compensations_work_with_extra_grants(superuser, as_role, made_roles):
+    """A worker stores a step with its compensation, and enqueues that when the job is dead."""
+    granted = BLOCK.findall(DOCUMENT.read_text())[4].strip().split(";\n")[:3]
+    user, group = made_roles.user("worker"), made_roles.group("enqueuer")
+    for grant in granted:
+        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {user}")
+    superuser.execute(f"GRANT {group} TO {user}")
+    row = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
+    call = {"compensation": json.dumps({**row, "search_keys": {"a": "1"}}), "compensation_arguments": "{}"}
+    try:
+        job_id = helpers.make_job(superuser)
+        with as_role("worker"), closing(helpers.connect()) as session:
+            claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+            step = lifecycle.steps.EndedStep("a", 1.0, StepKind.STEP, None, 0.1, **call)
+            assert lifecycle.steps.store_step(session, claimed.key, step) is TransitionStatus.DONE
+            lifecycle.fail(session, helpers.failed(claimed.key, None))
+            assert len(lifecycle.sagas.compensate(session, [job_id]).added) == 1
+    finally:
+        superuser.execute(f"REVOKE {group} FROM {user}")
+        for grant in granted:
+            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
+            superuser.execute(f"{revoked} FROM {user}")
 
 
 def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
