@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test import override_settings
 
 from django_pgqueue import (
     Cancel,
@@ -132,6 +133,12 @@ def test_task_that_cancels_itself_is_undone():
     CODE["code"] = code
     assert dies(tasks.scripted.enqueue()).state == "cancelled"
     assert LOG == ["charge", "undo charge"]
+
+
+def test_immediate_job_is_undone_in_the_same_call():
+    with override_settings(PGQUEUE={"TASK_MODULES": [tasks.__name__], "IMMEDIATE": True}):
+        tasks.order.using(max_attempts=1).enqueue()
+    assert LOG == UNDONE
 
 
 # ------------------------------------------------------------------ a compensation that fails
