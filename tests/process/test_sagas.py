@@ -49,7 +49,7 @@ def undone() -> list[str]:
 def test_dead_job_is_compensated_at_once(worker, task):
     """Without a sweep: the completion and each compensation lead to the next one."""
     one = worker()
-    job = task.enqueue()
+    task.enqueue()
     one.wait_until(lambda: len(undone()) == 2)
     assert undone() == ["reserve", "charge"]
     first, last = Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name]).order_by("id")
