@@ -41,7 +41,7 @@ from .progress import Progress
 from .retry import exponential, fixed
 from .schedules.times import Times, cron, every
 from .states import Outcome, State
-from .steps import EventTimeout, Step, StepError
+from .steps import CompensationUnfinished, EventTimeout, Step, StepError
 from .task import Task
 from .workflows import Node, Workflow
 
@@ -59,6 +59,7 @@ __all__ = [
     "Chain",
     "Chunk",
     "ChunkJob",
+    "CompensationUnfinished",
     "Dead",
     "DuplicateJob",
     "EventTimeout",

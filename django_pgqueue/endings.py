@@ -47,6 +47,7 @@ _CANCELLED: Final[_Signals] = {State.CANCELLED: signals.job_cancelled}
 _FAILURE: Final[_Signals] = {State.READY: signals.job_failed, State.DEAD: signals.job_dead, **_CANCELLED}
 _RELEASE: Final[_Signals] = {State.READY: signals.job_released, **_CANCELLED}
 _SNOOZE: Final[_Signals] = {State.READY: signals.job_snoozed, **_CANCELLED}
+_SUSPENSION: Final[_Signals] = {State.READY: signals.job_suspended, **_CANCELLED}
 
 ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.SUCCEEDED: Consequences(Outcome.SUCCEEDED, _SUCCESS),
@@ -57,7 +58,7 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.RELEASED: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.UNKNOWN: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.SNOOZED: Consequences(Outcome.SNOOZED, _SNOOZE),
-    Ending.SUSPENDED: Consequences(Outcome.SUSPENDED, _SNOOZE),
+    Ending.SUSPENDED: Consequences(Outcome.SUSPENDED, _SUSPENSION),
     Ending.CANCELLED: Consequences(Outcome.CANCELLED, _CANCELLED),
 }
 SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)

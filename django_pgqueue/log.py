@@ -22,7 +22,6 @@ from .context import running_job
 from .log_events import JOB_FIELDS, event, job_fields
 from .registry import in_words
 from .signals import TaskSignal
-from .steps import FOREVER_SECONDS
 
 logger = logging.getLogger("django_pgqueue.worker")
 job_logger = logging.getLogger("django_pgqueue.jobs")
@@ -140,10 +139,12 @@ def _cancelled(task_name: str | None, about: dict[str, Any]) -> None:
 
 def _snoozed(task_name: str | None, about: dict[str, Any]) -> None:
     extra, delay_seconds = _extra("job_snoozed", task_name, about, "delay_seconds"), about["delay_seconds"]
-    if delay_seconds < FOREVER_SECONDS:
-        logger.info("job %s (%s) snoozed for %.0f s", about["job_id"], in_words(task_name), delay_seconds, extra=extra)
-    else:
-        logger.info("job %s (%s) waits for an event", about["job_id"], in_words(task_name), extra=extra)
+    logger.info("job %s (%s) snoozed for %.0f s", about["job_id"], in_words(task_name), delay_seconds, extra=extra)
+
+
+def _suspended(task_name: str | None, about: dict[str, Any]) -> None:
+    extra = _extra("job_suspended", task_name, about, "delay_seconds")
+    logger.info("job %s (%s) is suspended: %s", about["job_id"], in_words(task_name), _error(about), extra=extra)
 
 
 def _released(task_name: str | None, about: dict[str, Any]) -> None:
@@ -182,6 +183,7 @@ LINES: Final[dict[TaskSignal, tuple[int, Line]]] = {
     signals.job_succeeded: (logging.INFO, _succeeded),
     signals.job_cancelled: (logging.INFO, _cancelled),
     signals.job_snoozed: (logging.INFO, _snoozed),
+    signals.job_suspended: (logging.INFO, _suspended),
     signals.job_released: (logging.DEBUG, _released),
     signals.job_failed: (logging.WARNING, _failed),
     signals.job_dead: (logging.ERROR, _dead),
@@ -236,7 +238,7 @@ def _circumstances(about: dict[str, Any]) -> str:
 
 def _delay(about: dict[str, Any]) -> str:
     seconds = about.get("retry_seconds", about.get("delay_seconds"))
-    return "" if seconds is None or seconds >= FOREVER_SECONDS else f"due in {seconds:.0f} s"
+    return "" if seconds is None else f"due in {seconds:.0f} s"
 
 
 def _error(about: dict[str, Any]) -> str:
@@ -256,6 +258,7 @@ PRINTED: Final[dict[TaskSignal, Line]] = {
     signals.job_dead: _printed("is dead", RED),
     signals.job_cancelled: _printed("cancelled"),
     signals.job_snoozed: _printed("snoozed"),
+    signals.job_suspended: _printed("is suspended"),
     signals.job_released: _printed("released"),
 }
 _enabled: dict[TaskSignal, tuple[Line, ...]] = {}

@@ -55,6 +55,7 @@ EVENTS: Final[dict[str, Event]] = {
     "job_succeeded": Event("INFO", "The job has succeeded.", RAN),
     "job_cancelled": Event("INFO", "The job was cancelled.", RAN),
     "job_snoozed": Event("INFO", "The task has snoozed the job.", (*RAN, "delay_seconds")),
+    "job_suspended": Event("INFO", "A durable step has suspended the job.", (*RAN, "delay_seconds")),
     "job_released": Event("DEBUG", "The job was released: its attempt does not count.", RAN),
     "job_failed": Event("WARNING or ERROR", "The attempt has failed.", (*RAN, "exception_class", "retry_seconds")),
     "steps_not_called": Event(
@@ -117,6 +118,8 @@ EVENTS: Final[dict[str, Event]] = {
     "batch_checks_refused": Event("WARNING", "The database refused to check the ends of batches.", ("count",)),
     "graph_checks_refused": Event("WARNING", "The database refused to advance the jobs of workflows.", ("count",)),
     "advance_refused": Event("WARNING", "The database refused to advance a job of a workflow.", ("job_id",)),
+    "compensation_refused": Event("WARNING", "The database refused to enqueue a compensation.", ("job_id",)),
+    "compensation_checks_refused": Event("WARNING", "The database refused to enqueue compensations.", ("count",)),
     "jobs_pruned": Event("INFO", "Finished jobs past their retention were removed.", ("count",)),
     "many_lanes": Event("INFO", "More pairs of queue and priority have ready jobs than one scan reads.", ("count",)),
     # Schedules

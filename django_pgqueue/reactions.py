@@ -184,6 +184,7 @@ ARGUMENTS: Final[dict[TaskSignal, tuple[str, ...]]] = {
     signals.job_dead: ("exception", "exception_class", "error", "traceback"),
     signals.job_released: ("error", "delay_seconds"),
     signals.job_snoozed: ("error", "delay_seconds"),
+    signals.job_suspended: ("error", "delay_seconds"),
     signals.job_rescued: (),
 }
 """The arguments of a signal that are fields of a transition."""

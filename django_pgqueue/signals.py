@@ -181,6 +181,13 @@ job_snoozed = TaskSignal(
     arguments=(*_ATTEMPT, "error", "delay_seconds", "duration_seconds"),
 )
 """A task raised `Snooze` or `Throttled`. `error` is its reason, or an empty string."""
+job_suspended = TaskSignal(
+    "A durable step sleeps, waits for an event or is to be tried again. The job is ready again for a later time.",
+    where=_CALLBACKS,
+    arguments=(*_ATTEMPT, "error", "delay_seconds", "duration_seconds"),
+)
+"""A durable step has suspended a job. `error` says which step and why. `delay_seconds` is None if the job waits for an
+event without a timeout."""
 job_rescued = TaskSignal(
     "A worker closed an execution whose lease had ended. After it, `job_failed`, `job_dead` or `job_cancelled` is "
     "sent.",

@@ -26,7 +26,7 @@ class StepCalls:
 
     __slots__ = ()
 
-    def step(self, step: Step | str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def step(self, step: Step[T] | str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function once for the job: return the stored value if an earlier attempt has stored it.
 
         The value is stored when the function returns, by one statement that commits at once. The call returns it as
@@ -50,11 +50,11 @@ class StepCalls:
 
     @overload
     async def astep(
-        self, step: Step | str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+        self, step: Step[T] | str, function: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T: ...
     @overload
-    async def astep(self, step: Step | str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    async def astep(self, step: Step | str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def astep(self, step: Step[T] | str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    async def astep(self, step: Step[Any] | str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `step()` in a coroutine. A coroutine function is awaited; a plain one runs in a thread."""
         runner, step = self._runner(), as_step(step)
         if runner is not None:

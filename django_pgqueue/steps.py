@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import UUID
 
-from .exceptions import MAX_SECONDS, Duration, QueueError, seconds
+from .exceptions import MAX_SECONDS, Duration, JobLocked, QueueError, seconds
 from .retry import Backoff, as_backoff, check_backoff
 from .states import StepKind
 
@@ -27,8 +27,17 @@ EventKey = str | int | UUID | None
 """The types of the key of an event. Numbers and UUIDs become text. None is the empty text."""
 
 
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Compensation(Protocol[T_contra]):
+    """A task that takes the result of a step as its only required argument."""
+
+    def s(self, result: T_contra, /) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(Generic[T_contra]):
     """A durable step with options. Pass it to `TaskContext.step()` in place of a name.
 
     Args:
@@ -38,6 +47,8 @@ class Step:
         retries: How often the step is tried again after its function has failed, without counting an attempt of the
             job. The job is suspended between two tries.
         backoff: How long to wait before the next try, as the option `backoff` of a task. The default is that of tasks.
+        compensate: A task that undoes the step if the job ends dead or cancelled. It is enqueued with the result of the
+            step as its argument, after the compensations of all later steps have succeeded.
 
     Raises:
         TypeError: An argument has the wrong type.
@@ -52,6 +63,31 @@ class Step:
     atomic: bool = field(default=False, kw_only=True)
     retries: int = field(default=0, kw_only=True)
     backoff: Backoff | Duration | None = field(default=None, kw_only=True, repr=False)
+    compensate: Compensation[T_contra] | None = field(default=None, kw_only=True, repr=False)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: Step[object],
+            name: str,
+            *,
+            atomic: bool = ...,
+            retries: int = ...,
+            backoff: Backoff | Duration | None = ...,
+            compensate: None = ...,
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            name: str,
+            *,
+            atomic: bool = ...,
+            retries: int = ...,
+            backoff: Backoff | Duration | None = ...,
+            compensate: Compensation[T_contra],
+        ) -> None: ...
+        def __init__(self, name: str, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         checked_name(self.name, "step")
@@ -60,6 +96,8 @@ class Step:
         if not 0 <= self.retries <= MAX_RETRIES:
             raise ValueError(f"retries must be from 0 to {MAX_RETRIES}, not {self.retries}")
         check_backoff(self.backoff)
+        if self.compensate is not None and not callable(getattr(self.compensate, "s", None)):
+            raise TypeError(f"compensate must be a task, not {type(self.compensate).__name__}: decorate it with @task")
 
     @property
     def backoff_function(self) -> Callable[..., Duration | None]:
@@ -115,18 +153,22 @@ class EventTimeout(QueueError, TimeoutError):
     """The event did not come before the `timeout` of `wait_for_event()`. A later attempt raises it again."""
 
 
+class CompensationUnfinished(JobLocked):
+    """The job cannot be retried yet: the compensation of its steps has begun and is not over. Nothing was changed."""
+
+
 class StepRunner(Protocol):
     """Runs the steps of one attempt. The worker implements it."""
 
-    def step(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    def step(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     def sleep(self, name: str, wake: Duration | datetime) -> None: ...
     def wait_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any: ...
-    async def astep(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
+    async def astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any: ...
     async def asleep(self, name: str, wake: Duration | datetime) -> None: ...
     async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any: ...
 
 
-def as_step(step: Step | str) -> Step:
+def as_step(step: Step[Any] | str) -> Step[Any]:
     """Return a step with its options. A name alone is a step without options."""
     return step if isinstance(step, Step) else Step(step)
 

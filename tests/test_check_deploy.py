@@ -13,6 +13,7 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
+from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from django_pgqueue.context import TaskContext
 from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.deploys import calls, stored
 from django_pgqueue.deploys.calls import call_problems
+from django_pgqueue.models import JobBatch, JobStep
 from tests import helpers
 from tests.test_sql import explain, nodes, rows_read
 
@@ -142,7 +144,7 @@ def test_sample_that_has_ended_since_does_not_count_as_tried(db, monkeypatch):
 
 def test_values_of_models_are_checked_without_loading_rows(db, django_assert_num_queries):
     add(connection, "shop.greet", 123456)
-    with django_assert_num_queries(11) as queries:
+    with django_assert_num_queries(13) as queries:
         assert found() == []
     assert not any("auth_group" in query["sql"] for query in queries.captured_queries)
 
@@ -300,7 +302,10 @@ def test_command_exit_code_follows_errors_and_strict(engine):
     code, text = run("--limit", "1")
     assert code == 1
     assert "error: 1 job of shop.charge lacks `currency`" in text
-    assert "Looked at the first 1 waiting or running job, all 1 dead job and 0 schedules" in text
+    assert (
+        "Looked at the first 1 waiting or running job, all 1 dead job, 0 schedules, 0 callbacks and 0 compensations"
+        in text
+    )
     assert text.splitlines()[-1] == "1 error, 1 warning."
 
 
@@ -312,7 +317,15 @@ def test_command_json_has_documented_keys(engine):
     assert document == {
         "ok": False,
         "database": "default",
-        "looked_at": {"jobs": 1, "jobs_complete": True, "dead_jobs": 0, "dead_jobs_complete": True, "schedules": 0},
+        "looked_at": {
+            "jobs": 1,
+            "jobs_complete": True,
+            "dead_jobs": 0,
+            "dead_jobs_complete": True,
+            "schedules": 0,
+            "callbacks": 0,
+            "compensations": 0,
+        },
         "findings": [
             {
                 "level": "error",
@@ -325,4 +338,48 @@ def test_command_json_has_documented_keys(engine):
                 "text": f"1 job of shop.charge lacks `currency` (for example job {job_id})",
             }
         ],
+    }
+
+
+def test_compensations_that_can_still_be_enqueued_are_checked(db):
+    [job_id] = add(connection, "shop.collect", 1)
+    common = {"job_id": job_id, "kind": "step", "attempt": 1, "started_at": timezone.now()}
+    for place, (task_name, args) in enumerate([("shop.gone", [1]), ("shop.charge", [1]), ("shop.collect", [1])]):
+        arguments = {"args": args, "kwargs": {}}
+        options = {"compensation": {"task_name": task_name}, "compensation_arguments": arguments}
+        JobStep.objects.create(name=f"step {place}", position=place, **options, **common)
+    JobStep.objects.create(name="done", position=9, compensation_id=7, **common)
+    checked = stored.check(connection, 10)
+    assert checked.compensations == 3
+    assert [str(each) for each in checked.findings.sorted()] == [
+        f"1 compensation of shop.charge lacks `currency` (for example job {job_id})",
+        f"1 compensation of shop.gone names a task that is gone (for example job {job_id})",
+    ]
+
+
+def callback(task_name: str, *args: Any) -> dict[str, Any]:
+    return {"task_name": task_name, "queue_name": "default", "arguments": {"args": args, "kwargs": {}}}
+
+
+def test_callbacks_that_batches_can_still_call_are_checked(db):
+    now = timezone.now()
+    gone, right = callback("shop.gone"), callback("shop.collect", 1, "text")
+    first = JobBatch.objects.create(on_success=gone, on_complete=right, on_failure=gone)
+    JobBatch.objects.create(on_success=callback("shop.charge", 1))
+    complete = {"completed_at": now, "on_success": gone, "on_complete": gone, "on_failure": gone}
+    failed = JobBatch.objects.create(failed_at=now, **complete)
+    JobBatch.objects.create(succeeded_at=now, **complete)
+    JobBatch.objects.create()
+    checked = stored.check(connection, 10)
+    assert checked.callbacks == 5
+    assert [str(each) for each in checked.findings.sorted()] == [
+        f"3 callbacks of shop.gone name a task that is gone (for example batch {first.pk})",
+        f"1 callback of shop.charge lacks `currency` (for example batch {first.pk + 1})",
+    ]
+    assert failed.pk > first.pk
+    [of_gone, _] = checked.findings.sorted()
+    assert {key: of_gone.as_json()[key] for key in ("of", "kinds", "level")} == {
+        "of": "batches",
+        "kinds": {"callback": 3},
+        "level": "error",
     }

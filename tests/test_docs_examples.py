@@ -167,6 +167,7 @@ IN_TRANSACTION = [
     "docs/recipes/fan_out.md",
     "docs/recipes/long_job.md",
     "docs/recipes/nightly_report.md",
+    "docs/recipes/order_fulfilment.md",
     "docs/recipes/steps.md",
     "docs/recipes/tenant_schemas.md",
     "docs/recipes/webhook.md",
@@ -184,6 +185,7 @@ ELSEWHERE = {
     "docs/guides/progress.md": "a test of its own below",
     "docs/guides/results.md": "a test of its own below",
     "docs/guides/retries.md": "a test of its own below",
+    "docs/guides/saga.md": "a test of its own below",
     "docs/guides/steps.md": "a test of its own below",
     "docs/guides/testing.md": "tests/kit",
     "docs/index.md": "a part of the README's",
@@ -283,6 +285,13 @@ def test_examples_on_durable_steps_run(names):
     assert run_jobs(until=5) == 2
     job.refresh_from_db()
     assert job.result == "charge of order 8, approved by grace"
+
+
+def test_examples_on_compensation_run(names):
+    run_page("docs/guides/saga.md", names)
+    job = Job.objects.get(task_name="shop.tasks.buy")
+    undo = Job.objects.get(task_name="shop.tasks.refund_payment")
+    assert (job.state, undo.result) == (State.DEAD, "refund of the payment of order 7")
 
 
 def test_examples_on_coroutines_run(names):

@@ -36,6 +36,9 @@ FILLED = (
     *("pgqueue_step", "pgqueue_event"),
 )
 NOW = "statement_timestamp()"
+COMPENSATION = json.dumps(
+    {"task_name": "noop", "queue_name": "default", "priority": 0, "max_attempts": 1, "delay_seconds": 0}
+)
 JOB = (
     "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, run_after, finished_at, unique_key, expires_at) "
     "SELECT 'noop', '{}', "
@@ -91,6 +94,12 @@ FILL = (
         "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, event_name, event_key) "
         f"SELECT {HISTORY} + n, 'wait', 2, 'event', 1, {NOW}, 'approved', n / 100 "
         f"FROM generate_series(1, {KEYED}) AS n"
+    ),
+    (
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, finished_at, compensation, "
+        "compensation_arguments) "
+        f"SELECT id, 'undone', 3, 'step', 1, {NOW}, {NOW}, '{COMPENSATION}', '{{}}' "
+        f"FROM (SELECT id FROM pgqueue_job WHERE state = 'dead' ORDER BY id DESC LIMIT {BATCH}) AS dead"
     ),
     (
         "INSERT INTO pgqueue_event (name, key, sent_at) "
@@ -171,6 +180,13 @@ def finished(connection):
     return {"job_ids": ids, "seen_states": [""] * len(ids), "seen_instants": [""] * len(ids)}
 
 
+def compensated(connection):
+    rows = connection.execute(
+        "SELECT job_id FROM pgqueue_step WHERE compensation IS NOT NULL ORDER BY job_id LIMIT %s", [BATCH]
+    )
+    return {"job_ids": [row[0] for row in rows]}
+
+
 def as_read(connection):
     schedule = helpers.schedule_of(connection, 7)
     following_at = schedule.next_run_at + timedelta(seconds=1)
@@ -238,10 +254,14 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "ENQUEUE_OR_REPLACE": (one_call, 1, {"pgqueue_job_unique"}),
     "ENQUEUE_MANY_UNIQUE": (many_calls, BATCH, {"pgqueue_job_unique"}),
     "ENQUEUE_EACH_UNIQUE": (each_call, BATCH, {"pgqueue_job_unique"}),
-    "ENQUEUE_MANY_OR_REPLACE": (many_calls, BATCH, {"pgqueue_job_unique"}),
+    "ENQUEUE_MANY_OR_REPLACE": (many_calls, BATCH, {"pgqueue_job_unique", "pgqueue_step_pkey"}),
     "HOLDERS": (keys, BATCH, {"pgqueue_job_unique"}),
     "ENQUEUE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_uniqueness_window_key"}),
-    "REPLACE_FOR_PERIOD": (calls_for_period, BATCH, {"pgqueue_uniqueness_window_key", "pgqueue_job_pkey"}),
+    "REPLACE_FOR_PERIOD": (
+        calls_for_period,
+        BATCH,
+        {"pgqueue_uniqueness_window_key", "pgqueue_job_pkey", "pgqueue_step_pkey"},
+    ),
     "OPEN_WINDOWS": (lambda c: {**keys(c), "job_ids": []}, BATCH, {"pgqueue_uniqueness_window_key"}),
     "PRUNE_WINDOWS": (lambda _: {"limit": BATCH}, BATCH, {"pgqueue_uniqueness_window_ends"}),
     "KEEP_LOGS": (logs, BATCH, {"pgqueue_execution_pkey", "pgqueue_execution_log_pkey"}),
@@ -262,6 +282,9 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_job_pkey", "pgqueue_search_key_pkey"},
     ),
     "LOAD_STEPS": (lambda _: {"job_id": 7}, 10, {"pgqueue_step_pkey"}),
+    "COMPENSATE": (compensated, BATCH, {"pgqueue_job_pkey", "pgqueue_step_compensation", "pgqueue_step_pkey"}),
+    "PENDING_SAGAS": (lambda _: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_step_compensation"}),
+    "IS_COMPENSATING": (lambda _: {"job_id": 7}, 10, {"pgqueue_step_pkey"}),
     "REMOVE_STEPS": (some_ids, BATCH, {"pgqueue_step_pkey"}),
     "WAKE": (
         lambda _: {"event_name": "approved", "event_key": "7", "after_id": 0, "limit": BATCH},
@@ -376,6 +399,7 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
         assert len(execute(filled, sql.schedules.FIRE_MANY, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
+        assert len(execute(filled, sql.sagas.COMPENSATE, compensated(filled))) == BATCH
         assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         assert len(lifecycle.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         call = calls_for_period(filled)

@@ -63,7 +63,7 @@ def test_endings_every_state_has_its_signal(ending):
         Outcome.CRASHED: signals.job_failed,
         Outcome.RELEASED: signals.job_released,
         Outcome.SNOOZED: signals.job_snoozed,
-        Outcome.SUSPENDED: signals.job_snoozed,
+        Outcome.SUSPENDED: signals.job_suspended,
     }
     of_state = {
         State.SUCCEEDED: signals.job_succeeded,

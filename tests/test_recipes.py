@@ -306,3 +306,49 @@ def test_long_job_with_checkpoint_credits_each_account_once(names, monkeypatch):
     assert (job.state, job.attempt, job.result) == (State.SUCCEEDED, 2, 250)
     assert set(models.Account.objects.values_list("cents", flat=True)) == {10_100}
     assert not models.Checkpoint.objects.exists()
+
+
+# ------------------------------------------------------------------ order fulfilment
+
+
+def order_of_one_item(names: dict[str, Any]) -> tuple[Job, Any]:
+    """Return a job of `fulfil_order` that waits for the payment, and the item that it has taken."""
+    item = module("models").StockItem.objects.create(count=1)
+    job = names["fulfil_order"].enqueue(names["order"].pk, item.pk)
+    run_jobs(raising=True)
+    item.refresh_from_db()
+    assert item.count == 0
+    return job, item
+
+
+def test_order_fulfilment_paid_order_is_shipped(names):
+    job, item = order_of_one_item(names)
+    names["send_event"]("paid", names["order"].pk, {"method": "card"})
+    run_jobs(raising=True)
+    for row in (job, item, names["order"]):
+        row.refresh_from_db()
+    assert (job.result, item.count, names["order"].email) == ("paid by card", 0, "shipped@example.com")
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize("end", ["timeout", "cancel"])
+def test_order_fulfilment_unpaid_order_is_undone(names, end):
+    job, item = order_of_one_item(names)
+    if end == "cancel":
+        job.refresh_from_db()
+        assert job.cancel()
+    run_jobs(until=timedelta(days=4))
+    for row in (job, item):
+        row.refresh_from_db()
+    assert (job.state, item.count) == ("dead" if end == "timeout" else "cancelled", 1)
+    undone = Job.objects.exclude(pk=job.pk).order_by("pk").values_list("task_name", "result")
+    assert list(undone) == [("shop.tasks.put_back", None), ("shop.tasks.refund_order", f"refund of charge {job.pk}")]
+
+
+def test_order_fulfilment_out_of_stock_refunds_the_charge(names):
+    item = module("models").StockItem.objects.create(count=0)
+    job = names["fulfil_order"].enqueue(names["order"].pk, item.pk)
+    run_jobs(until=timedelta(hours=1))
+    job.refresh_from_db()
+    assert job.state == "dead"
+    assert list(Job.objects.exclude(pk=job.pk).values_list("task_name", flat=True)) == ["shop.tasks.refund_order"]

@@ -91,7 +91,7 @@ CLAUSES = {
         COLUMNS,
         "enqueued_at, run_after, headers",
         f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES "
-        "ADD_NODES",
+        "ADD_NODES COMPENSATE",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
@@ -107,7 +107,7 @@ CLAUSES = {
         f"coalesce( chosen.run_after, {NOW} + make_interval(secs => chosen.delay_seconds) ), chosen.headers::json, "
         f"coalesce( chosen.expires_at, {NOW} + make_interval(secs => chosen.expires_seconds) )",
         "chosen.run_after",
-        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES ADD_NODES",
+        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES ADD_NODES COMPENSATE",
     ),
     "job of a schedule": Clause(
         "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
@@ -250,7 +250,9 @@ CLAUSES = {
         "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
         "ORDER BY id FOR UPDATE SKIP LOCKED ), "
         "busy AS MATERIALIZED ( SELECT job_id FROM pgqueue_execution "
-        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) ), "
+        "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) "
+        "UNION ALL SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
+        "AND compensation IS NOT NULL ), "
         "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) )",
         "ORDER BY id FOR UPDATE SKIP LOCKED ), busy",
         f"PRUNE PRUNE_TASK PRUNE_JOBS DELETE {ARCHIVING}",

@@ -262,6 +262,8 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.call_shapes(engine, [1])
     lifecycle.stored_calls.read_calls(engine, [1])
     lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
+    lifecycle.stored_calls.pending_callbacks(engine, 0, 9)
+    lifecycle.stored_calls.pending_compensations(engine, 0, 9)
 
 
 def call_statements_of_remote_tokens(engine):
@@ -334,6 +336,9 @@ def call_statements_of_steps(engine):
     steps.store_step(engine, claimed.key, steps.EndedStep("a", 1.0, StepKind.STEP, "7", 0.1))
     lifecycle.suspend(engine, [steps.SuspendedExecution(claimed.key, suspension, *helpers.AGES)])
     steps.load_steps(engine, claimed.job_id)
+    lifecycle.sagas.compensate(engine, [claimed.job_id])
+    lifecycle.sagas.pending_sagas(engine, 0, 9)
+    lifecycle.sagas.is_compensating(engine, claimed.job_id)
     lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     lifecycle.wake(engine, "approved", "7")
     steps.wake_suspended(engine, [claimed.job_id])
@@ -351,6 +356,9 @@ def call_statements_of_history(engine):
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})
     lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
+    lifecycle.history.used_callbacks(engine, lifecycle.EVER, 0, 1)
+    lifecycle.history.erase_callbacks(engine, {1: [None, None, "{}"]})
+    lifecycle.history.calls_of(engine, [1])
     lifecycle.record_audit(engine, audit_id, [1])
     lifecycle.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
     lifecycle.stop_audit(engine, audit_id, "")

@@ -16,11 +16,14 @@ from .calls import Problem
 KINDS: Final = (
     *("due", "scheduled", "retrying", "waiting", "running", "dead"),
     *("schedule", "paused schedule", "undeclared schedule"),
+    *("callback", "compensation"),
 )
-"""The owners of stored calls: jobs in one of five states, and schedules."""
+"""The kinds of stored calls: jobs in one of six states, schedules, callbacks of batches, compensations of steps."""
 HARMLESS: Final = frozenset({"dead", "paused schedule", "undeclared schedule"})
 """Calls that run only if somebody asks for it, or that stop by themselves: their problems are warnings."""
-SCHEDULES: Final = frozenset(kind for kind in KINDS if kind.endswith("schedule"))
+OWNERS: Final = {kind: "schedule" if kind.endswith("schedule") else "job" for kind in KINDS} | {"callback": "batch"}
+"""The owner of the id of an example, by kind."""
+PLURALS: Final = {"job": "jobs", "schedule": "schedules", "batch": "batches"}
 
 
 @dataclass(slots=True)
@@ -30,31 +33,33 @@ class Finding:
     task_name: str
     problem: Problem
     is_warning: bool
-    of_schedules: bool
+    owner: str
+    """The owner of the calls: "job", "schedule" or "batch"."""
     example: int
-    """The lowest id of a job or a schedule that is known to have the problem."""
+    """The lowest id of an owner that is known to have the problem."""
     kinds: Counter[str] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
-        """Number of jobs, or of schedules, that have the problem."""
+        """Number of jobs, schedules or callbacks that have the problem."""
         return self.kinds.total()
 
     @property
     def noun(self) -> str:
-        """The word for the jobs or schedules that it counts."""
-        if self.of_schedules:
-            noun = "schedule"
-            [kind] = self.kinds if len(self.kinds) == 1 else [""]
-            noun = kind if self.is_warning and kind else noun
-        else:
+        """The word for the jobs, schedules or callbacks that it counts."""
+        if self.kinds.keys() == {"compensation"}:
+            noun = "compensation"
+        elif self.owner == "job":
             noun = "dead job" if self.is_warning else "job"
+        else:
+            [kind] = self.kinds if len(self.kinds) == 1 else [self.owner]
+            noun = kind if self.is_warning or self.owner == "batch" else self.owner
         return noun if self.count == 1 else f"{noun}s"
 
     def __str__(self) -> str:
         verb = self.problem.verb[self.count > 1]
         subject = f"{self.count:,} {self.noun} of {registry.in_words(self.task_name)}"
-        example = f"schedule {self.example}" if self.of_schedules else f"job {self.example}"
+        example = f"{self.owner} {self.example}"
         place = "tried on" if self.problem.code == "unreadable_value" else "for example"
         return f"{subject} {verb} {self.problem.rest} ({place} {example})"
 
@@ -64,7 +69,7 @@ class Finding:
             "level": "warning" if self.is_warning else "error",
             "code": self.problem.code,
             "task": self.task_name,
-            "of": "schedules" if self.of_schedules else "jobs",
+            "of": PLURALS[self.owner],
             "count": self.count,
             "kinds": {kind: self.kinds[kind] for kind in KINDS if self.kinds[kind]},
             "example": self.example,
@@ -76,11 +81,11 @@ class Findings:
     """The problems that a check has found, each once for each task."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Problem, bool, bool], Finding] = {}
+        self._found: dict[tuple[str, Problem, bool, str], Finding] = {}
 
     def add(self, task_name: str, problem: Problem, kind: str, count: int, example: int) -> None:
         """Add calls that have a problem."""
-        key = task_name, problem, kind in HARMLESS, kind in SCHEDULES
+        key = task_name, problem, kind in HARMLESS, OWNERS[kind]
         finding = self._found.setdefault(key, Finding(*key, example=example))
         finding.kinds[kind] += count
         finding.example = min(finding.example, example)

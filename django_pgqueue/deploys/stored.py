@@ -1,4 +1,4 @@
-"""Read the stored calls of jobs and schedules in batches, and compare each shape of a call with this process's tasks.
+"""Read the stored calls of jobs, schedules and callbacks in batches, and compare them with this process's tasks.
 
 `manage.py pgqueue check-deploy` calls it. It only reads, and each batch is a statement of its own, so it holds neither
 a lock nor an old snapshot.
@@ -7,7 +7,7 @@ a lock nor an old snapshot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,6 +38,10 @@ class Checked:
     jobs: int = 0
     dead_jobs: int = 0
     schedules: int = 0
+    callbacks: int = 0
+    """Callbacks of batches that can still be called."""
+    compensations: int = 0
+    """Compensations of steps that can still be called."""
     is_complete: bool = True
     """Whether it read all jobs that wait or run."""
     is_complete_dead: bool = True
@@ -59,6 +63,9 @@ def check(connection: Connection, limit: int) -> Checked:
     )
     checked.dead_jobs, checked.is_complete_dead = _read_all([_dead(connection)], calls, limit)
     checked.schedules = _check_schedules(connection, checked.findings)
+    checked.callbacks = _check_callbacks(connection, stored_calls.pending_callbacks, "callback", checked.findings)
+    read = stored_calls.pending_compensations
+    checked.compensations = _check_callbacks(connection, read, "compensation", checked.findings)
     return checked
 
 
@@ -227,4 +234,20 @@ def _check_schedules(connection: Connection, findings: Findings) -> int:
             for problem in stored_problems(schedule.task_name, schedule.arguments, {}):
                 findings.add(schedule.task_name, problem, kind, 1, schedule.schedule_id)
         count, after_id = count + len(schedules), schedules[-1].schedule_id
+    return count
+
+
+ReadCallbacks = Callable[[Connection, int, int], list[stored_calls.Callbacks]]
+
+
+def _check_callbacks(connection: Connection, read: ReadCallbacks, kind: str, findings: Findings) -> int:
+    """Add the problems of the callbacks or compensations that can still be called. Return how many there are."""
+    count, after_id, known = 0, 0, dict[Shape, list[Problem]]()
+    while page := read(connection, after_id, BATCH):
+        for owner_id, calls in page:
+            for task_name, arguments in calls:
+                for problem in stored_problems(task_name, arguments, known):
+                    findings.add(task_name, problem, kind, 1, owner_id)
+                count += 1
+        after_id = page[-1][0]
     return count

@@ -82,7 +82,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
         "SELECT, INSERT, DELETE, UPDATE (attempt, tries, result, error, finished_at, wake_at, event_name, event_key, "
-        "event_id) ON pgqueue_step",
+        "event_id, compensation, compensation_arguments, compensation_id) ON pgqueue_step",
         "SELECT, DELETE, UPDATE (sent_at) ON pgqueue_event",
         "SELECT, DELETE, UPDATE (failed_at, completed_at, succeeded_at) ON pgqueue_batch",
         "SELECT, INSERT, DELETE ON pgqueue_batch_removal",
@@ -131,6 +131,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "DELETE ON pgqueue_search_key",
         "DELETE, UPDATE (result, error, event_key) ON pgqueue_step",
         "DELETE ON pgqueue_dependency",
+        "UPDATE (on_failure, on_complete, on_success) ON pgqueue_batch",
         "INSERT ON pgqueue_batch_removal",
         "USAGE ON pgqueue_batch_removal_id_seq",
         "USAGE ON pgqueue_archived_job_id_seq",

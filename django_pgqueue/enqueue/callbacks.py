@@ -1,12 +1,13 @@
-"""Store the call of a task as the columns of a job that is added later: the callback of a batch.
+"""Store the call of a task as the columns of a job that is added later: a callback of a batch, or a compensation.
 
-`batches` calls it when it creates a batch. The call is checked, encoded and passed to the middleware now, so the
-statement that ends the batch needs no code of the application.
+`batches` calls it when it creates a batch, and the worker when it stores a step. The call is checked, encoded and
+passed to the middleware now, so the statement that adds the job needs no code of the application.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,19 @@ def stored_call(name: str, call: TaskCall[Any] | None, connection: BaseDatabaseW
         return None
     if not isinstance(call, TaskCall):
         raise TypeError(f"{name} must be made by task.s(…), not {type(call).__name__}")
+    check_call(name, call, connection, "the batch")
+    options, arguments = parts_of(call, connection)
+    # The arguments are stored as they are encoded, so that numbers keep their digits.
+    return f'{{"arguments":{arguments},{options[1:]}'
+
+
+def check_call(name: str, call: TaskCall[Any], connection: BaseDatabaseWrapper, owner: str) -> None:
+    """Raise an error if a call cannot be stored, without encoding its arguments. `owner` stores it.
+
+    Raises:
+        TypeError: The arguments do not fit the function of the task.
+        InvalidTask: As `stored_call()`.
+    """
     task, args, kwargs = call.task, call.args, call.kwargs
     if task.unique_key is not None:
         raise InvalidTask(
@@ -45,11 +59,19 @@ def stored_call(name: str, call: TaskCall[Any] | None, connection: BaseDatabaseW
     alias = plain.alias_of(task, args, kwargs)
     if alias != connection.alias:
         raise InvalidTask(
-            f"{name}: a job of {task.name} belongs to database {alias!r}, and the batch to {connection.alias!r}"
+            f"{name}: a job of {task.name} belongs to database {alias!r}, and {owner} to {connection.alias!r}"
         )
+
+
+def parts_of(
+    call: TaskCall[Any], connection: BaseDatabaseWrapper, headers: Mapping[str, Any] | None = None
+) -> tuple[str, str]:
+    """Return the options of the job of a checked call, and its arguments, as JSON texts. `headers` are added."""
+    task, args, kwargs = call.task, call.args, call.kwargs
     encoded = task.encoded_call(args, kwargs)
     row = plain.row_of(task, connection) | call_limits.columns_of_call(task, args, kwargs)
     row["headers"] = None if row["headers"] is None else json.loads(row["headers"])
+    if headers:
+        row["headers"] = {**(row["headers"] or {}), **headers}
     row["search_keys"] = search_keys_of(task, *encoded)
-    # The arguments are stored as they are encoded, so that numbers keep their digits.
-    return f'{{"arguments":{encode_arguments(*encoded)},{json.dumps(row, default=datetime.isoformat)[1:]}'
+    return json.dumps(row, default=datetime.isoformat), encode_arguments(*encoded)

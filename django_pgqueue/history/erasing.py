@@ -12,6 +12,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.states import FINISHED
 
 from .batches import Choice, Pace, alias, check_rate, finished_states, names_of_queues, names_of_tasks
+from .callbacks import erase_callbacks
 
 BATCH: Final = 1000
 """Finished jobs that one statement looks at."""
@@ -22,7 +23,7 @@ class Erased(NamedTuple):
 
     `left` jobs were locked by another session, have changed, or the database refused the write (the log has the
     reason): call it again. `unfinished` are ids of jobs that have
-    not ended yet, and `missing` are ids without a job.
+    not ended yet, and `missing` are ids without a job. `callbacks` of complete batches were erased too.
     """
 
     erased: int
@@ -30,6 +31,7 @@ class Erased(NamedTuple):
     unfinished: list[int]
     missing: list[int]
     audit_id: int
+    callbacks: int = 0
 
 
 def erase(
@@ -57,7 +59,8 @@ def erase(
         queues: Names of queues whose jobs are chosen. By default those of all queues.
         before: Choose only jobs that have finished before this time: an aware datetime.
         jobs: Ids of jobs, instead of the other filters.
-        arguments: Whether to erase arguments, headers, unique keys and search keys.
+        arguments: Whether to erase arguments, headers, unique keys and search keys, also those of callbacks that the
+            rows of complete batches keep. A callback belongs to a given job if it has its task and its arguments.
         results: Whether to erase results and the messages of progress.
         errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.
         logs: Whether to erase the log lines that a task with `keep_logs` has kept, which can quote values too.
@@ -92,13 +95,14 @@ def erase(
         connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
     )
     found = _Found(connection, job_ids)
+    callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not found.is_vain else 0
     pace, count, wanted = Pace(rate), 0, 0
     for page in found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH)):
         count += len(lifecycle.erase(connection, page, audit_id=audit_id, **kinds))
         wanted += len(page)
         pace.wait(len(page))
     lifecycle.end_audit(connection, audit_id)
-    return Erased(count, wanted - count, found.unfinished, found.missing, audit_id)
+    return Erased(count, wanted - count, found.unfinished, found.missing, audit_id, callbacks)
 
 
 def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:
@@ -129,6 +133,8 @@ class _Found:
         self.finished: dict[int, datetime] = {}
         self.unfinished: list[int] = []
         self.missing: list[int] = []
+        self.is_vain = False
+        """Whether ids were given, and none is that of a finished job."""
         if not job_ids:
             return
         from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
@@ -142,6 +148,7 @@ class _Found:
                 self.unfinished.append(job_id)
             else:
                 self.finished[job_id] = finished_at
+        self.is_vain = not self.finished
 
     def pages(self) -> Iterator[dict[int, datetime]]:
         """Yield the finished jobs, `BATCH` at a time."""

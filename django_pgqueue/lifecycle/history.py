@@ -109,6 +109,34 @@ def erase(
     return _changed(connection, sql.history.ERASE, jobs, {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id})
 
 
+class UsedCallbacks(NamedTuple):
+    """The callbacks of a batch, as JSON text, that will not be called again. None: there is no such callback."""
+
+    batch_id: int
+    calls: tuple[str | None, ...]
+    """Those for a failure, for the completion and for success."""
+
+
+def used_callbacks(connection: Connection, before: datetime, after_id: int, limit: int) -> list[UsedCallbacks]:
+    """Return the next batches that have completed or failed before a time, by id, with the callbacks used by then."""
+    params = {"before_at": before, "after_id": after_id, "limit": limit}
+    rows = execute(connection, sql.history.USED_CALLBACKS, params)
+    return [UsedCallbacks(row[0], row[1:]) for row in rows]
+
+
+def erase_callbacks(connection: Connection, calls: Mapping[int, Sequence[str | None]]) -> None:
+    """Store other callbacks in the rows of batches, in the order of `UsedCallbacks.calls`. None: keep it."""
+    rows = [(batch_id, *row) for batch_id, row in sorted(calls.items())]
+    names = ("batch_ids", "on_failure", "on_complete", "on_success")
+    params = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    execute(connection, sql.history.ERASE_CALLBACKS, params)
+
+
+def calls_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[str, str]]:
+    """Return the tasks of jobs, and their arguments as they are stored."""
+    return [(row[0], row[1]) for row in execute(connection, sql.history.CALLS_OF, {"job_ids": list(job_ids)})]
+
+
 def _changed(connection: Connection, statement: str, jobs: Finished, params: Mapping[str, Any]) -> list[int]:
     """Run a transition, and log the jobs that the database refuses to change, for example because of a trigger."""
 

@@ -23,8 +23,9 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event
 from django_pgqueue.states import Seen, State
+from django_pgqueue.steps import CompensationUnfinished
 
-from . import graphs
+from . import graphs, sagas
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint, transaction_of
 from .graphs import AdvancedJob
 
@@ -79,13 +80,18 @@ def retry(
     at that moment, or the database refuses a job, the jobs are retried one by one.
 
     A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again.
+    A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
+    `CompensationUnfinished`.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
     try:
         with savepoint(connection):
-            return _repeat_while_locked(
+            changed = _repeat_while_locked(
                 connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, alone=alone
             )
+            if alone and not changed:
+                _check_compensation(connection, job_ids[0])
+            return changed
     except UNIQUE_VIOLATIONS:
         if len(job_ids) == 1:
             return {}
@@ -93,6 +99,15 @@ def retry(
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
     return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds)
+
+
+def _check_compensation(connection: Connection, job_id: int) -> None:
+    """Raise `CompensationUnfinished` if this is why a job was not retried."""
+    if sagas.is_compensating(connection, job_id):
+        raise CompensationUnfinished(
+            f"job {job_id} cannot be retried while its steps are compensated: retry it when the job of the last "
+            "compensation has succeeded, and retry or delete a compensation that is dead"
+        )
 
 
 def _retry_one_by_one(

@@ -46,10 +46,11 @@ class StoredStep(NamedTuple):
     event_key: str | None
     wakes_in_seconds: float | None
     position: float
+    has_compensation: bool = False
 
 
 class EndedStep(NamedTuple):
-    """A step to store. `result` is JSON text."""
+    """A step to store. `result` is JSON text, and so are both parts of the compensation."""
 
     name: str
     position: float
@@ -60,6 +61,8 @@ class EndedStep(NamedTuple):
     event_name: str | None = None
     event_key: str | None = None
     event_id: int | None = None
+    compensation: str | None = None
+    compensation_arguments: str | None = None
 
 
 class SuspendedExecution(NamedTuple):

@@ -1,4 +1,4 @@
-"""Read the stored calls of jobs and schedules, in batches. Nothing is written.
+"""Read the stored calls of jobs, schedules and callbacks, in batches. Nothing is written.
 
 The check of a new release (`deploys`) calls these functions. Each reads one batch in the order of an index, so its cost
 does not depend on the size of the table.
@@ -6,6 +6,7 @@ does not depend on the size of the table.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -131,3 +132,24 @@ def scheduled_calls(connection: Connection, after_id: int, limit: int) -> list[S
     """Return the next schedules, by id, with their stored arguments."""
     params = {"after_id": after_id, "limit": limit}
     return [ScheduledCall._make(row) for row in execute(connection, sql.stored_calls.SCHEDULED_CALLS, params)]
+
+
+Callbacks = tuple[int, list[tuple[str, str]]]
+"""Id of a batch or of a job, and the task and the arguments of each of its callbacks or compensations."""
+
+
+def pending_callbacks(connection: Connection, after_id: int, limit: int) -> list[Callbacks]:
+    """Return the next batches that have not succeeded, by id, with the callbacks that they can still call."""
+    rows = execute(connection, sql.stored_calls.PENDING_CALLBACKS, {"after_id": after_id, "limit": limit})
+    return [(batch_id, [_task_and_arguments(call) for call in calls if call]) for batch_id, *calls in rows]
+
+
+def pending_compensations(connection: Connection, after_id: int, limit: int) -> list[Callbacks]:
+    """Return the next compensations that are neither enqueued nor forgotten, by the id of the job that they undo."""
+    rows = execute(connection, sql.stored_calls.PENDING_COMPENSATIONS, {"after_id": after_id, "limit": limit})
+    return [(job_id, [(task_name, arguments)]) for job_id, task_name, arguments in rows]
+
+
+def _task_and_arguments(text: str) -> tuple[str, str]:
+    call = json.loads(text)
+    return call["task_name"], json.dumps(call["arguments"])

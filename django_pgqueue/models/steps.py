@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, aware
+from django_pgqueue.db.fields import InstantField, PlainJSONField, aware
 from django_pgqueue.states import StepKind, StepState
 from django_pgqueue.steps import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 
@@ -52,6 +52,12 @@ class JobStep(models.Model):
     event_name = models.CharField(_("event"), max_length=MAX_NAME_LENGTH, null=True, db_collation="C")  # noqa: DJ001 -- NULL is "none"
     event_key = models.CharField(_("key"), max_length=MAX_KEY_LENGTH, null=True, db_collation="C")  # noqa: DJ001 -- NULL is "none"
     event_id = models.BigIntegerField(_("received event"), null=True)
+    compensation = PlainJSONField(_("compensation"), null=True)
+    """The columns of the job that undoes the step, without its arguments. NULL: there is none, it was added, or the job
+    has succeeded."""
+    compensation_arguments = CodecJSONField(_("arguments of the compensation"), null=True)
+    compensation_id = models.BigIntegerField(_("compensated by"), null=True)
+    """Id of the job that undoes the step, if it was added."""
 
     class Meta:
         db_table = "pgqueue_step"
@@ -73,6 +79,8 @@ class JobStep(models.Model):
             ),
             # Finds the jobs that have received an event. Metrics count the events that none has.
             models.Index(fields=["event_id"], name="pgqueue_step_event", condition=Q(event_id__isnull=False)),
+            # Contains the steps that the sweep for compensations looks at, and that keep their jobs from being removed.
+            models.Index(fields=["job"], name="pgqueue_step_compensation", condition=Q(compensation__isnull=False)),
         ]
 
     def __str__(self) -> str:

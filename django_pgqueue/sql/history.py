@@ -77,6 +77,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -217,6 +219,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -309,6 +313,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -377,6 +383,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
@@ -433,4 +441,43 @@ counted AS (
     WHERE id = %(audit_id)s::bigint
 )
 SELECT id FROM erased
+"""
+
+# The next batches that have completed or failed, with the callbacks that were used before a time, as text.
+#
+# Caller: lifecycle.history.used_callbacks(), page by page, from an erasure
+# Index:  pgqueue_batch_pkey
+USED_CALLBACKS: Final = """/* pgqueue:used_callbacks */
+SELECT id,
+       CASE WHEN coalesce(completed_at, failed_at) < %(before_at)s::timestamptz THEN on_failure::text END,
+       CASE WHEN completed_at < %(before_at)s::timestamptz THEN on_complete::text END,
+       CASE WHEN completed_at < %(before_at)s::timestamptz THEN on_success::text END
+FROM pgqueue_batch
+WHERE id > %(after_id)s::bigint
+ORDER BY id
+LIMIT %(limit)s::bigint
+"""
+
+# Replace callbacks of batches by erased ones. NULL keeps a callback.
+#
+# Caller: lifecycle.history.erase_callbacks()
+# Locks:  waits for a transaction that is ending one of these batches
+# Index:  pgqueue_batch_pkey
+ERASE_CALLBACKS: Final = """/* pgqueue:erase_callbacks */
+UPDATE pgqueue_batch AS batch
+SET on_failure = coalesce(given.on_failure::json, batch.on_failure),
+    on_complete = coalesce(given.on_complete::json, batch.on_complete),
+    on_success = coalesce(given.on_success::json, batch.on_success)
+FROM unnest(
+    %(batch_ids)s::bigint[], %(on_failure)s::text[], %(on_complete)s::text[], %(on_success)s::text[]
+) AS given (id, on_failure, on_complete, on_success)
+WHERE batch.id = given.id
+"""
+
+# The tasks and the stored arguments of jobs.
+#
+# Caller: lifecycle.history.calls_of(), from an erasure of these jobs
+# Index:  the primary key
+CALLS_OF: Final = """/* pgqueue:calls_of */
+SELECT task_name, arguments::text FROM pgqueue_job WHERE id = ANY (%(job_ids)s::bigint[])
 """

@@ -62,6 +62,9 @@ FROM asked
 # Executions stay. `isolated` stays, because a job that has crashed a worker can crash it again after a retry. Progress
 # stays, so that the task can continue from it. Jobs that had succeeded lose their progress, because their work has to
 # be done again.
+#
+# A job whose compensation has begun and is not over is not changed. The steps that were compensated are removed, so
+# they run again.
 RETRY: Final = """/* pgqueue:retry */
 WITH asked AS MATERIALIZED (
     SELECT job.id, CASE
@@ -86,14 +89,30 @@ fit AS MATERIALIZED (
         FROM asked
         WHERE state IN ('succeeded', 'dead', 'cancelled')
     ) AS finished
-    WHERE unique_key IS NULL
-       OR rank = 1 AND NOT EXISTS (
-           SELECT FROM pgqueue_job AS owner
-           WHERE owner.task_name = finished.task_name
-             AND owner.unique_key = finished.unique_key
-             AND owner.unique_key IS NOT NULL
-             AND (owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))
-       )
+    WHERE (
+        SELECT true
+        FROM pgqueue_step AS step
+        LEFT JOIN pgqueue_job AS undo ON undo.id = step.compensation_id
+        WHERE step.job_id = finished.id
+          AND step.compensation_id IS NOT NULL
+          AND (
+              undo.state <> 'succeeded'
+              OR (
+                  SELECT true FROM pgqueue_step WHERE job_id = step.job_id AND compensation IS NOT NULL LIMIT 1
+              ) IS NOT NULL
+          )
+        LIMIT 1
+    ) IS NULL
+    AND (
+        unique_key IS NULL
+        OR rank = 1 AND NOT EXISTS (
+            SELECT FROM pgqueue_job AS owner
+            WHERE owner.task_name = finished.task_name
+              AND owner.unique_key = finished.unique_key
+              AND owner.unique_key IS NOT NULL
+              AND (owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))
+        )
+    )
 ),
 moved AS (
     UPDATE pgqueue_job AS job
@@ -108,7 +127,9 @@ moved AS (
     WHERE job.id = fit.id
 ),
 unstepped AS (
-    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM fit WHERE state = 'succeeded'))
+    DELETE FROM pgqueue_step
+    WHERE job_id = ANY (ARRAY (SELECT id FROM fit))
+      AND (compensation_id IS NOT NULL OR job_id IN (SELECT id FROM fit WHERE state = 'succeeded'))
 )
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM asked
 """
@@ -220,6 +241,8 @@ busy AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_execution
     WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 ),
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)

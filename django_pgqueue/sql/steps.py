@@ -2,16 +2,17 @@
 
 from typing import Final
 
-# Return the steps of a job in their order, with the seconds until each one wakes.
+# Return the steps of a job in their order, with the seconds until each one wakes. A step that was compensated counts as
+# not done. RETRY removes it, but an attempt must not use it in any case.
 #
 # Caller: lifecycle.load_steps(), at the first use of a step in an attempt
 # Index:  primary key
 LOAD_STEPS: Final = """/* pgqueue:load_steps */
 SELECT name, kind, result::text, finished_at IS NOT NULL, event_id, tries, event_name, event_key,
        (date_part('epoch', wake_at) - date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::float8,
-       position
+       position, compensation IS NOT NULL
 FROM pgqueue_step
-WHERE job_id = %(job_id)s::bigint
+WHERE job_id = %(job_id)s::bigint AND compensation_id IS NULL
 ORDER BY position, name
 """
 
@@ -26,12 +27,14 @@ ORDER BY position, name
 #         took 0.16 ms instead of 0.08.
 STORE_STEP: Final = """/* pgqueue:store_step */
 INSERT INTO pgqueue_step
-    (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id)
+    (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id,
+     compensation, compensation_arguments)
 SELECT job_id, %(name)s::varchar, %(position)s::float8, %(kind)s::varchar, attempt, %(tries)s::integer,
        %(result)s::json,
        statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(started_seconds_ago)s::float8),
        statement_timestamp() + %(time_shift)s::interval,
-       %(event_name)s::varchar, %(event_key)s::varchar, %(event_id)s::bigint
+       %(event_name)s::varchar, %(event_key)s::varchar, %(event_id)s::bigint,
+       %(compensation)s::json, %(compensation_arguments)s::json
 FROM pgqueue_execution AS execution
 WHERE execution.id = %(execution_id)s::bigint
   AND floor(1000 * date_part('epoch', execution.claimed_at)) = %(claimed_ms)s::float8
@@ -40,7 +43,8 @@ FOR NO KEY UPDATE SKIP LOCKED
 ON CONFLICT (job_id, name) DO UPDATE
 SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result, error = '',
     finished_at = excluded.finished_at, event_id = excluded.event_id, event_name = excluded.event_name,
-    event_key = excluded.event_key
+    event_key = excluded.event_key, compensation = excluded.compensation,
+    compensation_arguments = excluded.compensation_arguments, compensation_id = NULL
 RETURNING job_id
 """
 

@@ -1,4 +1,4 @@
-"""Statements that read the stored calls of jobs and schedules, to compare them with the code of a new release."""
+"""Statements that read the stored calls of jobs, schedules and callbacks, to compare them with new code."""
 
 from typing import Final
 
@@ -144,6 +144,34 @@ SCHEDULED_CALLS: Final = """/* pgqueue:scheduled_calls */
 SELECT id, name, origin = 'code', enabled, task_name, arguments::text
 FROM pgqueue_schedule
 WHERE id > %(after_id)s::bigint
+ORDER BY id
+LIMIT %(limit)s::bigint
+"""
+
+# The next compensations that are neither enqueued nor forgotten.
+#
+# Caller: lifecycle.stored_calls.pending_compensations()
+# Index:  pgqueue_step_compensation
+PENDING_COMPENSATIONS: Final = """/* pgqueue:pending_compensations */
+SELECT job_id, compensation ->> 'task_name', compensation_arguments::text
+FROM pgqueue_step
+WHERE compensation IS NOT NULL AND job_id > %(after_id)s::bigint
+ORDER BY job_id
+FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+"""
+
+# The next batches that have not succeeded, with their callbacks that can still be called, as text: PostgreSQL does not
+# read every escape sequence that JSON has.
+#
+# Caller: lifecycle.stored_calls.pending_callbacks()
+# Index:  pgqueue_batch_unsettled
+PENDING_CALLBACKS: Final = """/* pgqueue:pending_callbacks */
+SELECT id,
+       CASE WHEN failed_at IS NULL THEN on_failure::text END,
+       CASE WHEN completed_at IS NULL THEN on_complete::text END,
+       on_success::text
+FROM pgqueue_batch
+WHERE succeeded_at IS NULL AND id > %(after_id)s::bigint
 ORDER BY id
 LIMIT %(limit)s::bigint
 """

@@ -41,42 +41,53 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Caller: lifecycle.replace()
 # Locks, Index: as ENQUEUE_UNIQUE. It also waits for a session that has locked the ready job, such as a claim that is
 #         committing
+# Cost:   one search in the primary key of pgqueue_step
+#
+# A suspended job is ready. Its steps belong to the old call, so they are removed: the job starts from the beginning. If
+# the statement waits for another transaction, and the job is claimed, stores its first step and is suspended in that
+# time, this step stays, because the snapshot is older.
 #
 # If the job is running, the statement does not try the INSERT. ON CONFLICT DO UPDATE would lock the job's row even
 # without a change, and the worker could not complete the job until the caller's transaction ends.
 ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
-INSERT INTO pgqueue_job
-    (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
-SELECT
-    %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
-    %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
-    %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
-WHERE (
-    SELECT state
-    FROM pgqueue_job
-    WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
-      AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
-) IS DISTINCT FROM 'running'
-ON CONFLICT (task_name, unique_key)
-    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
-DO UPDATE
-SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
-    headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
-    limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
-    batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
-WHERE pgqueue_job.state = 'ready'
-RETURNING id, run_after, enqueued_at, expires_at
+WITH placed AS (
+    INSERT INTO pgqueue_job
+        (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
+    SELECT
+        %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
+        statement_timestamp() + %(time_shift)s::interval,
+        coalesce(
+            %(run_after)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
+        ),
+        %(headers)s::json,
+        coalesce(
+            %(expires_at)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
+        ),
+        %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
+        %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
+    WHERE (
+        SELECT state
+        FROM pgqueue_job
+        WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
+          AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    ) IS DISTINCT FROM 'running'
+    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO UPDATE
+    SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+        headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+        limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
+        batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
+    WHERE pgqueue_job.state = 'ready'
+    RETURNING id, run_after, enqueued_at, expires_at
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
+)
+SELECT id, run_after, enqueued_at, expires_at FROM placed
 """
 
 # Do what ENQUEUE_UNIQUE does, for many jobs: skip each job whose key another job has. A call with a null key is always
@@ -176,6 +187,7 @@ RETURNING id, task_name, unique_key
 # Moves:  new → ready; ready, unchanged
 # Caller: lifecycle.enqueue_many_unique()
 # Locks:  keys are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
+# Cost:   one search in the primary key of pgqueue_step for each job. Steps are removed as by ENQUEUE_OR_REPLACE
 ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
 WITH drawn AS MATERIALIZED (
     SELECT call, limit_key, limit_weight, limit_order, place, nextval('pgqueue_job_id_seq') AS id
@@ -188,42 +200,48 @@ given AS MATERIALIZED (
     SELECT call, limit_key, limit_weight, limit_order, place, id,
            row_number() OVER (PARTITION BY call ->> 'key' ORDER BY place DESC) AS rank
     FROM drawn
+),
+placed AS (
+    INSERT INTO pgqueue_job
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
+    SELECT
+        given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
+        statement_timestamp() + %(time_shift)s::interval,
+        coalesce(
+            %(run_after)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
+        ),
+        %(headers)s::json,
+        coalesce(
+            %(expires_at)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
+        ),
+        given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
+        given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
+    FROM given
+    WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
+      AND (
+          SELECT state
+          FROM pgqueue_job
+          WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
+            AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+      ) IS DISTINCT FROM 'running'
+    ORDER BY given.call ->> 'key' COLLATE "C", given.place
+    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO UPDATE
+    SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+        headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+        limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
+        batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
+    WHERE pgqueue_job.state = 'ready'
+    RETURNING id, unique_key
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
 )
-INSERT INTO pgqueue_job
-    (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-     unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
-SELECT
-    given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
-    given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
-    given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
-FROM given
-WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
-  AND (
-      SELECT state
-      FROM pgqueue_job
-      WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
-        AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
-  ) IS DISTINCT FROM 'running'
-ORDER BY given.call ->> 'key' COLLATE "C", given.place
-ON CONFLICT (task_name, unique_key)
-    WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
-DO UPDATE
-SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
-    headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
-    limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
-    batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
-WHERE pgqueue_job.state = 'ready'
-RETURNING id, unique_key
+SELECT id, unique_key FROM placed
 """
 
 # Return the jobs that currently have these keys of a task.
@@ -311,6 +329,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Caller: lifecycle.replace_for_period()
 # Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does; writes rows in id order
 # Index:  pgqueue_uniqueness_window_key, then by id
+# Cost:   one search in the primary key of pgqueue_step for each job. Steps are removed as by ENQUEUE_OR_REPLACE
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
 WITH given AS MATERIALIZED (
     SELECT each.call, each.limit_key, each.limit_weight, each.limit_order, open_window.job_id
@@ -325,23 +344,29 @@ WITH given AS MATERIALIZED (
         OFFSET 0
     ) AS open_window
     ORDER BY open_window.job_id
+),
+placed AS (
+    UPDATE pgqueue_job AS job
+    SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
+        attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
+        limit_key = given.limit_key, limit_weight = given.limit_weight, limit_order = given.limit_order,
+        batch_id = %(batch_id)s::bigint,
+        run_after = coalesce(
+            %(run_after)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
+        ),
+        expires_at = coalesce(
+            %(expires_at)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
+        )
+    FROM given
+    WHERE job.id = given.job_id AND job.state = 'ready'
+    RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key' AS key
+),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
 )
-UPDATE pgqueue_job AS job
-SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
-    attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
-    limit_key = given.limit_key, limit_weight = given.limit_weight, limit_order = given.limit_order,
-    batch_id = %(batch_id)s::bigint,
-    run_after = coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    expires_at = coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    )
-FROM given
-WHERE job.id = given.job_id AND job.state = 'ready'
-RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key'
+SELECT id, run_after, enqueued_at, expires_at, key FROM placed
 """
 
 # Return the ids of the jobs that opened the uniqueness windows of these keys of a task. The jobs may have ended, and

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
 
-from django_pgqueue import batch_ends, graph_ends, lifecycle, registry
+from django_pgqueue import batch_ends, graph_ends, lifecycle, registry, sagas
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
@@ -19,6 +19,7 @@ from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.limits import KeyToClaim
 from django_pgqueue.limits import BEFORE_NAMES, name_of
 from django_pgqueue.states import Pausable, State
+from django_pgqueue.worker.completion.compensation_checks import log_refused
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 
@@ -78,7 +79,7 @@ def run_jobs(
             change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
             wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
-                if _advance_graphs(alias) or _end_batches(alias):
+                if _advance_graphs(alias) or _end_batches(alias) or _compensate(alias):
                     continue
                 break
             left_seconds -= wait_seconds
@@ -128,6 +129,17 @@ def _advance_graphs(alias: str) -> bool:
         changed = changed or bool(swept.advanced.jobs)
         if swept.last_id is None:
             return changed
+        after_id = swept.last_id
+
+
+def _compensate(alias: str) -> bool:
+    """Enqueue the compensations that no completion has found, as a worker does. Return whether there were any."""
+    added, after_id = 0, 0
+    while True:
+        swept = sagas.sweep(connections[alias], after_id, log_refused)
+        added += swept.added
+        if swept.last_id is None:
+            return bool(added)
         after_id = swept.last_id
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import batch_ends, graph_ends, registry
+from django_pgqueue import batch_ends, graph_ends, registry, sagas
 from django_pgqueue.context import running_job
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
@@ -24,7 +24,7 @@ from django_pgqueue.lifecycle.graphs import AdvancedJob
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.states import State
 
-from .completion.graph_checks import log_refused
+from .completion import compensation_checks, graph_checks
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
@@ -80,9 +80,11 @@ def write(connection: Connection, report: Report, notes: Notes) -> list[Advanced
     advanced: list[AdvancedJob] = []
     if nodes := [each.claimed.job_id for each in (report, *report.others) if each.claimed.in_graph]:
         result = graph_ends.advance(connection, nodes)
-        log_refused(result)
+        graph_checks.log_refused(result)
         advanced = result.jobs
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
+    if job_ids := compensation_checks.jobs_to_check((report, *report.others)):
+        sagas.compensate(connection, job_ids, compensation_checks.log_refused)
     if batch_ids:
         batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
     exception = report.exception

@@ -29,6 +29,7 @@ from .completion.attempt_counter import AttemptCounter
 from .completion.batch_checks import BatchChecks
 from .completion.breaker_counter import BreakerCounter
 from .completion.callbacks import CallbackRunner
+from .completion.compensation_checks import CompensationChecks
 from .completion.completer import Completer
 from .completion.waiters import Waiters
 from .execution.events import Events
@@ -115,6 +116,7 @@ class Services:
             is_awaited=ended_limits.is_awaited,
             breakers=breakers,
             batches=BatchChecks(self.callbacks.publish),
+            compensations=CompensationChecks(self.callbacks.publish),
         )
 
     def _optional(self, options: Options, background: Share, waker: NotificationWaker) -> list[Service]:

@@ -1253,3 +1253,9 @@ def grow_batch(levels: int) -> None:
     batch = Batch.current()
     if levels and batch is not None:
         batch.add([grow_batch.s(levels - 1)] * 2)
+
+
+@task(takes_context=True, max_attempts=1)
+def with_step(context: TaskContext) -> int:
+    """Use a durable step."""
+    return context.step("one", add, 1)

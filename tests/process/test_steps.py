@@ -163,3 +163,39 @@ def test_worker_that_stops_leaves_suspended_jobs_alone(worker):
     one.send(signal.SIGTERM)
     assert one.has_drained()
     assert (state(job), counts("before", "after")) == ("ready", [1, 0])
+
+
+@pytest.fixture
+def suspended_job(worker):
+    """Return a job that a worker with the old code has suspended after the steps a and b. The worker has stopped."""
+    job = tasks.deployed.enqueue()
+    old = worker()
+    old.wait_until(is_suspended(job))
+    old.send(signal.SIGTERM)
+    assert old.has_drained()
+    return job
+
+
+@pytest.mark.promise("changed-steps-refused")
+def test_deploy_with_another_order_of_steps_says_so(worker, suspended_job):
+    new = worker(variables={"PGQUEUE_TEST_STEPS": "b,a"})
+    send_event("go", suspended_job.pk)
+    new.wait_until(has_ended(suspended_job))
+    execution = Execution.objects.filter(job=suspended_job).latest("id")
+    assert (state(suspended_job), execution.exception_class) == ("dead", "django_pgqueue.steps.StepError")
+    assert "the step 'a' is called after the step 'b'" in execution.error
+    assert suspended_job.retry() or Job.objects.get(pk=suspended_job.pk).retry()
+    new.end()
+    fixed = worker()
+    fixed.wait_until(lambda: state(suspended_job) == "succeeded")
+
+
+def test_deploy_without_a_stored_step_keeps_and_reports_it(worker, suspended_job):
+    new = worker(variables={"PGQUEUE_TEST_STEPS": "b,c"})
+    send_event("go", suspended_job.pk)
+    new.wait_until(has_ended(suspended_job))
+    suspended_job.refresh_from_db()
+    assert (suspended_job.state, suspended_job.result) == ("succeeded", ["value of b", "value of c"])
+    names = JobStep.objects.filter(job=suspended_job).order_by("position").values_list("name", flat=True)
+    assert list(names) == ["a", "b", "c", "go"]
+    new.wait_until(lambda: "has ended without its stored steps 'a': the code does not call them any more" in new.said)

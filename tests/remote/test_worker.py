@@ -109,6 +109,15 @@ def test_remote_worker_runs_a_workflow_with_results(url, token):
     assert workflow.nodes[-1].job.return_value == 6
 
 
+def test_remote_worker_refuses_steps_with_a_clear_error(url, token):
+    job = tasks.with_step.enqueue()
+    with remote_worker(url, token()):
+        helpers.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists(), 20)
+    execution = Execution.objects.get(job=job)
+    assert execution.exception_class == "django_pgqueue.steps.StepError"
+    assert "with_step runs in a remote worker, which has no connection to the database" in execution.error
+
+
 def test_curl_runs_the_life_of_a_job(url, token):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")

@@ -6,6 +6,7 @@ test explains every statement of the package as every role. The other tests run 
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -22,10 +23,12 @@ from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
 from django_pgqueue.limits import Limit
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
+from django_pgqueue.states import StepKind
 from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks
@@ -44,13 +47,14 @@ EVERYBODY = {"SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS",
 """These need no privilege on a table."""
 READING = {
     "ABANDONED", "LATE_JOBS", "LOCK_KEY_OF_JOB", "OLD_JOBS", "OLD_JOBS_OF_TASK",
-    "LOAD_STEPS", "FIND_EVENT",
+    "LOAD_STEPS", "FIND_EVENT", "PENDING_SAGAS", "IS_COMPENSATING",
     "LANES", "NEWEST_LANES", "LIMITED_LANES", "FIND_KEYS", "KEY_CONTROLS", "WAITING_OF_KEYS", "FAILING_KEYS",
     "FIND_CHUNKS",
     "CANCEL_REQUESTS", "SETTLE", "OPEN_EXECUTIONS", "EXISTING", "PRUNABLE",
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "READY_LIMITED_CALLS",
     "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
+    "PENDING_CALLBACKS", "PENDING_COMPENSATIONS", "USED_CALLBACKS", "CALLS_OF",
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
@@ -67,8 +71,8 @@ SCHEDULER = {
     "CONFIRM_SCHEDULES", "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS",
     "NOTE_PROBLEM", "SCHEDULED_CALLS",
 }  # fmt: skip
-ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"}
-BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES", "ADD_NODES", "ADD_DEPENDENCIES"}
+ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE", "ERASE_CALLBACKS"}
+BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES", "ADD_NODES", "ADD_DEPENDENCIES", "COMPENSATE"}
 """These need the further grants that the page lists."""
 AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
 STATEMENTS = statements.STATEMENTS | statements.READING
@@ -121,6 +125,7 @@ MAY = {
     | AUDIT
     | {
         "PRUNE_AUDITED_JOBS",
+        *("JOIN_BATCH", "LOCK_BATCHES"),
         "REQUEST_ACT",
         "LOCK_ACT",
         "PRUNE",
@@ -307,7 +312,8 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
 
 def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, made_roles):
     page = DOCUMENT.read_text()
-    granted = [*re.findall(r"`(GRANT UPDATE [^`]+)`", page), *"".join(BLOCK.findall(page)[2:4]).strip().split(";\n")]
+    granted = re.findall(r"`(GRANT (?:UPDATE|DELETE) [^`]+)`", page)
+    granted += "".join(BLOCK.findall(page)[2:4]).strip().split(";\n")
     user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
     superuser.execute(f"GRANT {viewer} TO {user}")
     for grant in granted:
@@ -357,6 +363,30 @@ def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
         for grant in granted:
             revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
             superuser.execute(f"{revoked} FROM {', '.join(users.values())}")
+
+
+def test_compensations_work_with_extra_grants(superuser, as_role, made_roles):
+    """A worker stores a step with its compensation, and enqueues that when the job is dead."""
+    granted = BLOCK.findall(DOCUMENT.read_text())[4].strip().split(";\n")[:3]
+    user, group = made_roles.user("worker"), made_roles.group("enqueuer")
+    for grant in granted:
+        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {user}")
+    superuser.execute(f"GRANT {group} TO {user}")
+    row = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
+    call = {"compensation": json.dumps({**row, "search_keys": {"a": "1"}}), "compensation_arguments": "{}"}
+    try:
+        job_id = helpers.make_job(superuser)
+        with as_role("worker"), closing(helpers.connect()) as session:
+            claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+            step = lifecycle.steps.EndedStep("a", 1.0, StepKind.STEP, None, 0.1, **call)
+            assert lifecycle.steps.store_step(session, claimed.key, step) is TransitionStatus.DONE
+            lifecycle.fail(session, helpers.failed(claimed.key, None))
+            assert len(lifecycle.sagas.compensate(session, [job_id]).added) == 1
+    finally:
+        superuser.execute(f"REVOKE {group} FROM {user}")
+        for grant in granted:
+            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
+            superuser.execute(f"{revoked} FROM {user}")
 
 
 def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):

@@ -18,5 +18,6 @@ for own_name in OWN:
 def known_tasks(monkeypatch):
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **OWN})
     tasks.CODE.clear()
+    tasks.LOG.clear()
     with override_settings(PGQUEUE={"TASK_MODULES": [tasks.__name__]}):
         yield

@@ -128,3 +128,88 @@ def in_transaction(context: TaskContext) -> None:
 def discarded(context: TaskContext) -> Any:
     """Run what the test has chosen. No row of the job is kept."""
     return CODE["code"](context)
+
+
+LOG: list[str] = []
+"""What the compensations have done, in their order."""
+
+
+@task
+def undo(result: Any) -> None:
+    """Undo a step. Fail if the test wants it."""
+    LOG.append(f"undo {result}")
+    if (fails := CODE.get("undo")) is not None:
+        fails(result)
+
+
+@task(max_attempts=1)
+def undo_once(result: Any) -> None:
+    """Undo a step, with a single attempt."""
+    undo(result)
+
+
+@task(takes_context=True, max_attempts=2, backoff=0)
+def order(context: TaskContext, fails: bool = True, first: Any = None) -> Any:
+    """Charge, reserve, and then fail."""
+    charge = context.step(Step("charge", compensate=undo), do, "charge")
+    context.step("look", do, "look")
+    context.step(Step("reserve", atomic=True, compensate=first or undo_once), do, "reserve")
+    if "wait" in CODE:
+        context.wait_for_event("go", context.job_id)
+    context.step(Step("ship", compensate=undo), fail_to if CODE.get("fails", fails) else do, "ship")
+    return charge
+
+
+def do(name: str) -> str:
+    """Record a call of a step."""
+    LOG.append(name)
+    return name
+
+
+def fail_to(name: str) -> str:
+    """Fail in a step."""
+    raise ValueError(name)
+
+
+@task(takes_context=True, max_attempts=1, isolation="process")
+def order_isolated(context: TaskContext) -> None:
+    """Do as `order`, in an isolated process."""
+    context.step(Step("charge", compensate=undo), do, "charge")
+    context.step(Step("reserve", compensate=undo), do, "reserve")
+    raise ValueError("ship")
+
+
+@task(takes_context=True, max_attempts=1)
+async def order_async(context: TaskContext) -> None:
+    """Do as `order`, in the event loop."""
+    await context.astep(Step("charge", compensate=undo), ado, "charge")
+    await context.astep(Step("reserve", atomic=True, compensate=undo), do, "reserve")
+    raise ValueError("ship")
+
+
+async def ado(name: str) -> str:
+    """Do as `do()` in a coroutine."""
+    return do(name)
+
+
+@task(takes_context=True, max_attempts=1)
+def killed_after_step(context: TaskContext) -> None:
+    """Kill the worker process after a step with a compensation."""
+    context.step(Step("charge", compensate=undo), do, "charge")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task(takes_context=True)
+def charged_and_waiting(context: TaskContext) -> None:
+    """Wait for an event after a step with a compensation."""
+    context.step(Step("charge", compensate=undo), do, "charge")
+    context.wait_for_event("never")
+
+
+@task(takes_context=True, max_attempts=1, name="tests.steps.deployed")
+def deployed(context: TaskContext) -> list[str]:
+    """Call the steps that the variable names, as the code of another release would do."""
+    names = os.environ.get("PGQUEUE_TEST_STEPS", "a,b").split(",")
+    values = [context.step(name, f"value of {name}".lower) for name in names]
+    context.wait_for_event("go", context.job_id, timeout=60)
+    return values

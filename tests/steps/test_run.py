@@ -492,6 +492,55 @@ def test_coroutine_may_gather_steps():
     assert list(steps(job)) == ["a", "b", "c"]
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_plain", [False, True], ids=["coroutine", "function"])
+def test_gathered_sleep_waits_until_the_steps_beside_it_are_stored(is_plain):
+    """Otherwise their functions would run again after the sleep."""
+    import asyncio
+
+    async def slow(name):
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+        return await tasks.anote(name)
+
+    async def code(context):
+        first = context.astep("a", *((tasks.note, "a") if is_plain else (slow, "a")))
+        values = await asyncio.gather(first, context.asleep("nap", 60), context.asleep("rest", 60))
+        return [*values, await context.astep("b", slow, "b")]
+
+    CODE["code"] = code
+    job = tasks.scripted_async.enqueue()
+    run_jobs()
+    job.refresh_from_db()
+    assert (job.state, steps(job)["a"].state) == ("ready", "finished")
+    assert list(Execution.objects.values_list("outcome", flat=True)) == ["suspended"]
+    run_jobs(until=600)
+    job.refresh_from_db()
+    assert (job.state, job.result) == ("succeeded", [1, None, None, 1])
+    assert (calls("a"), calls("b")) == (1, 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_gathered_steps_that_fail_are_each_tried_again():
+    import asyncio
+
+    async def fails_once(name):
+        if await tasks.anote(name) == 1:
+            raise LookupError(name)
+        return name
+
+    async def code(context):
+        return await asyncio.gather(
+            *(context.astep(Step(name, retries=3, backoff=1), fails_once, name) for name in ("a", "b"))
+        )
+
+    CODE["code"] = code
+    job = tasks.scripted_async.enqueue()
+    run_jobs(until=600)
+    job.refresh_from_db()
+    assert (job.state, job.result, job.attempt) == ("succeeded", ["a", "b"], 1)
+
+
 # ------------------------------------------------------------------ what an operator sees
 
 

@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.core.management import call_command
 from django.urls import reverse
 
+from django_pgqueue import log, signals
 from django_pgqueue.testing import run_jobs
 
 from . import tasks
@@ -78,3 +79,37 @@ def test_job_page_says_which_step_the_code_left_out(client, job):
     job.run_now()
     run_jobs()
     assert "did not call it any more" in client.get(f"/admin/pgqueue/job/{job.pk}/change/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("code", "delay_seconds", "says"),
+    [
+        (lambda context: context.sleep("nap", 60), 60.0, "step 'nap' sleeps"),
+        (lambda context: context.wait_for_event("go", 7), None, "step 'go' waits for the event go, key 7"),
+    ],
+    ids=["sleep", "wait without end"],
+)
+def test_suspension_sends_a_signal_of_its_own(code, delay_seconds, says):
+    seen: list[tuple[str, float | None, str]] = []
+
+    def receive(signal, *, delay_seconds, error, **about):
+        seen.append((signal, delay_seconds and round(delay_seconds), error))
+
+    for signal in (signals.job_suspended, signals.job_snoozed):
+        signal.connect(receive)
+    try:
+        tasks.CODE["code"] = code
+        tasks.scripted.enqueue()
+        run_jobs()
+    finally:
+        for signal in (signals.job_suspended, signals.job_snoozed):
+            signal.disconnect(receive)
+    assert seen == [(signals.job_suspended, delay_seconds, says)]
+
+
+def test_suspension_is_logged_with_its_reason(caplog):
+    caplog.set_level("INFO", "django_pgqueue")
+    about = {"job_id": 7, "delay_seconds": None, "error": "step 'go' waits for the event paid", "database": "default"}
+    _, line = log.LINES[signals.job_suspended]
+    line(tasks.scripted.name, about)
+    assert "job 7 (tests.steps.tasks.scripted) is suspended: step 'go' waits for the event paid" in caplog.text

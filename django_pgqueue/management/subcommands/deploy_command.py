@@ -77,13 +77,18 @@ def _check_database(options: Options, stdout: OutputWrapper) -> None:
     lines = [("warning" if finding.is_warning else "error", str(finding)) for finding in findings]
     jobs = f"{'all' if checked.is_complete else 'the first'} {_count(checked.jobs, 'waiting or running job')}"
     dead = f"{'all' if checked.is_complete_dead else 'the newest'} {_count(checked.dead_jobs, 'dead job')}"
-    looked_at = f"Looked at {jobs}, {dead} and {_count(checked.schedules, 'schedule')} in the database {alias!r}."
+    others = [("schedule", checked.schedules), ("callback", checked.callbacks)]
+    counted = ", ".join(_count(number, noun) for noun, number in others)
+    compensations = _count(checked.compensations, "compensation")
+    looked_at = f"Looked at {jobs}, {dead}, {counted} and {compensations} in the database {alias!r}."
     counts: dict[str, Any] = {
         "jobs": checked.jobs,
         "jobs_complete": checked.is_complete,
         "dead_jobs": checked.dead_jobs,
         "dead_jobs_complete": checked.is_complete_dead,
         "schedules": checked.schedules,
+        "callbacks": checked.callbacks,
+        "compensations": checked.compensations,
     }
     document = {"database": alias, "looked_at": counts, "findings": [finding.as_json() for finding in findings]}
     _finish(lines, looked_at, document, options, stdout)

@@ -27,6 +27,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .batch_checks import NEVER, BatchChecks
 from .breaker_counter import BreakerCounter
+from .compensation_checks import CompensationChecks
 from .graph_checks import GraphChecks
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
@@ -67,6 +68,7 @@ class Completer(Service):
         breakers: BreakerCounter | None = None,
         batches: BatchChecks | None = None,
         graphs: GraphChecks | None = None,
+        compensations: CompensationChecks | None = None,
     ) -> None:
         """Create the service.
 
@@ -80,6 +82,7 @@ class Completer(Service):
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
             batches: Checks of the batches whose jobs have ended.
             graphs: Checks of the nodes of workflows that have ended.
+            compensations: Checks of jobs with steps that have ended.
         """
         super().__init__("completer")
         self.link = link
@@ -91,6 +94,7 @@ class Completer(Service):
         self._breakers = breakers if breakers is not None else BreakerCounter()
         self._batches = batches if batches is not None else BatchChecks()
         self._graphs = graphs if graphs is not None else GraphChecks(reactions, self._batches.note_batches)
+        self._compensations = compensations if compensations is not None else CompensationChecks()
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
@@ -210,7 +214,8 @@ class Completer(Service):
                 self._batches.check(connection, at_once=True)
 
     def _check_ends(self, connection: EngineConnection, reports: Sequence[Report]) -> None:
-        """Advance the dependents of ended jobs, and then check the batches, which this may have ended too."""
+        """Add compensations, advance the dependents, and then check the batches, which that may have ended too."""
+        self._compensations.check(connection, reports)
         self._graphs.note(reports)
         self._graphs.check(connection)
         self._batches.note(reports)

@@ -20,6 +20,7 @@ from django_pgqueue.endings import ENDINGS, SUCCESSES, Ending
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.steps import FOREVER_SECONDS
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 
@@ -93,7 +94,7 @@ def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
         report.ending,
         report.error,
         report.exception,
-        report.delay_seconds,
+        None if report.delay_seconds == FOREVER_SECONDS else report.delay_seconds,
         is_due=not report.delay_seconds,
         exception_class=report.exception_class,
         traceback=report.traceback,

@@ -25,7 +25,7 @@ from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import forks
 
 from . import atomic, log_recorder, return_value, typed_call
-from .attempt_context import context_of
+from .attempt_context import context_of, has_compensations
 from .events import IN_JOB_THREAD, start_of
 from .failure import DoesNotFit, report_of
 from .node_arguments import arguments_with_results
@@ -253,7 +253,7 @@ class Attempt:
         report = Report(
             self.claimed, success_ending(self.task, self.claimed), self.started_at, finished_at, self.task, result
         )
-        report.has_steps = has_steps
+        report.has_steps, report.has_compensations = has_steps, has_compensations(self)
         return report
 
     @property

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
 
     from .progress_sink import ProgressSink
+    from .step_runner import AttemptSteps
 
 
 def attempt_of(
@@ -66,6 +67,7 @@ class EndedJob:
     cancelled: bool
     committing: bool
     known_task: TaskDefinition | None
+    steps: AttemptSteps | None = None
 
 
 class ChunkAttempt(Attempt):

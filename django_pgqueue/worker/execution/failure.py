@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
 
+    from .step_runner import AttemptSteps
+
 
 class DoesNotFit(BaseException):
     """The job cannot run here: its task is unknown, or its arguments cannot be passed to it.
@@ -45,6 +47,7 @@ class EndedAttempt(Protocol):
 
     claimed: Claimed
     alias: str
+    steps: AttemptSteps | None
     started_at: float
     interrupted: bool
     timed_out: bool
@@ -80,6 +83,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         exception_class=return_value.recorded_class(attempt.known_task, exception),
         error=error_text.message(exception),
         may_be_committed=attempt.committing,
+        has_compensations=attempt.steps is not None and attempt.steps.has_compensations,
     )
     if is_a(exception, Suspended):
         report.ending, report.suspension = Ending.SUSPENDED, exception.suspension

@@ -45,6 +45,8 @@ class Report:
     """Why the job is suspended."""
     has_steps: bool = False
     """Whether the attempt has used durable steps."""
+    has_compensations: bool = False
+    """Whether a stored step has a compensation."""
     may_be_committed: bool = False
     """Whether an atomic task's COMMIT was sent and no answer came. Only the database knows whether it committed."""
     exception: BaseException | None = None

@@ -10,44 +10,40 @@ even if the task catches the exception.
 
 from __future__ import annotations
 
-import inspect
-import json
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
 
-from django_pgqueue import codecs, lifecycle, registry
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.context import TaskContext
-from django_pgqueue.envelope import is_envelope
-from django_pgqueue.exceptions import Dead, Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
+from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
 from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.log_events import job_event
 from django_pgqueue.retry import delay_after
-from django_pgqueue.serialization import encode_result
 from django_pgqueue.states import StepKind
 from django_pgqueue.steps import (
     FOREVER_SECONDS,
     EventKey,
-    EventTimeout,
     Step,
     StepError,
     Suspended,
     Suspension,
     checked_name,
-    event_in_words,
     key_text,
     seconds_until,
 )
 
-from . import atomic, error_text
+from . import atomic, compensations, error_text
 from .report import STOPS
 from .step_order import Place, StepOrder
+from .step_values import decoded, encoded, remote, timed_out
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -79,6 +75,11 @@ class AttemptSteps:
         self.context = TaskContext()
         self.suspension: Suspension | None = None
         self.is_lost = False
+        self.has_compensations = False
+        """Whether a stored step has a compensation."""
+        self._running = 0
+        """Calls from coroutines that are under way: `asyncio.gather()` can make several."""
+        self._idle = asyncio.Event()
         self._outer_blocks = outer_blocks
         self._order: StepOrder | None = None
         self._loaded_at = 0.0
@@ -108,22 +109,26 @@ class AttemptSteps:
 
     # ---------------------------------------------------------------- steps
 
-    def step(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def step(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Return the stored value of a step, or run its function and store the value."""
         place, began = self._enter(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
-            return _value(place.stored.result)
+            return decoded(place.stored.result)
+        compensations.check(step, self._connection)
         try:
             if step.atomic:
-                return self._run_atomic(place, began, function, args, kwargs)
+                return self._run_atomic(step, place, began, function, args, kwargs)
             value = function(*args, **kwargs)
         except Exception as error:
             self._suspend_for_retry(step, place, error)
             raise
-        return self._store_value(place, began, value)
+        return self._store_value(step, place, began, value)
 
-    async def astep(self, step: Step, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    async def astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do as `step()` for a coroutine function. Another function runs in a thread."""
+        return await self._beside(self._astep(step, function, args, kwargs))
+
+    async def _astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not iscoroutinefunction(function):
             return await sync_to_async(self.step)(step, function, args, kwargs)
         if step.atomic:
@@ -133,13 +138,14 @@ class AttemptSteps:
             )
         place, began = await sync_to_async(self._enter)(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
-            return _value(place.stored.result)
+            return decoded(place.stored.result)
+        await sync_to_async(lambda: compensations.check(step, self._connection))()
         try:
             value = await function(*args, **kwargs)
         except Exception as error:
             self._suspend_for_retry(step, place, error)
             raise
-        return await sync_to_async(self._store_value)(place, began, value)
+        return await sync_to_async(self._store_value)(step, place, began, value)
 
     def sleep(self, name: str, wake: Duration | datetime) -> None:
         """Return if the sleep is over. Otherwise suspend the job until then."""
@@ -150,7 +156,7 @@ class AttemptSteps:
 
     async def asleep(self, name: str, wake: Duration | datetime) -> None:
         """Do as `sleep()` from a coroutine."""
-        await sync_to_async(self.sleep)(name, wake)
+        await self._beside(sync_to_async(self.sleep)(name, wake))
 
     def wait_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Return the payload of the event if it has come. Otherwise suspend the job until it comes."""
@@ -159,8 +165,8 @@ class AttemptSteps:
         step = EndedStep(name, place.position, StepKind.EVENT, None, 0.0, 0, event_name, event_key)
         if place.stored is not None and place.stored.is_finished:
             if place.stored.event_id is None:
-                raise _timeout(step)
-            return _value(place.stored.result)
+                raise timed_out(step)
+            return decoded(place.stored.result)
         left_seconds = self._left(place) if place.stored is not None else None if timeout is None else seconds(timeout)
         found = lifecycle.events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
         if found is None and (left_seconds is None or left_seconds > 0):
@@ -171,13 +177,29 @@ class AttemptSteps:
         step = step._replace(started_seconds_ago=time.monotonic() - began)
         if found is None:
             self._store(step)
-            raise _timeout(step)
+            raise timed_out(step)
         self._store(step._replace(result=found.payload, event_id=found.event_id))
-        return _value(found.payload)
+        return decoded(found.payload)
 
     async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Do as `wait_for_event()` from a coroutine."""
-        return await sync_to_async(self.wait_for_event)(event_name, key, timeout, name)
+        return await self._beside(sync_to_async(self.wait_for_event)(event_name, key, timeout, name))
+
+    async def _beside(self, call: Awaitable[Any]) -> Any:
+        """Await a call. Before a suspension ends the attempt, let the steps beside it finish and be stored."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            try:
+                return await call
+            finally:
+                self._running -= 1
+                if not self._running:
+                    self._idle.set()
+        except Suspended:
+            while self._running:
+                await self._idle.wait()
+            raise
 
     # ---------------------------------------------------------------- the parts of a step
 
@@ -194,6 +216,8 @@ class AttemptSteps:
                 f"{self.task.name} has atomic=True, so all of it takes effect or nothing does: it cannot use steps. "
                 "Remove the option, and pass Step(…, atomic=True) to single steps"
             )
+        if not self.claimed.claimed_ms:  # the server keeps the identity of the execution
+            raise remote(self.task.name)
         connection = self._connection
         if len(connection.atomic_blocks) > self._outer_blocks or not (
             connection.in_atomic_block or connection.get_autocommit()
@@ -203,7 +227,9 @@ class AttemptSteps:
                 "transaction.atomic(), or pass Step(…, atomic=True) and open the transaction in its function"
             )
         if self._order is None:
-            self._order = StepOrder(lifecycle.steps.load_steps(connection, self.claimed.job_id))
+            stored = lifecycle.steps.load_steps(connection, self.claimed.job_id)
+            self.has_compensations = any(each.has_compensation for each in stored)
+            self._order = StepOrder(stored)
             self._loaded_at = time.monotonic()
         return self._order.enter(name, kind)
 
@@ -212,21 +238,29 @@ class AttemptSteps:
         wakes_in = place.stored.wakes_in_seconds if place.stored is not None else None
         return None if wakes_in is None else wakes_in - (time.monotonic() - self._loaded_at)
 
-    def _run_atomic(self, place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run_atomic(
+        self, step: Step[Any], place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         """Call the function and store the step in one transaction."""
         connection = self._connection
         with atomic.transaction_of(connection, self.claimed) as commits:
             value = function(*args, **kwargs)
             if commits:
                 atomic.expect_commit(connection)
-            return self._store_value(place, began, value)
+            return self._store_value(step, place, began, value)
 
-    def _store_value(self, place: Place, began: float, value: Any) -> Any:
+    def _store_value(self, step: Step[Any], place: Place, began: float, value: Any) -> Any:
         """Store a value. Return it as a later attempt will read it."""
-        text = _encoded(place.name, value)
+        text = encoded(place.name, value)
         tries = (place.stored.tries if place.stored is not None else 0) + 1
-        self._store(EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries))
-        return _value(text)
+        ended = EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries)
+        read = decoded(text)
+        if step.compensate is not None:
+            options, arguments = compensations.stored(step, read, self._connection, self.claimed.job_id)
+            ended = ended._replace(compensation=options, compensation_arguments=arguments)
+        self._store(ended)
+        self.has_compensations = self.has_compensations or ended.compensation is not None
+        return read
 
     def _store(self, step: EndedStep) -> None:
         """Store a step. Raise `LeaseLost` if this attempt has lost its execution."""
@@ -248,7 +282,7 @@ class AttemptSteps:
                 )
             time.sleep(LOCK_PAUSE_SECONDS)
 
-    def _suspend_for_retry(self, step: Step, place: Place, error: Exception) -> None:
+    def _suspend_for_retry(self, step: Step[Any], place: Place, error: Exception) -> None:
         """Suspend the job until the next try of a step that has failed. Return if it is not tried again."""
         tries = (place.stored.tries if place.stored is not None else 0) + 1
         if tries > step.retries or isinstance(error, Directive | ResultNotStored | StepError | JobLocked):
@@ -261,36 +295,6 @@ class AttemptSteps:
             self._suspend(Suspension(step.name, place.position, StepKind.STEP, delay_seconds, tries=tries, error=text))
 
     def _suspend(self, suspension: Suspension) -> None:
-        self.suspension = suspension
-        raise Suspended(suspension)
-
-
-def _timeout(step: EndedStep) -> EventTimeout:
-    what = event_in_words(step.event_name, step.event_key)
-    return EventTimeout(f"the step {step.name!r} has waited for {what} until its timeout")
-
-
-def _encoded(name: str, value: Any) -> str | None:
-    """Return a value as the text to store. Raise an error that ends the job if it cannot be stored."""
-    if inspect.isawaitable(value):
-        if inspect.iscoroutine(value):
-            value.close()  # otherwise Python warns that it was never awaited
-        raise Dead(
-            f"the function of the step {name!r} returned a {type(value).__name__}, which nobody awaits: "
-            "await context.astep() in a task with `async def`"
-        )
-    try:
-        return None if value is None else encode_result(value)
-    except (KeyboardInterrupt, *STOPS):
-        raise
-    except BaseException as error:
-        reason = error_text.message(error) or type(error).__name__
-        raise ResultNotStored(f"the step {name!r} succeeded, but its result cannot be stored: {reason}") from error
-
-
-def _value(text: str | None) -> Any:
-    """Return a stored value. Raise `CannotDecode` if this process cannot decode it."""
-    if text is None:
-        return None
-    value = json.loads(text)
-    return codecs.decode(value) if is_envelope(value) else value
+        if self.suspension is None:  # a call beside this one may have suspended the job first
+            self.suspension = suspension
+        raise Suspended(self.suspension)

@@ -39,6 +39,7 @@ from .bulk_acts import BulkActs
 from .graph_duties import GraphDuties
 from .old_rows import OldRows
 from .pruner import Pruner
+from .saga_duty import SagaDuty
 from .step_duties import StepDuties
 from .sweeps import SWEEP_SECONDS
 
@@ -85,7 +86,8 @@ class Maintenance(Service):
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = 0
         settings, old_rows = get_settings(), OldRows(link)
-        steps, batches, graphs = StepDuties(link, reactions), BatchDuties(link, publish), GraphDuties(link, reactions)
+        steps, batches = StepDuties(link, reactions), BatchDuties(link, publish)
+        graphs, sagas = GraphDuties(link, reactions), SagaDuty(link, publish)
         self.duties = [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
@@ -102,6 +104,7 @@ class Maintenance(Service):
             Duty("logs", DAY_SECONDS / 24, old_rows.prune_logs),
             Duty("audit", DAY_SECONDS / 24, old_rows.prune_audit),
             Duty("search keys", DAY_SECONDS / 24, old_rows.prune_search_keys),
+            Duty("compensations", SWEEP_SECONDS, sagas.sweep),
             Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
             Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
             Duty("events", DAY_SECONDS / 24, steps.prune_events),

@@ -36,6 +36,7 @@ ACTS: Final = {
     "succeed_and_discard": "finish",
     "fail": "finish",
     "snooze": "finish",
+    "suspend": "suspend",
     "end_cancelled": "finish",
     "release": "release",
     "rescue": "rescue",

@@ -48,6 +48,7 @@ from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
+from tests.tools.mutation.mutants_sagas import SAGAS
 from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_seen import SEEN
 from tests.tools.mutation.mutants_stats import STATS
@@ -344,6 +345,7 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *STEPS,
+    *SAGAS,
     *JOB_LINES,
     *LOG_CONTEXT,
     *RECEIVERS,

@@ -1,4 +1,4 @@
-"""The index of received events, for metrics. An interrupted build can be repeated."""
+"""The index of the compensations that are neither added nor forgotten. An interrupted build can be repeated."""
 
 from django.db import migrations, models
 
@@ -7,13 +7,13 @@ from django_pgqueue.db.migration_operations import BuildIndex
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("pgqueue", "0008_step_wakes_index")]
+    dependencies = [("pgqueue", "0008_saga")]
 
     operations = [
         BuildIndex(
             "jobstep",
             models.Index(
-                condition=models.Q(("event_id__isnull", False)), fields=["event_id"], name="pgqueue_step_event"
+                condition=models.Q(("compensation__isnull", False)), fields=["job"], name="pgqueue_step_compensation"
             ),
         ),
     ]

@@ -4,7 +4,7 @@ from django.db import migrations
 
 
 class Migration(migrations.Migration):
-    dependencies = [("pgqueue", "0006_waiting_index")]
+    dependencies = [("pgqueue", "0011_step_event_index")]
 
     operations = [
         migrations.AlterModelOptions(

@@ -7,7 +7,7 @@ from django_pgqueue.db.migration_operations import BuildIndex
 
 class Migration(migrations.Migration):
     atomic = False
-    dependencies = [("pgqueue", "0007_close_batch")]
+    dependencies = [("pgqueue", "0009_saga_index")]
 
     operations = [
         BuildIndex(

@@ -1,0 +1,59 @@
+"""Undo the finished steps of dead and cancelled jobs: add the jobs of their compensations, the last step's first.
+
+`sagas` calls these functions for workers. They protect one invariant: each compensation is added once, and after those
+of all later steps have succeeded. The order is decided from rows, so a crash or an end by another path cannot break it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from django_pgqueue import sql
+from django_pgqueue.db.arrays import numbers
+from django_pgqueue.db.statements import Connection, execute
+
+from .execute import Refused, divided, execute_with_retry
+
+
+class AddedCompensation(NamedTuple):
+    """The job of a compensation that was added."""
+
+    compensated_id: int
+    """Id of the job whose step it undoes."""
+    job_id: int
+    task_name: str
+    queue_name: str
+
+
+class Compensated(NamedTuple):
+    """The result of `compensate()`. The database `refused` to write the compensations of these jobs."""
+
+    added: list[AddedCompensation]
+    refused: list[Refused[int]]
+
+
+def compensate(connection: Connection, job_ids: Iterable[int]) -> Compensated:
+    """Add the next compensation of each of these jobs that is dead or cancelled, if none of it is unfinished.
+
+    Those of jobs that have succeeded are forgotten. Jobs that another session has locked are left to the sweep.
+    """
+    parts = divided(connection, sorted(set(job_ids)), partial(_compensate, connection))
+    return Compensated([each for each in parts.answers.values() if each is not None], parts.refused)
+
+
+def _compensate(connection: Connection, job_ids: Collection[int]) -> dict[int, AddedCompensation | None]:
+    rows = execute_with_retry(connection, sql.sagas.COMPENSATE, {"job_ids": numbers(job_ids)})
+    return dict.fromkeys(job_ids) | {row[0]: AddedCompensation._make(row) for row in rows}
+
+
+def pending_sagas(connection: Connection, after_id: int, limit: int) -> list[int]:
+    """Return up to `limit` jobs behind `after_id` with compensations that are neither added nor forgotten."""
+    rows = execute(connection, sql.sagas.PENDING_SAGAS, {"after_id": after_id, "limit": limit})
+    return [row[0] for row in rows]
+
+
+def is_compensating(connection: Connection, job_id: int) -> bool:
+    """Return whether the compensation of a job has begun and is not over."""
+    return bool(execute(connection, sql.sagas.IS_COMPENSATING, {"job_id": job_id}))

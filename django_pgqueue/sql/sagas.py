@@ -1,0 +1,123 @@
+"""Statements that undo the finished steps of dead and cancelled jobs: they add the jobs of compensations."""
+
+from typing import Final
+
+# For each of these jobs, add the job of its next compensation: that of its last finished step which has one. Nothing is
+# added while the job of an earlier compensation has not succeeded. If a job has succeeded, forget its compensations.
+#
+# Moves:  new → ready (the jobs of compensations)
+# Caller: lifecycle.sagas.compensate(), after the end of a job with steps or of a compensation, and from the sweep
+# Fence:  the state of the job, under its lock: a retry by an operator comes before or after this. `compensation IS NOT
+#         NULL` under the lock of the step: of two sessions, one adds the job
+# Locks:  the jobs, SKIP LOCKED: another session is compensating, retrying or removing them
+# Index:  pgqueue_job_pkey, pgqueue_step_compensation, pgqueue_step_pkey
+#
+# A compensation whose job is gone counts as done. So an operator skips a dead one by deleting it.
+COMPENSATE: Final = """/* pgqueue:compensate */
+WITH ended AS MATERIALIZED (
+    SELECT locked.id, locked.state
+    FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT id, state
+        FROM pgqueue_job
+        WHERE id = given.id AND state IN ('succeeded', 'dead', 'cancelled')
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS locked
+),
+settled AS (
+    UPDATE pgqueue_step
+    SET compensation = NULL, compensation_arguments = NULL
+    WHERE job_id = ANY (ARRAY (SELECT id FROM ended WHERE state = 'succeeded')) AND compensation IS NOT NULL
+),
+next AS MATERIALIZED (
+    SELECT step.job_id, step.name, step.compensation, step.compensation_arguments
+    FROM ended
+    CROSS JOIN LATERAL (
+        SELECT job_id, name, compensation, compensation_arguments
+        FROM pgqueue_step
+        WHERE job_id = ended.id AND compensation IS NOT NULL
+        ORDER BY position DESC, name DESC
+        LIMIT 1
+    ) AS step
+    WHERE ended.state <> 'succeeded'
+      AND (
+          SELECT true
+          FROM pgqueue_step AS later
+          CROSS JOIN LATERAL (
+              SELECT true FROM pgqueue_job WHERE id = later.compensation_id AND state <> 'succeeded' OFFSET 0
+          ) AS unfinished
+          WHERE later.job_id = ended.id AND later.compensation_id IS NOT NULL
+          LIMIT 1
+      ) IS NULL
+),
+taken AS (
+    UPDATE pgqueue_step AS step
+    SET compensation_id = nextval('pgqueue_job_id_seq'), compensation = NULL, compensation_arguments = NULL
+    FROM next
+    WHERE step.job_id = next.job_id AND step.name = next.name AND step.compensation IS NOT NULL
+    RETURNING step.job_id, step.compensation_id AS id, next.compensation AS call,
+              next.compensation_arguments AS arguments
+),
+added AS (
+    INSERT INTO pgqueue_job
+        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
+         limit_key, limit_weight, limit_order)
+    SELECT
+        taken.id, chosen.task_name, chosen.queue_name, chosen.priority, taken.arguments, chosen.max_attempts,
+        statement_timestamp() + %(time_shift)s::interval,
+        coalesce(
+            chosen.run_after,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
+        ),
+        chosen.headers::json,
+        coalesce(
+            chosen.expires_at,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
+        ),
+        chosen.limit_key, chosen.limit_weight, chosen.limit_order
+    FROM taken
+    CROSS JOIN LATERAL json_to_record(taken.call) AS chosen (
+        task_name varchar, queue_name varchar, priority smallint, max_attempts smallint, headers json,
+        run_after timestamptz, delay_seconds float8, expires_at timestamptz, expires_seconds float8,
+        limit_key varchar, limit_weight integer, limit_order smallint
+    )
+),
+keyed AS (
+    INSERT INTO pgqueue_search_key (job_id, name, value)
+    SELECT taken.id, given.key, given.value
+    FROM taken
+    CROSS JOIN LATERAL json_each_text(coalesce(taken.call -> 'search_keys', '{}')) AS given
+)
+SELECT job_id, id, call ->> 'task_name', call ->> 'queue_name' FROM taken
+"""
+
+# Return one page of the jobs that have a compensation which is neither added nor forgotten, in the order of their ids.
+#
+# Caller: lifecycle.sagas.pending_sagas(), from the sweep
+# Index:  pgqueue_step_compensation, which a step leaves when its compensation is added or forgotten
+PENDING_SAGAS: Final = """/* pgqueue:pending_sagas */
+SELECT DISTINCT job_id
+FROM pgqueue_step
+WHERE compensation IS NOT NULL AND job_id > %(after_id)s::bigint
+ORDER BY job_id
+LIMIT %(limit)s::bigint
+"""
+
+# Return whether the compensation of a job has begun and is not over.
+#
+# Caller: lifecycle.retry(), to say why it has not retried a single job
+# Index:  pgqueue_step_pkey, pgqueue_job_pkey
+IS_COMPENSATING: Final = """/* pgqueue:is_compensating */
+SELECT true
+FROM pgqueue_step AS step
+LEFT JOIN pgqueue_job AS undo ON undo.id = step.compensation_id
+WHERE step.job_id = %(job_id)s::bigint
+  AND step.compensation_id IS NOT NULL
+  AND (
+      undo.state <> 'succeeded'
+      OR (
+          SELECT true FROM pgqueue_step WHERE job_id = step.job_id AND compensation IS NOT NULL LIMIT 1
+      ) IS NOT NULL
+  )
+LIMIT 1
+"""

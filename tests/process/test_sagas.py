@@ -1,0 +1,91 @@
+"""Compensation with real workers: after the last failure, after a kill, and after a worker that was lost in between."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from django.test import override_settings
+
+from django_pgqueue import registry
+from django_pgqueue.models import Execution, Job, JobStep
+from django_pgqueue.worker.maintenance.sweeps import SWEEP_SECONDS
+from tests import helpers
+from tests.helpers import wait_until
+from tests.steps import conftest as own
+from tests.steps import tasks
+
+pytestmark = pytest.mark.process
+MODULES = [tasks.__name__]
+
+
+@pytest.fixture(autouse=True)
+def known_tasks(monkeypatch):
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **own.OWN})
+    with override_settings(PGQUEUE={"TASK_MODULES": MODULES}):
+        yield
+
+
+@pytest.fixture
+def worker(start):
+    def start_worker(*arguments, **options):
+        one = start(*arguments, TASK_MODULES=MODULES, **options)
+        one.wait_until_ready()
+        return one
+
+    return start_worker
+
+
+def undone() -> list[str]:
+    """Return the arguments of the compensations that have succeeded, in the order of their ends."""
+    jobs = Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name], state="succeeded")
+    return [job.arguments["args"][0] for job in jobs.order_by("finished_at")]
+
+
+@pytest.mark.promise("compensation-in-reverse-order")
+@pytest.mark.parametrize(
+    "task", [tasks.order, tasks.order_isolated, tasks.order_async], ids=lambda task: task.func.__name__
+)
+def test_dead_job_is_compensated_at_once(worker, task):
+    """Without a sweep: the completion and each compensation lead to the next one."""
+    one = worker()
+    task.enqueue()
+    one.wait_until(lambda: len(undone()) == 2)
+    assert undone() == ["reserve", "charge"]
+    first, last = Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name]).order_by("id")
+    between_seconds = (last.enqueued_at - first.enqueued_at).total_seconds()
+    assert between_seconds < 0.9 * SWEEP_SECONDS  # the sweeps that would enqueue them are farther apart
+
+
+@pytest.mark.promise("compensation-after-every-end")
+def test_worker_killed_before_the_compensation_another_finds_it(worker, engine):
+    """The supervisor closes the execution, so no completion leads to the compensation."""
+    job = tasks.killed_after_step.enqueue()
+    one = worker()
+    one.wait_until(lambda: JobStep.objects.filter(job=job, compensation__isnull=False).exists())
+    one.wait_until(lambda: Execution.objects.filter(job=job, outcome="crashed").exists(), 60)
+    wait_until(lambda: undone() == ["charge"], 40)
+
+
+@pytest.mark.promise("compensation-after-every-end")
+def test_worker_killed_between_completion_and_compensation(worker, engine):
+    with helpers.transaction(engine, "LOCK TABLE pgqueue_search_key IN ACCESS EXCLUSIVE MODE"):
+        job = tasks.order.enqueue()
+        one = worker()
+        one.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists())
+        one.send_all(signal.SIGKILL)
+        one.exit_code()
+        engine.execute("COMMIT")
+    assert not Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name]).exists()
+    worker()
+    wait_until(lambda: undone() == ["reserve", "charge"], 30)
+
+
+@pytest.mark.promise("compensation-after-every-end")
+def test_cancelled_suspended_job_is_found_by_the_sweep(worker):
+    job = tasks.charged_and_waiting.enqueue()
+    one = worker()
+    one.wait_until(lambda: Execution.objects.filter(job=job, outcome="suspended").exists())
+    job.refresh_from_db()
+    assert job.cancel()
+    wait_until(lambda: undone() == ["charge"], 30)
