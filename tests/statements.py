@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from django_pgqueue import lifecycle, sql
+from django_pgqueue.db import prepared
 from django_pgqueue.stats import (
     batch_counts,
     graph_queries,
@@ -59,7 +60,7 @@ def replace_statement(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> 
 
 
 def replace_execute(monkeypatch: pytest.MonkeyPatch, execute: Callable[..., Any]) -> None:
-    """Make every module of `lifecycle` run its statements with another function."""
-    for module in vars(lifecycle).values():
+    """Make every module of `lifecycle` run its statements with another function, prepared ones too."""
+    for module in (*vars(lifecycle).values(), prepared):
         if isinstance(module, ModuleType) and hasattr(module, "execute"):
             monkeypatch.setattr(module, "execute", execute)

@@ -7,7 +7,7 @@ import pytest
 from tests import helpers
 from tests.test_sql import explain, nodes, rows_read
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=[])]
+pytestmark = pytest.mark.slow
 
 BATCHES, JOBS = 500, 20_000
 BATCH = "INSERT INTO pgqueue_batch (closed_at, parent_id) SELECT now(), CASE WHEN n % 10 = 0 THEN n - 1 END FROM "

@@ -7,7 +7,7 @@ import pytest
 from tests import helpers
 from tests.test_sql import explain, nodes, rows_read
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True, available_apps=[])]
+pytestmark = pytest.mark.slow
 
 JOBS = 20_000
 JOB = (
