@@ -20,7 +20,7 @@ from tests.tools.peers.place import Place, Worker, wait_until
 
 PRODUCING_SECONDS = 900.0
 FILES = Path(record.__file__).parent
-COPIED = ("record.py", "produce.py")
+COPIED = ("record.py", "produce.py", "shapes.py")
 
 
 class Bench(Place):

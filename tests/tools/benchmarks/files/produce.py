@@ -8,6 +8,8 @@ Copied beside the system's `adapter.py`, which has
 - `enqueue_many(task, numbers)`: all of them, by the fastest way that the system documents;
 - `enqueue_payload(task, numbers, text)`: the same with that text as second argument, if the system has it;
 - `transaction()`: a context in which `enqueue` is part of one transaction, if the system has it;
+- `enqueue_workflow(task, numbers, shape)`: a workflow of these jobs, if the system has workflows: see shapes.py;
+- `enqueue_chain(task, numbers)`: jobs that run one after another, if the system has workflows;
 - `enqueue_noted(task, number)`, if it does more after its commit than to return: it calls `record.committed(number)`.
 
 Prints one line of JSON: seconds, and by how many KiB the process has grown at the most.
@@ -24,6 +26,7 @@ from collections.abc import Callable
 
 import adapter  # type: ignore[import-not-found]  # it lies beside a copy of this file
 import record  # type: ignore[import-not-found]  # as above
+import shapes  # type: ignore[import-not-found]  # as above
 
 STREAMED = 100
 Result = dict[str, float] | None
@@ -110,6 +113,20 @@ def payload(task: str, numbers: range, size: float) -> None:
     adapter.enqueue_payload(task, numbers, text)
 
 
+def fan(task: str, numbers: range, _: float) -> None:
+    adapter.enqueue_workflow(task, numbers, shapes.fan(len(numbers)))
+
+
+def graph(task: str, numbers: range, _: float) -> None:
+    adapter.enqueue_workflow(task, numbers, shapes.graph(len(numbers)))
+
+
+def chains(task: str, numbers: range, _: float) -> None:
+    """Each chain on its own, as separate requests would enqueue them."""
+    for first in range(numbers.start, numbers.stop, shapes.LENGTH):
+        adapter.enqueue_chain(task, range(first, min(first + shapes.LENGTH, numbers.stop)))
+
+
 WAYS: dict[str, Callable[[str, range, float], Result]] = {
     "bulk": bulk,
     "single": single,
@@ -119,6 +136,9 @@ WAYS: dict[str, Callable[[str, range, float], Result]] = {
     "timed": timed,
     "stream": stream,
     "payload": payload,
+    "fan": fan,
+    "graph": graph,
+    "chains": chains,
 }
 
 

@@ -28,6 +28,7 @@ from tests.tools.benchmarks.scenarios import (
     steps,
     two_servers,
     wake_up,
+    workflows,
 )
 from tests.tools.benchmarks.scenarios.scenario import Scenario
 
@@ -65,6 +66,9 @@ SCENARIOS: dict[str, Scenario] = {
         locks.RATES,
         chunks.CHUNKS,
         steps.STEPS,
+        workflows.FAN,
+        workflows.GRAPH,
+        workflows.CHAINS,
         two_servers.TWO_SERVERS,
         many_lanes.MANY_LANES,
         backlog.ONE,

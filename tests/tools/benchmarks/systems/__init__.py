@@ -8,6 +8,7 @@ from tests.tools.benchmarks.systems import (
     dj_queue,
     django_absurd,
     django_ox,
+    django_ox_workflows,
     django_tasks_db,
     graphile_worker,
     limit,
@@ -18,6 +19,7 @@ from tests.tools.benchmarks.systems import (
     procrastinate,
     stepped,
     two_statements,
+    workflows,
 )
 from tests.tools.benchmarks.systems.system import System
 
@@ -30,6 +32,7 @@ SYSTEMS: dict[str, System] = {
         bare.SYSTEM,
         chunked.SYSTEM,
         stepped.SYSTEM,
+        workflows.SYSTEM,
         naive.FOR_UPDATE,
         naive.SKIP_LOCKED,
         notifying.WITHIN,
@@ -39,6 +42,7 @@ SYSTEMS: dict[str, System] = {
         procrastinate.SYSTEM,
         django_tasks_db.SYSTEM,
         django_ox.SYSTEM,
+        django_ox_workflows.SYSTEM,
         django_absurd.SYSTEM,
         django_absurd.COROUTINES,
         dj_queue.SYSTEM,

@@ -56,3 +56,7 @@ class System(NamedTuple):
     """Numbers of processes to try with each of them."""
     ways: frozenset[str] = frozenset({"bulk", "single", "paced", "later"})
     """Of produce.py's: how it can enqueue."""
+    waiting: str = ""
+    """Counts the jobs that wait for jobs that they depend on; "" if the system has no such. It is run often."""
+    suspended: str = ""
+    """Counts the jobs that sleep or wait for an event; "" if the system has no such."""
