@@ -24,11 +24,13 @@ class EndedLimits:
         self.in_flight = in_flight
 
     def is_awaited(self, report: Report) -> bool:
-        """Return whether a job of the same key waits for the end of this job, and no prefetched job takes the slot.
+        """Return whether other jobs may wait for the end of this job, and no prefetched job takes the slot.
 
-        Safe from any thread. While there are prefetched jobs, larger batches of completions are better.
+        These are jobs of the same limit key, and dependents of a node of a workflow. Safe from any thread. While there
+        are prefetched jobs, larger batches of completions are better.
         """
-        return not self.in_flight.waiting and self.limited.is_busy(report.claimed.limit_key)
+        claimed = report.claimed
+        return not self.in_flight.waiting and (bool(claimed.in_graph) or self.limited.is_busy(claimed.limit_key))
 
     def note(self, reports: Sequence[Report]) -> None:
         """Note the jobs of these reports. Costs nothing if no task of this process has a limit."""

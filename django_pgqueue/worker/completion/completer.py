@@ -78,7 +78,8 @@ class Completer(Service):
             on_unwritten: Called with the executions whose reports the database refuses, when these change.
             on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
             on_written: Called with the reports of each batch that was written.
-            is_awaited: Whether a free slot of this process waits for the end of this job. Any thread may call it.
+            is_awaited: Whether a slot of this process is free until other jobs can be claimed after the end of this one.
+                It is asked for jobs with a limit and for nodes of workflows. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
             batches: Checks of the batches whose jobs have ended.
             graphs: Checks of the nodes of workflows that have ended.
@@ -112,7 +113,7 @@ class Completer(Service):
     def hand_over(self, report: Report) -> None:
         """Take responsibility for writing a report."""
         self.pending.append(report)
-        if report.claimed.limit_key is not None and self._is_awaited(report):
+        if (report.claimed.limit_key is not None or report.claimed.in_graph) and self._is_awaited(report):
             self._has_awaited.set()
         self.wake()
 

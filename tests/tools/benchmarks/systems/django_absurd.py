@@ -1,11 +1,11 @@
 """django-absurd: Absurd's stored procedures, called from an event loop; its worker polls, and runs one job by default.
 
-It measures durable steps only, with both kinds of tasks that it documents.
+It is measured with durable steps, with both kinds of tasks that it documents, and with suspended jobs.
 """
 
 from tests.tools.benchmarks.place import Bench
 from tests.tools.benchmarks.systems import django
-from tests.tools.benchmarks.systems.system import Load, System
+from tests.tools.benchmarks.systems.system import Load, Suspension, System
 from tests.tools.peers.place import Command
 
 SETTINGS = """
@@ -37,12 +37,24 @@ from django_absurd import {accessor}
     record.ran(number)
 
 
+@task
+{prefix}def sleeps(number):
+    record.ran(number)
+    {step}{accessor}().sleep_for("days", 3 * 24 * 3600)
+
+
+@task
+{prefix}def waits(number):
+    record.ran(number)
+    {step}{accessor}().await_event(f"never {{number}}")
+
+
 async def zero():
     return 0
 """
 SYNC = {"accessor": "get_absurd_context", "prefix": "", "step": "", "function": "int"}
 ASYNC = {"accessor": "aget_absurd_context", "prefix": "async ", "step": "await ", "function": "zero"}
-UNFINISHED = "SELECT count(*) FROM absurd.t_default WHERE state NOT IN ('completed', 'failed', 'cancelled')"
+UNFINISHED = "SELECT count(*) FROM absurd.t_default WHERE state IN ('pending', 'running')"
 
 
 def worker(load: Load) -> Command:
@@ -67,6 +79,17 @@ SYSTEM = System(
     drain_jobs=1_000,
     oldest_python=(3, 12),
     ways=frozenset({"bulk"}),
+    suspension=Suspension(
+        count="SELECT count(*) FROM absurd.t_default WHERE state = 'sleeping'",
+        remove=(
+            "DELETE FROM absurd.t_default WHERE state = 'sleeping'",
+            "DELETE FROM absurd.r_default WHERE state = 'sleeping'",
+            "DELETE FROM absurd.c_default",
+            "DELETE FROM absurd.w_default",
+        ),
+        most=10_000,
+        plain_jobs=1_000,
+    ),
 )
 COROUTINES = SYSTEM._replace(
     name="django-absurd async",

@@ -53,7 +53,7 @@ SYSTEM = django_ox.SYSTEM._replace(
     unfinished=unfinished,
     tasks=frozenset({"node"}),
     settings="as django-ox; flow.add(depends_on=…), each workflow in one transaction",
-    drain_jobs=10_000,
+    drain_jobs=1_000,
     sweep=(),
     ways=frozenset({"fan", "graph", "chains"}),
     waiting=f"SELECT count(*) FROM django_ox_oxtask WHERE status = 'WAITING' AND {OF_APP}",

@@ -21,6 +21,19 @@ class Load(NamedTuple):
     """Jobs at a time in each process; None: the system's best."""
 
 
+class Suspension(NamedTuple):
+    """How the jobs of a system are suspended: those of the task `sleeps` for days, those of `waits` for an event."""
+
+    count: str
+    """Counts the suspended jobs."""
+    remove: Sequence[str]
+    """Statements that remove them."""
+    most: int
+    """How many suspended jobs are measured: fewer where 100,000 would take minutes."""
+    plain_jobs: int
+    """How many jobs are drained beside them: so many that it takes seconds."""
+
+
 class System(NamedTuple):
     """A queue, or a yardstick. Commands are run by the Python of its own environment, in a directory of their own."""
 
@@ -58,5 +71,5 @@ class System(NamedTuple):
     """Of produce.py's: how it can enqueue."""
     waiting: str = ""
     """Counts the jobs that wait for jobs that they depend on; "" if the system has no such. It is run often."""
-    suspended: str = ""
-    """Counts the jobs that sleep or wait for an event; "" if the system has no such."""
+    suspension: Suspension | None = None
+    """None: its jobs cannot sleep and wait for events."""
