@@ -153,17 +153,18 @@ def test_completer_slower_writes_are_further_apart_within_bounds(took_seconds, i
     assert module.write_interval(took_seconds) == pytest.approx(interval_seconds)
 
 
-def test_completer_awaited_report_is_written_without_the_rest_between_writes(engine, committing, monkeypatch):
+@pytest.mark.parametrize("awaited", [{"limit_key": "one:a"}, {"in_graph": True}])
+def test_completer_awaited_report_is_written_without_the_rest_between_writes(engine, committing, monkeypatch, awaited):
     monkeypatch.setattr(module, "write_interval", lambda took_seconds: 60.0)
     link = Link("default", "completer")
-    completer = Completer(link, is_awaited=lambda report: report.claimed.limit_key == "one:a")
+    completer = Completer(link, is_awaited=lambda report: True)
     helpers.make_jobs(engine, 2)
     first, second = helpers.claim_all(engine)
     completer.start()
     try:
         completer.hand_over(report(first))
         helpers.wait_until(lambda: helpers.state_of(engine, first.job_id) == "succeeded")
-        completer.hand_over(report(second._replace(limit_key="one:a")))
+        completer.hand_over(report(second._replace(**awaited)))
         helpers.wait_until(lambda: helpers.state_of(engine, second.job_id) == "succeeded")
     finally:
         completer.stop()

@@ -145,9 +145,12 @@ def test_completer_tells_the_fetcher_which_keys_have_a_free_slot(engine, make_fe
     completer = Completer(link, on_written=ended_limits.note)
     fetcher.tick()
     [job, _] = take(fetcher)
-    assert ended_limits.is_awaited(report(job))
+    node = job._replace(limit_key=None, in_graph=True)
+    assert ended_limits.is_awaited(report(job)) and ended_limits.is_awaited(report(node))
+    assert not ended_limits.is_awaited(report(node._replace(in_graph=None)))
     fetcher.in_flight.waiting[0] = None
-    assert not ended_limits.is_awaited(report(job)), "a prefetched job takes the slot"
+    for each in job, node:
+        assert not ended_limits.is_awaited(report(each)), "a prefetched job takes the slot"
     fetcher.in_flight.waiting.clear()
     fetcher.tick()
     completer.hand_over(report(job))

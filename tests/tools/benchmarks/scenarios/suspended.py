@@ -69,6 +69,9 @@ class Turns:
         if found != suspended:
             raise RuntimeError(f"{found} jobs are suspended, and should be {suspended}")
 
+    def _is_busy(self) -> bool:
+        return self._system.unfinished(self._bench) > 0
+
     def _settle(self) -> None:
         self._bench.connection.execute("VACUUM (ANALYZE)")
         self._bench.settle()

@@ -1,4 +1,4 @@
-"""django-ox with the app `oxpull` of the same distribution, whose workflows release a task when others have succeeded."""
+"""django-ox with the app `oxpull` of the same distribution: tasks that depend on others wait until these succeed."""
 
 from tests.tools.benchmarks.place import Bench
 from tests.tools.benchmarks.systems import django_ox, workflows
@@ -52,7 +52,8 @@ SYSTEM = django_ox.SYSTEM._replace(
     },
     unfinished=unfinished,
     tasks=frozenset({"node"}),
-    settings="as django-ox; flow.add(depends_on=…), each workflow in one transaction",
+    settings="as django-ox (--concurrency 1, 2, 10 were slower); flow.add(depends_on=…), each workflow in one "
+    "transaction (without it, a fan and a graph took longer to enqueue)",
     drain_jobs=1_000,
     sweep=(),
     ways=frozenset({"fan", "graph", "chains"}),

@@ -56,6 +56,6 @@ SYSTEM = ours.SYSTEM._replace(
         count=f"SELECT count(*) FROM pgqueue_job WHERE {LATER}",
         remove=(f"DELETE FROM pgqueue_job WHERE {LATER}", "DELETE FROM pgqueue_step"),
         most=100_000,
-        plain_jobs=150_000,
+        plain_jobs=100_000,
     ),
 )
