@@ -146,4 +146,19 @@ GRAPHS = [
             "the dependents of cancelled jobs wait", "if job.state is State.CANCELLED}", "if False}", path=LIFECYCLE
         ),
     ),
+    *of_tests(
+        ("tests/worker/test_completer.py", "tests/worker/test_limited_lanes.py"),
+        Mutant(
+            "the end of a node is written later",
+            "(report.claimed.limit_key is not None or report.claimed.in_graph)",
+            "report.claimed.limit_key is not None",
+            path="django_pgqueue/worker/completion/completer.py",
+        ),
+        Mutant(
+            "nobody waits for a node",
+            "(bool(claimed.in_graph) or self.limited.is_busy(claimed.limit_key))",
+            "self.limited.is_busy(claimed.limit_key)",
+            path="django_pgqueue/worker/claiming/ended_limits.py",
+        ),
+    ),
 ]
