@@ -27,14 +27,15 @@ def advance(
     *,
     found_ids: Collection[int] = (),
 ) -> Advanced:
-    """Advance the dependents of jobs that have ended, and of those that this cancels.
+    """Advance the dependents of jobs that have ended, and of those that this cancels. React after each page of them.
 
     `found_ids` are waiting jobs that another session had locked.
     """
-    advanced = lifecycle.graphs.advance(connection, ended_ids, found_ids)
-    if advanced.jobs:
-        after(connection, advanced_transitions(advanced.jobs))
-    return advanced
+
+    def react(jobs: Sequence[AdvancedJob]) -> None:
+        after(connection, advanced_transitions(jobs))
+
+    return lifecycle.graphs.advance(connection, ended_ids, found_ids, on_advanced=react)
 
 
 class Swept(NamedTuple):

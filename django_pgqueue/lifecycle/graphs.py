@@ -12,7 +12,7 @@ dependency locks the same jobs before it restores them. So one of both sees what
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -120,11 +120,18 @@ def add_dependencies(connection: Connection, edges: Sequence[tuple[int, int, str
 # --------------------------------------------------------------------------- advance
 
 
-def advance(connection: Connection, ended_ids: Collection[int], found_ids: Collection[int] = ()) -> Advanced:
+def advance(
+    connection: Connection,
+    ended_ids: Collection[int],
+    found_ids: Collection[int] = (),
+    *,
+    on_advanced: Callable[[Sequence[AdvancedJob]], None] = lambda jobs: None,
+) -> Advanced:
     """Advance the dependents of ended jobs, and those of the jobs that this cancels.
 
     Call it after the ends have committed, or in their transaction. `found_ids` are further waiting jobs to advance, as
-    far as their dependencies have ended.
+    far as their dependencies have ended. `on_advanced` is called with the advanced jobs of each page, before the next
+    one: the first of 10,000 dependents can start while the others are advanced.
     """
     jobs: list[AdvancedJob] = []
     refused: list[Refused[int]] = []
@@ -139,6 +146,8 @@ def advance(connection: Connection, ended_ids: Collection[int], found_ids: Colle
             left |= {job_id for job_id, job in parts.answers.items() if job is None}
             jobs += advanced
             refused += parts.refused
+            if advanced:
+                on_advanced(advanced)
         if not pending:
             locked = _selected(connection, sql.graphs.STILL_WAITING, left) if left else []
             return Advanced(jobs, set(locked), refused)

@@ -166,3 +166,19 @@ def test_advance_pages_through_thousands_of_dependents(engine, monkeypatch):
     assert sorted(job.job_id for job in moved) == sorted(cancelled + last + ready)
     assert {helpers.state_of(engine, job_id) for job_id in cancelled + last} == {"cancelled"}
     assert {helpers.state_of(engine, job_id) for job_id in ready} == {"ready"}
+
+
+def test_advance_reacts_after_each_page(engine, monkeypatch):
+    """The first of many dependents can start before the last one is ready."""
+    monkeypatch.setattr(graphs, "FIND_LIMIT", 10)
+    [needed] = helpers.make_nodes(engine)
+    helpers.make_nodes(engine, 25, needs=[needed])
+    end_job(engine, helpers.claim_one(engine))
+    seen: list[tuple[int, int]] = []
+
+    def after(connection, transitions):
+        waiting = helpers.scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE state = 'waiting'")
+        seen.append((len(transitions), waiting))
+
+    graph_ends.advance(engine, [needed], after)
+    assert seen == [(10, 15), (10, 5), (5, 0)]

@@ -143,6 +143,12 @@ GRAPHS = [
         Mutant("an unused sweep runs often", "if is_first and swept.is_empty:", "if False:", path=DUTIES),
         Mutant("only the first page of dependents is advanced", "if count < FIND_LIMIT:", "if True:", path=LIFECYCLE),
         Mutant(
+            "the reaction to 10,000 dependents waits for the last",
+            "                on_advanced(advanced)\n",
+            "                pass\n        if jobs and not pending:\n            on_advanced(jobs)\n",
+            path=LIFECYCLE,
+        ),
+        Mutant(
             "the dependents of cancelled jobs wait", "if job.state is State.CANCELLED}", "if False}", path=LIFECYCLE
         ),
     ),
