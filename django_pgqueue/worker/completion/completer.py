@@ -78,8 +78,8 @@ class Completer(Service):
             on_unwritten: Called with the executions whose reports the database refuses, when these change.
             on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
             on_written: Called with the reports of each batch that was written.
-            is_awaited: Whether a slot of this process is free until other jobs can be claimed after the end of this one.
-                It is asked for jobs with a limit and for nodes of workflows. Any thread may call it.
+            is_awaited: Whether a slot of this process is free until the end of this job lets others start. It is asked
+                about jobs with a limit and nodes of workflows. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
             batches: Checks of the batches whose jobs have ended.
             graphs: Checks of the nodes of workflows that have ended.
