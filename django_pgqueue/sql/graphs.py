@@ -63,8 +63,9 @@ FROM unnest(%(job_ids)s::bigint[], %(needs_ids)s::bigint[], %(policies)s::varcha
 # Locks:  none. Its snapshot is younger than the commit of the caller's completion. Of two sessions that complete the
 #         last two dependencies of a job, the one that commits last therefore sees both ends
 # Index:  pgqueue_dependency_needs; the primary keys of pgqueue_dependency and pgqueue_job
-# Cost:   one search for each edge of the page. A dependent is read from its latest dependency down, so that it usually
-#         takes one search to find that a job with thousands of dependencies has to wait
+# Cost:   one search for each edge of the page. Of a dependent, the first dependency is read, and then all from the
+#         latest down to one that has not ended. So it takes one or two searches to find that a job with thousands of
+#         dependencies has to wait, whether they end in the order of their ids or in the reverse order
 #
 # BETWEEN, with the whole key in ORDER BY, leaves the planner only the primary key. With `job_id = met.id`, it took the
 # other index for the order of needs_id and read all of it, on statistics from an empty table.
@@ -111,6 +112,13 @@ decided AS MATERIALIZED (
     SELECT id
     FROM met
     WHERE NOT fails
+      AND (
+          SELECT (SELECT state FROM pgqueue_job WHERE id = edge.needs_id) IN ('waiting', 'ready', 'running')
+          FROM pgqueue_dependency AS edge
+          WHERE job_id BETWEEN met.id AND met.id
+          ORDER BY job_id, needs_id
+          LIMIT 1
+      ) IS NOT true
       AND (
           SELECT true
           FROM pgqueue_dependency AS edge

@@ -66,8 +66,24 @@ def test_statements_of_workflows_read_only_the_asked_jobs(filled, plan):
         assert indexes <= {node.get("Index Name") for node in found}, name
 
 
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+@pytest.mark.parametrize("last_to_end", [0, -1], ids=["newest first", "oldest first"])
+def test_job_with_many_dependencies_is_left_waiting_after_few_reads(engine, second, plan, last_to_end):
+    """10,000 dependencies that end in either order would otherwise take a quadratic number of reads."""
+    needs = helpers.make_nodes(engine, 1000)
+    helpers.make_nodes(engine, needs=needs)
+    engine.execute(
+        "UPDATE pgqueue_job SET state = 'succeeded', finished_at = now() WHERE state = 'ready' AND id <> %s",
+        [needs[last_to_end]],
+    )
+    params = {"job_ids": [needs[500]], "after_ids": [0], "limit": 10}
+    found = list(nodes(explain(second, "FIND_DEPENDENTS", params, plan)))  # `engine` has prepared statements
+    assert sum(rows_read(node) for node in found if node.get("Relation Name") == "pgqueue_dependency") <= 5
+
+
 def test_indexes_of_workflows_have_no_entry_of_other_jobs(engine):
     """A job outside of workflows costs no further index entry."""
+    engine.execute("TRUNCATE pgqueue_job")  # otherwise, the index keeps the pages of earlier tests
     helpers.make_jobs(engine, 1000)
     engine.execute("VACUUM pgqueue_job")
     assert helpers.scalar(engine, "SELECT pg_relation_size('pgqueue_job_waiting')") == 8192

@@ -167,4 +167,13 @@ GRAPHS = [
             path="django_pgqueue/worker/claiming/ended_limits.py",
         ),
     ),
+    *of_tests(
+        ("tests/graphs/test_plans.py",),
+        Mutant(
+            "newest first is quadratic",
+            "IN ('waiting', 'ready', 'running')\n          FROM",
+            "IN ('nothing')\n          FROM",
+            "FIND_DEPENDENTS",
+        ),
+    ),
 ]
