@@ -59,7 +59,7 @@ def test_fan_is_out_when_only_the_last_job_waits():
 def test_suspended_jobs_fewer_than_said_fail(monkeypatch):
     system = SYSTEMS["steps"]
     bench = Bench(Path(), Path(), {}, None, Server({}))
-    monkeypatch.setattr(bench, "count", lambda query: {system.suspension.count: 9}[query])
+    monkeypatch.setattr(bench, "count", lambda query: {system.suspension.count_query: 9}[query])
     turns = suspended.Turns(bench, system, system.suspension)
     turns.check(9)
     with pytest.raises(RuntimeError, match="9 jobs are suspended, and should be 10"):

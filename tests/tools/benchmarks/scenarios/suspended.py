@@ -65,7 +65,7 @@ class Turns:
 
     def check(self, suspended: int) -> None:
         """Raise unless so many jobs are suspended."""
-        found = self._bench.count(self._suspension.count)
+        found = self._bench.count(self._suspension.count_query)
         if found != suspended:
             raise RuntimeError(f"{found} jobs are suspended, and should be {suspended}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from tests.tools.benchmarks.files import record, shapes
@@ -47,7 +47,8 @@ def _parts(system: System, way: str) -> Mapping[str, range]:
 def _measured(bench: Bench, system: System, way: str, numbers: range) -> Figures:
     enqueued = bench.produce(way, TASK, numbers.start, len(numbers))
     bench.settle()
-    with seen_released(bench, system) if way == "fan" else nullcontext([]) as released:
+    with ExitStack() as stack:
+        released = stack.enter_context(seen_released(bench, system)) if way == "fan" else ()
         run = drained(bench, system, Load(TASK), numbers, enqueue=False)
     starts, ends = (bench.instants(name)[numbers.start : numbers.stop] for name in (record.STARTS, record.COMMITS))
     check_order(shapes.SHAPES[way](len(numbers)), starts, ends)
@@ -87,8 +88,8 @@ def seen_released(bench: Bench, system: System) -> Iterator[Sequence[tuple[float
 
         def look() -> None:
             while not ended.wait(LOOK_SECONDS):
-                [waiting] = connection.execute(system.waiting.encode()).fetchone() or [0]
-                looks.append((time.monotonic(), int(waiting)))
+                row = connection.execute(system.waiting.encode()).fetchone()
+                looks.append((time.monotonic(), int(str(row[0])) if row else 0))
 
         thread = threading.Thread(target=look)
         thread.start()

@@ -81,7 +81,7 @@ SYSTEM = System(
     oldest_python=(3, 12),
     ways=frozenset({"bulk"}),
     suspension=Suspension(
-        count="SELECT count(*) FROM absurd.t_default WHERE state = 'sleeping'",
+        count_query="SELECT count(*) FROM absurd.t_default WHERE state = 'sleeping'",
         remove=(
             "DELETE FROM absurd.t_default WHERE state = 'sleeping'",
             "DELETE FROM absurd.r_default WHERE state = 'sleeping'",

@@ -24,7 +24,7 @@ class Load(NamedTuple):
 class Suspension(NamedTuple):
     """How the jobs of a system are suspended: those of the task `sleeps` for days, those of `waits` for an event."""
 
-    count: str
+    count_query: str
     """Counts the suspended jobs."""
     remove: Sequence[str]
     """Statements that remove them."""
