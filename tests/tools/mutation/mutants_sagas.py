@@ -132,7 +132,7 @@ COMPLETIONS = of_tests(
     ("tests/process/test_sagas.py",),
     Mutant(
         "a worker leaves compensations to the sweep",
-        "            self._compensations.check(connection, ready)\n",
+        "        self._compensations.check(connection, reports)\n",
         "",
         path="django_pgqueue/worker/completion/completer.py",
     ),
