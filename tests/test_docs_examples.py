@@ -406,6 +406,8 @@ def test_recipe_fan_out_reports_once_after_the_last_item(names):
     run_jobs(raising=True)
     assert Job.objects.filter(task_name="shop.tasks.send_newsletter", state="succeeded").count() == 3
     assert Job.objects.get(task_name="shop.tasks.report_newsletter").state == "succeeded"
+    report = Job.objects.get(task_name="shop.tasks.report_import")
+    assert report.result == "customers.csv: 5000 rows imported, 4 refused"
 
 
 def test_recipe_fan_out_without_items_reports_too(names):

@@ -167,11 +167,11 @@ def test_only_jobs_without_a_unique_key_are_fired_together():
 @pytest.mark.parametrize("name", inserts())
 def test_insert_statement_writes_every_option(name):
     is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
-    missing = {"RUN_SCHEDULE": {"delay_seconds"}, "FIRE_MANY": OF_KEYS}.get(name, set())
+    missing = {"RUN_SCHEDULE": {"delay_seconds"}, "FIRE_MANY": OF_KEYS, "COMPENSATE": {"batch_id"}}.get(name, set())
     missing = missing | {"batch_id"} if is_of_schedule else missing
     wanted = (SCHEDULED if is_of_schedule else PARAMETERS) - missing
     recordset = re.search(
-        r"json_to_record(?:set\(%\(\w+\)s::json|\(event.call)\) AS (\w+) \(([^)]+)\)", STATEMENTS[name]
+        r"json_to_record(?:set\(%\(\w+\)s::json|\(\w+\.call)\) AS (\w+) \(([^)]+)\)", STATEMENTS[name]
     )
     given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[2]))
     assert wanted <= given

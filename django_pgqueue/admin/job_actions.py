@@ -29,6 +29,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
 from django_pgqueue.states import TRANSITIONS, Seen, State, TransitionName
+from django_pgqueue.steps import CompensationUnfinished
 
 from . import confirmation, databases, shown
 from .formatting import seen_at
@@ -125,6 +126,12 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
     operation = operation.as_chosen(request, job)
     try:
         changed = _act(request, operation, seen, alone=True)
+    except CompensationUnfinished:
+        text = _(
+            "Nothing was changed: the steps of this job are being undone. Retry it when the last compensation is done."
+        )
+        messages.error(request, text)
+        return None
     except JobLocked:
         messages.error(request, _("Nothing was changed: another session has locked this job. Try again."))
         return None

@@ -87,7 +87,7 @@ def job_page(
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
-        "steps": [shown_step(job, step) for step in steps],
+        "steps": [shown_step(request, job, step) for step in steps],
         "related": related_of(request, job),
         "step_timeline": step_timeline(job, steps, attempts),
         "attempts": attempts[:EXECUTIONS_SHOWN],

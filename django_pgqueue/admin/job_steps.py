@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from django.db.models import Exists, OuterRef, TextField
 from django.db.models.functions import Cast, Left
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import State, StepKind, StepState
 
-from . import private
+from . import databases, private
 from .formatting import badge, duration, moment, visible
+from .links import address_for
 
 HAS_STEPS: Final = Exists(JobStep.objects.filter(job_id=OuterRef("pk")))
 STEPS_SHOWN: Final = 200
@@ -33,11 +35,12 @@ COLOURS: Final[dict[str, str]] = {
 def read_steps(job: Job) -> list[JobStep]:
     """Return the steps of a job in their order, with their texts cut by PostgreSQL. One query."""
     texts = {"value_text": Left(Cast("result", TextField()), VALUE_LIMIT), "error_text": Left("error", VALUE_LIMIT)}
-    steps = JobStep.objects.using(job._state.db).filter(job_id=job.pk).defer("result", "error").annotate(**texts)
+    steps = JobStep.objects.using(job._state.db).filter(job_id=job.pk)
+    steps = steps.defer("result", "error", "compensation_arguments").annotate(**texts)
     return list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
 
 
-def shown_step(job: Job, step: JobStep) -> dict[str, Any]:
+def shown_step(request: HttpRequest, job: Job, step: JobStep) -> dict[str, Any]:
     """Return a step, formatted for the template."""
     ran = step.finished_at and step.finished_at - step.started_at
     return {
@@ -45,6 +48,7 @@ def shown_step(job: Job, step: JobStep) -> dict[str, Any]:
         "kind": _kind(job, step),
         "state": badge(COLOURS.get(step.state, "cancelled"), step.state),
         "note": _("The code did not call it any more.") if is_left_out(job, step) else "",
+        "compensation": _compensation(request, job, step),
         "tries": step.tries if step.kind == StepKind.STEP else "",
         "started": moment(step.started_at),
         "ran": duration(ran) if ran else "",
@@ -60,6 +64,20 @@ def is_left_out(job: Job, step: JobStep) -> bool:
     Of a step that had ended, the rows do not show whether the last attempt called it. The worker logs those.
     """
     return job.state == State.SUCCEEDED and step.finished_at is None and step.kind != StepKind.SLEEP
+
+
+def _compensation(request: HttpRequest, job: Job, step: JobStep) -> dict[str, str]:
+    """Return the text about the compensation of a step, with the number and the address of its job if it has one."""
+    if step.compensation_id is not None:
+        url: Any = address_for(request, "job_change", step.compensation_id)
+        number = f"#{step.compensation_id}"
+        return {"text": _("Compensation:"), "number": number, "url": databases.link(request, url) if url else ""}
+    if step.compensation is None:
+        return {}
+    task = {"task": visible(str(step.compensation.get("task_name", "")))}
+    if job.state in (State.DEAD, State.CANCELLED):
+        return {"text": _("Not yet undone. The task for it: %(task)s.") % task}
+    return {"text": _("If the job fails, %(task)s undoes it.") % task}
 
 
 def _kind(job: Job, step: JobStep) -> str:

@@ -21,13 +21,14 @@ RETURNING id
 # Index:  pgqueue_event_key, primary key
 #
 # The received events are compared one by one, not by the highest id: an event with a lower id can be committed later.
+# A condition `event_id IS NOT NULL` would let the planner read pgqueue_step_event, the index of all received events.
 FIND_EVENT: Final = """/* pgqueue:find_event */
 SELECT id, payload::text
 FROM pgqueue_event
 WHERE name = %(event_name)s::varchar
   AND key = %(event_key)s::varchar
   AND id <> ALL (
-      ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = %(job_id)s::bigint AND event_id IS NOT NULL)
+      ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = %(job_id)s::bigint)
   )
 ORDER BY id
 LIMIT 1

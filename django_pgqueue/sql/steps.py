@@ -189,7 +189,7 @@ WITH mine AS MATERIALIZED (
                 AND step.event_name IS NOT NULL
                 AND step.finished_at IS NULL
                 AND event.id <> ALL (
-                    ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = step.job_id AND event_id IS NOT NULL)
+                    ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = step.job_id)
                 )
           )
         FOR NO KEY UPDATE SKIP LOCKED
@@ -232,7 +232,7 @@ due AS MATERIALIZED (
         WHERE event.name = page.event_name
           AND event.key = page.event_key
           AND event.id <> ALL (
-              ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = page.job_id AND event_id IS NOT NULL)
+              ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = page.job_id)
           )
     )
     ORDER BY job_id

@@ -101,6 +101,33 @@ def test_sessions_end_jobs_at_once_each_callback_once(engine, new_connection):
 
 
 @pytest.mark.slow
+@pytest.mark.promise("batch-callbacks-once")
+def test_ten_thousand_jobs_end_at_once_each_callback_once(engine, new_connection, request):
+    """Eight sessions write 1,250 ends each, as workers do: in pieces, with a check after each piece.
+
+    It runs one round. `--stateful-examples 1000` runs a thousand, in about half an hour.
+    """
+    sessions = [new_connection() for _ in range(SESSIONS)]
+    for number in range(request.config.getoption("--stateful-examples") or 1):
+        helpers.empty_tables(engine)
+        batch_id = batch_of(engine, 10_000)
+        claimed = helpers.claim_all(engine, limit=10_000)
+        assert len(claimed) == 10_000
+        dead = claimed[number % 10_000] if number % 2 else None
+
+        def work(session: EngineConnection, share: Sequence[Claimed]) -> None:
+            for place in range(0, len(share), 500):
+                piece = [each.key for each in share[place : place + 500] if each is not dead]  # noqa: B023 -- ends within the round
+                lifecycle.succeed(session, helpers.succeeded(*piece))
+                if dead is not None and dead in share[place : place + 500]:  # noqa: B023 -- as above
+                    end_job(session, dead, dies=True)  # noqa: B023 -- as above
+                settle(session, batch_id)  # noqa: B023 -- as above
+
+        at_once([partial(work, session, claimed[place::SESSIONS]) for place, session in enumerate(sessions)])
+        assert callbacks(engine) == (["complete", "success"] if dead is None else ["complete", "failure"]), number
+
+
+@pytest.mark.slow
 @pytest.mark.promise("batch-misses-no-job")
 def test_sessions_add_jobs_while_the_batch_ends_none_is_missed(engine, new_connection):
     """A job is in the batch before it completes, or its `enqueue()` is refused."""

@@ -29,18 +29,20 @@ STEPS_SHOWN: Final = 200
 def read_steps(alias: str, job_id: int) -> list[JobStep]:
     """Return the latest steps of a job in their order, with their texts cut by PostgreSQL."""
     texts = {"value_text": Left(Cast("result", TextField()), TEXT_LIMIT), "error_text": Left("error", TEXT_LIMIT)}
-    steps = JobStep.objects.using(alias).filter(job_id=job_id).defer("result", "error").annotate(**texts)
+    steps = JobStep.objects.using(alias).filter(job_id=job_id)
+    steps = steps.defer("result", "error", "compensation_arguments").annotate(**texts)
     return list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
 
 
 def cells(task_name: str, step: JobStep) -> tuple[Any, ...]:
     """Return a step as a row of the table."""
     ran = step.finished_at - step.started_at if step.finished_at else None
+    undo_id = step.compensation_id
     event = ", ".join(filter(None, [step.event_name, step.event_key]))
     return (
         step.name,
         f"{step.kind} {event}".strip(),
-        step.state.value,
+        step.state.value if undo_id is None else f"{step.state.value}, compensation #{undo_id}",
         step.tries if step.kind == StepKind.STEP else "",
         duration(ran, brief=True) if ran is not None else "",
         date_of(step.wake_at) if step.wake_at and not step.finished_at else "",
@@ -62,6 +64,8 @@ def as_json(task_name: str, step: JobStep) -> dict[str, Any]:
         "event_key": step.event_key,
         "value": _value(task_name, step) or None,
         "error": vars(step)["error_text"],
+        "compensation": step.compensation and step.compensation.get("task_name"),
+        "compensation_id": step.compensation_id,
     }
 
 

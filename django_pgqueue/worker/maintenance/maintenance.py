@@ -85,10 +85,20 @@ class Maintenance(Service):
         self.unrescued = Refusals("the rescue of execution")
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = 0
-        settings, old_rows = get_settings(), OldRows(link)
-        steps, batches = StepDuties(link, reactions), BatchDuties(link, publish)
-        graphs, sagas = GraphDuties(link, reactions), SagaDuty(link, publish)
-        self.duties = [
+        self.duties = self._duties(publish)
+        if counter is not None:
+            self.duties += [
+                Duty("counts", INTERVAL_SECONDS, partial(self._write_counts, counter)),
+                Duty("rollups", MERGE_SECONDS, self._merge_rollups),
+            ]
+        for duty in self.duties:
+            self._postpone(duty, took_seconds=0.0)
+
+    def _duties(self, publish: batch_ends.Publish) -> list[Duty]:
+        settings, old_rows = get_settings(), OldRows(self.link)
+        steps, batches = StepDuties(self.link, self.reactions), BatchDuties(self.link, publish)
+        graphs, sagas = GraphDuties(self.link, self.reactions), SagaDuty(self.link, publish)
+        return [
             Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
@@ -114,13 +124,6 @@ class Maintenance(Service):
             Duty("breakers", settings.PRUNE_INTERVAL, old_rows.prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, old_rows.prune_overrides),
         ]
-        if counter is not None:
-            self.duties += [
-                Duty("counts", INTERVAL_SECONDS, partial(self._write_counts, counter)),
-                Duty("rollups", MERGE_SECONDS, self._merge_rollups),
-            ]
-        for duty in self.duties:
-            self._postpone(duty, took_seconds=0.0)
 
     def tick(self) -> float:
         """Run the duties that are due. Return the seconds until the next one is."""

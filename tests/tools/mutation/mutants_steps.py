@@ -39,8 +39,8 @@ STATEMENTS = of_tests(
     ),
     Mutant(
         "an event is received twice",
-        "  AND id <> ALL (\n      ARRAY (SELECT event_id FROM pgqueue_step WHERE job_id = %(job_id)s::bigint "
-        "AND event_id IS NOT NULL)\n  )",
+        "  AND id <> ALL (\n      ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step "
+        "WHERE job_id = %(job_id)s::bigint)\n  )",
         "  AND %(job_id)s::bigint > 0",
         path="django_pgqueue/sql/events.py",
     ),
