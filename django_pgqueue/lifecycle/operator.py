@@ -22,7 +22,7 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event
-from django_pgqueue.states import Seen, State
+from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.steps import CompensationUnfinished
 
 from . import graphs, sagas
@@ -79,7 +79,8 @@ def retry(
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
     at that moment, or the database refuses a job, the jobs are retried one by one.
 
-    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again.
+    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again. A job that
+    has to wait and has another failed dependency is cancelled again, and is not in the result.
     A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
     `CompensationUnfinished`.
     """
@@ -247,13 +248,16 @@ def _answers(
 
 
 def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> dict[int, str | None]:
-    """Run RETRY, and restore the dependents of the retried nodes in the same transaction."""
+    """Run RETRY, and restore the dependents of the retried nodes in the same transaction.
+
+    A node that is cancelled again counts as unchanged.
+    """
     with transaction_of(connection):
         rows = execute_with_retry(connection, sql.operator.RETRY, params)
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
-        waiting = graphs.restore(connection, retried) if retried else set()
-        return answered | dict.fromkeys(waiting, State.WAITING.value)
+        states = graphs.restore(connection, retried) if retried else {}
+        return answered | {job_id: None if state in FINISHED else state.value for job_id, state in states.items()}
 
 
 def _in_parts(

@@ -1,0 +1,311 @@
+"""Workflows and batches against a model: after each random transition, all rows must match the model.
+
+A Hypothesis state machine enqueues random graphs with every policy, ends their jobs in every way, and lets operators
+cancel, retry and delete. After the end of a job, the worker advances the dependents and looks at the batches, or it is
+killed before that and leaves it to the sweeps. `workflow_model` says what each transition has to do. In addition, the
+machine checks what workflows promise: after a sweep, no job waits whose dependencies are over, and each callback was
+added at most once, and exactly once if its time has come.
+
+CI runs 40 examples. For a long run, use `pytest tests/test_stateful_workflows.py --stateful-examples 10000`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from django_pgqueue import batch_ends, lifecycle
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import clock
+from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Released, TransitionStatus, batches, graphs
+from django_pgqueue.states import FINISHED, State
+from tests import helpers
+from tests.workflow_model import Batch, Edge, Job, Model
+
+pytestmark = pytest.mark.slow
+
+TICK = 1000.0
+SHAPES = st.lists(
+    st.tuples(
+        st.sets(st.integers(0, 3), max_size=3),
+        st.sampled_from(["cancel", "cancel", "ignore", "block"]),
+        st.sampled_from([None, None, None, 2]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+"""The nodes of a workflow: the places of their dependencies, their policy, and the ticks until they expire."""
+ENDINGS = st.sampled_from(["succeed", "succeed", "succeed", "die", "die", "fail", "release", "stop"])
+TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
+JOBS = f"""
+SELECT id, batch_id, state, {TICKS.format("run_after")}, {TICKS.format("expires_at")}, {TICKS.format("finished_at")},
+       cancel_requested_at IS NOT NULL
+FROM pgqueue_job WHERE queue_name = 'default' ORDER BY id
+"""
+EDGES = "SELECT job_id, needs_id, policy, has_cancelled IS NOT NULL FROM pgqueue_dependency ORDER BY job_id, needs_id"
+BATCHES = """
+SELECT id, closed_at IS NOT NULL, failed_at IS NOT NULL, completed_at IS NOT NULL, succeeded_at IS NOT NULL
+FROM pgqueue_batch ORDER BY id
+"""
+CALLBACKS = "SELECT arguments -> 'args' FROM pgqueue_job WHERE queue_name = 'callbacks' ORDER BY id"
+
+
+class Workflows(RuleBasedStateMachine):
+    """The rules. `self.executions` has the execution of each claim, and whether it is open."""
+
+    engine: EngineConnection
+
+    @initialize(shape=SHAPES)
+    def begin(self, shape: list[tuple[set[int], str, int | None]]) -> None:
+        clock.shift_seconds = 0.0
+        helpers.clear_tables(self.engine)
+        for table in ("dependency", "batch", "batch_removal", "step"):
+            self.engine.execute(f"DELETE FROM pgqueue_{table}")
+        self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
+        self.model = Model()
+        self.keys: dict[int, tuple[ExecutionKey, int]] = {}
+        self.open: dict[int, int] = {}
+        """The tick at which the lease of each open execution ends."""
+        self.add_workflow(shape, False)
+
+    def teardown(self) -> None:
+        clock.shift_seconds = 0.0
+
+    # ------------------------------------------------------------------ the application
+
+    @rule(shape=SHAPES, is_nested=st.booleans())
+    def add_workflow(self, shape: list[tuple[set[int], str, int | None]], is_nested: bool) -> None:
+        """Enqueue a workflow, as a batch that is closed, or a part of the last batch that is not complete."""
+        with self.engine.transaction():
+            batch = self.add_batch(self.last_batch() if is_nested else None, is_closed=True)
+            ids = graphs.draw_ids(self.engine, len(shape))
+            needs = [sorted(ids[each] for each in places if each < place) for place, (places, _, _) in enumerate(shape)]
+            row = {"task_name": helpers.NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10}
+            rows = [{**row, "delay_seconds": 0.0, "batch_id": batch.id, "expires_seconds": ticks and ticks * TICK}
+                    for _, _, ticks in shape]  # fmt: skip
+            graphs.add_nodes(self.engine, job_ids=ids, waits=[bool(each) for each in needs], rows=rows,
+                             arguments=[helpers.NO_ARGUMENTS] * len(ids), options=range(len(ids)))  # fmt: skip
+            edges = [(job_id, each, shape[place][1]) for place, job_id in enumerate(ids) for each in needs[place]]
+            graphs.add_dependencies(self.engine, edges)
+            batches.close_batch(self.engine, batch.id)
+        for job_id, needed, (_, _, ticks) in zip(ids, needs, shape, strict=True):
+            state, now = State.WAITING if needed else State.READY, self.model.now
+            self.model.jobs[job_id] = Job(job_id, batch.id, True, state, now, ticks and now + ticks)
+        self.model.edges |= {(job_id, needs_id): Edge(policy) for job_id, needs_id, policy in edges}
+
+    @rule(is_nested=st.booleans())
+    def open_batch(self, is_nested: bool) -> None:
+        self.add_batch(self.last_batch() if is_nested else None, is_closed=False)
+
+    def add_batch(self, parent: Batch | None, *, is_closed: bool) -> Batch:
+        label = f"batch {len(self.model.batches)}"
+        row = {"task_name": helpers.NOOP, "queue_name": "callbacks", "priority": 0, "max_attempts": 3}
+        calls = {
+            f"on_{name}": json.dumps({**row, "delay_seconds": 0, "arguments": {"args": [label, name], "kwargs": {}}})
+            for name in ("failure", "complete", "success")
+        }
+        parent_id = None if parent is None else parent.id
+        assert parent_id is None or batches.join_batch(self.engine, parent_id) is False
+        made = batches.create_batch(self.engine, description="", parent_id=parent_id, callbacks=calls)
+        self.model.batches[made.batch_id] = Batch(made.batch_id, parent_id, label, is_closed)
+        return self.model.batches[made.batch_id]
+
+    def last_batch(self) -> Batch | None:
+        """Return the last batch that takes jobs."""
+        return next((each for each in [*self.model.batches.values()][::-1] if "complete" not in each.ends), None)
+
+    @rule(closes=st.booleans())
+    def add_job(self, closes: bool) -> None:
+        """Add a plain job to the last batch, and close that."""
+        if (batch := self.last_batch()) is not None:
+            [job_id] = helpers.make_jobs(self.engine, batch_id=batch.id)
+            self.model.jobs[job_id] = Job(job_id, batch.id, False, State.READY, self.model.now)
+            if closes:
+                assert batches.close_batch(self.engine, batch.id) is not batch.is_closed
+                batch.is_closed = True
+
+    # ------------------------------------------------------------------ the worker
+
+    @rule(count=st.integers(1, 4), lease=st.integers(0, 2))
+    def claim(self, count: int, lease: int) -> None:
+        due = {job.id for job in self.model.jobs.values() if job.state is State.READY and job.due <= self.model.now}
+        claimed = helpers.claim_all(self.engine, limit=count, lease_seconds=(lease + 0.5) * TICK)
+        assert {each.job_id for each in claimed} <= due
+        assert len(claimed) == min(count, len(due))
+        for each in claimed:
+            assert bool(each.in_graph) == self.model.jobs[each.job_id].is_node
+            self.model.move(self.model.jobs[each.job_id], State.RUNNING)
+            self.keys[each.execution_id] = each.key, each.job_id
+            self.open[each.execution_id] = self.model.now + lease
+
+    @precondition(lambda self: self.keys)
+    @rule(data=st.data(), ending=ENDINGS, is_killed=st.booleans())
+    def end(self, data: st.DataObject, ending: str, is_killed: bool) -> None:
+        """End an execution, open or not. Then the worker looks at the dependents and the batch, or it is killed."""
+        execution_id = data.draw(st.sampled_from([*self.open, *sorted(self.keys)[-3:]]), label="execution")
+        key, job_id = self.keys[execution_id]
+        endings: dict[str, Callable[[], Any]] = {
+            "succeed": lambda: lifecycle.succeed(self.engine, helpers.succeeded(key)),
+            "die": lambda: lifecycle.fail(self.engine, helpers.failed(key, None)),
+            "fail": lambda: lifecycle.fail(self.engine, helpers.failed(key, TICK)),
+            "release": lambda: lifecycle.release(self.engine, [Released(key)]),
+            "stop": lambda: lifecycle.end_cancelled(self.engine, [Cancelled(key, None, 0.0)]),
+        }
+        result, job = endings[ending]()[execution_id], self.model.jobs.get(job_id)
+        is_open = self.open.pop(execution_id, None) is not None and job is not None
+        assert (result.status is TransitionStatus.DONE) == is_open
+        if not is_open or job is None:
+            return
+        states = {"succeed": State.SUCCEEDED, "die": State.DEAD, "stop": State.CANCELLED}
+        state = states.get(ending, State.READY)
+        state = State.CANCELLED if job.asked and state is not State.SUCCEEDED else state
+        self.model.move(job, state, due=self.model.now + 1 if (ending, state) == ("fail", State.READY) else job.due)
+        if not is_killed and state in FINISHED:
+            advanced = self.advance([job_id])
+            self.settle({job.batch_id, *(self.model.jobs[each].batch_id for each in advanced)})
+
+    def advance(self, ended: list[int], found: list[int] | None = None) -> dict[int, State]:
+        wanted = self.model.advance(ended, found or [])
+        advanced = lifecycle.advance(self.engine, ended, found or [])
+        assert sorted((job.job_id, job.state) for job in advanced.jobs) == sorted(wanted.items())
+        assert (advanced.locked_ids, advanced.refused) == (set(), [])
+        return wanted
+
+    def settle(self, batch_ids: set[int]) -> None:
+        before = len(self.model.callbacks)
+        self.model.settle(batch_ids)
+        settled = batch_ends.settle(self.engine, batch_ids)
+        assert (settled.locked, settled.refused) == (set(), [])
+        assert settled.callbacks == len(self.model.callbacks) - before
+
+    # ------------------------------------------------------------------ operators
+
+    def any_jobs(self, data: st.DataObject) -> list[int]:
+        ids = [*sorted(self.model.jobs)[-6:], 0]
+        return data.draw(st.lists(st.sampled_from(ids), min_size=1, max_size=3, unique=True), label="jobs")
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        ids, wanted, advanced = self.any_jobs(data), {}, list[graphs.AdvancedJob]()
+        for job in (self.model.jobs[job_id] for job_id in ids if job_id in self.model.jobs):
+            if job.state in (State.READY, State.WAITING):
+                wanted[job.id] = self.model.move(job, State.CANCELLED, asked=True)
+            elif job.state is State.RUNNING and not job.asked:
+                wanted[job.id] = self.model.move(job, State.RUNNING, asked=True)
+        changed = [job_id for job_id, state in wanted.items() if state is State.CANCELLED]
+        moved = self.model.advance(changed)
+        assert lifecycle.cancel(self.engine, ids, advanced=advanced) == wanted
+        assert sorted((job.job_id, job.state) for job in advanced) == sorted(moved.items())
+
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        ids = [job_id for job_id in self.any_jobs(data) if self.model.state(job_id) in FINISHED]
+        for job_id in ids:
+            fresh = {"due": self.model.now, "asked": False, "expires": None}
+            self.model.move(self.model.jobs[job_id], State.READY, **fresh)
+        self.model.restore([job_id for job_id in ids if self.model.jobs[job_id].is_node])
+        states = {job_id: self.model.jobs[job_id].state for job_id in ids}
+        wanted = {job_id: state for job_id, state in states.items() if state is not State.CANCELLED}
+        assert lifecycle.retry(self.engine, ids) == wanted
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        ids = self.any_jobs(data)
+        jobs = [self.model.jobs[job_id] for job_id in ids if self.model.state(job_id) in FINISHED]
+        gone = {job.id: job.state for job in jobs if not self.model.is_needed(job)}
+        assert lifecycle.delete(self.engine, ids) == gone
+        self.model.remove(gone)
+
+    @rule(state=st.sampled_from(sorted(FINISHED)), retention=st.integers(0, 2))
+    def prune(self, state: State, retention: int) -> None:
+        last = self.model.now - retention
+        gone = [job.id for job in self.model.jobs.values()
+                if job.state is state and (job.finished or 0) <= last and not self.model.is_needed(job)]  # fmt: skip
+        assert lifecycle.prune(self.engine, state, retention * TICK, other_task_names=["none"]).removed == len(gone)
+        self.model.remove(gone)
+
+    @rule(data=st.data())
+    def delete_by_sql(self, data: st.DataObject) -> None:
+        """Delete a row without the edges that name it."""
+        job_id = self.any_jobs(data)[0]
+        self.engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s", [job_id])
+        self.engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
+        self.model.jobs.pop(job_id, None)
+        self.open = {each: lease for each, lease in self.open.items() if self.keys[each][1] != job_id}
+
+    # ------------------------------------------------------------------ time, and the sweeps
+
+    @rule(ticks=st.integers(1, 3))
+    def time_goes_on(self, ticks: int) -> None:
+        self.model.now += ticks
+        clock.shift_seconds = self.model.now * TICK
+
+    @rule()
+    def expire(self) -> None:
+        late = [job for job in self.model.jobs.values()
+                if job.state is State.READY and job.expires is not None and job.expires <= self.model.now]  # fmt: skip
+        assert {job_id for job_id, _ in lifecycle.expire(self.engine, worker_id=1, error="late")} == {
+            self.model.move(job, State.CANCELLED) and job.id for job in late
+        }
+
+    @rule(delay=st.sampled_from([0, None]))
+    def rescue(self, delay: int | None) -> None:
+        lost = [each for each, lease in self.open.items() if lease < self.model.now]
+        assert {each.execution_id for each, _ in
+                lifecycle.rescue(self.engine, lambda execution: delay, error="lost")} == set(lost)  # fmt: skip
+        for execution_id in lost:
+            del self.open[execution_id]
+            job = self.model.jobs[self.keys[execution_id][1]]
+            state = State.CANCELLED if job.asked else State.READY if delay == 0 else State.DEAD
+            self.model.move(job, state, due=self.model.now if state is State.READY else job.due)
+
+    @rule()
+    def sweep(self) -> None:
+        """Run all sweeps. Then no end may be left that nobody has noticed."""
+        found = graphs.find_missed(self.engine)
+        assert found.job_ids == sorted(self.model.missed())
+        self.advance([], found.job_ids)
+        assert self.model.missed() == set() == set(graphs.find_missed(self.engine).job_ids)
+        unsettled = batches.unsettled_batches(self.engine, 0, 1000)
+        assert unsettled == [batch.id for batch in self.model.batches.values() if "success" not in batch.ends]
+        self.settle(set(unsettled))
+        assert not any(map(self.model.events, self.model.batches.values()))
+        lost = {edge for edge in self.model.edges if edge[0] not in self.model.jobs}
+        assert graphs.prune_dependencies(self.engine).removed == len(lost)
+        self.model.edges = {edge: row for edge, row in self.model.edges.items() if edge not in lost}
+
+    # ------------------------------------------------------------------ invariants
+
+    @invariant()
+    def tables_match_the_model(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        jobs = self.engine.execute(JOBS, {"start": self.start}).fetchall()
+        assert jobs == [self.model.jobs[job_id].row() for job_id in sorted(self.model.jobs)]
+        edges = [(*edge, row.policy, row.has_cancelled) for edge, row in sorted(self.model.edges.items())]
+        assert self.engine.execute(EDGES).fetchall() == edges
+        assert self.engine.execute(BATCHES).fetchall() == [batch.row() for batch in self.model.batches.values()]
+        assert [row[0] for row in self.engine.execute(CALLBACKS)] == self.model.callbacks
+
+    @invariant()
+    def each_callback_is_added_once(self) -> None:
+        if hasattr(self, "model"):
+            added = [tuple(each) for each in self.model.callbacks]
+            assert len(added) == len(set(added)) == sum(len(batch.ends) for batch in self.model.batches.values())
+
+
+@pytest.mark.quick
+@pytest.mark.promise("workflow-advance-once")
+@pytest.mark.promise("batch-callbacks-once")
+@pytest.mark.timeout(400)  # as test_stateful.py
+def test_workflows_any_order_of_transitions_match_model(engine, request):
+    Workflows.engine = engine
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 10
+    run_machine(Workflows, settings=settings(max_examples=examples, stateful_step_count=30))
