@@ -6,7 +6,7 @@ completer look for each other, or are killed before that and leave it to the swe
 transition has to do. In addition, the machine checks what durable steps promise: after a sweep, no job waits whose
 event has come, steps are undone in reverse order, one after another, and no job with a pending compensation is removed.
 
-CI runs 40 examples. For a long run, use `pytest tests/test_stateful_steps.py --stateful-examples 10000`.
+CI runs 50 examples. For a long run, use `pytest tests/test_stateful_steps.py --stateful-examples 10000`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ FOREVER = int(FOREVER_SECONDS / TICK)
 POSITIONS = {name: float(place) for place, name in enumerate(["a", "b", "c", "nap", *(f"wait{n}" for n in range(9))])}
 """The steps of every job, in their order. The first three can be undone."""
 KEYS = st.sampled_from("xy")
+JOB = st.tuples(st.sampled_from(["u", None]), st.sampled_from([None, 1, 2]))
+"""The unique key of a job, and the ticks until it expires."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "die", "die", "die", "fail", "release", "stop"])
 UNDO: dict[str, Any] = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3}
 TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
@@ -58,8 +60,8 @@ class Steps(RuleBasedStateMachine):
 
     engine: EngineConnection
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(jobs=st.lists(JOB, min_size=2, max_size=3))
+    def begin(self, jobs: list[tuple[str | None, int | None]]) -> None:
         clock.shift_seconds = 0.0
         helpers.clear_tables(self.engine)
         self.engine.execute("DELETE FROM pgqueue_step; DELETE FROM pgqueue_event")
@@ -67,18 +69,19 @@ class Steps(RuleBasedStateMachine):
         self.model = Model()
         self.keys: dict[int, tuple[ExecutionKey, int]] = {}
         self.open: dict[int, int] = {}
-        self.enqueue("u", None)
-        self.enqueue(None, None)
-        self.claim(2, 2)
+        for job in jobs:
+            self.enqueue(job)
+        self.claim(3, 2)
 
     def teardown(self) -> None:
         clock.shift_seconds = 0.0
 
     # ------------------------------------------------------------------ the application
 
-    @rule(unique=st.sampled_from(["u", None]), ticks=st.sampled_from([None, None, 1]))
-    def enqueue(self, unique: str | None, ticks: int | None) -> None:
+    @rule(job=JOB)
+    def enqueue(self, job: tuple[str | None, int | None]) -> None:
         """Enqueue a job. With a unique key, it replaces the call of a ready job, also of a suspended one."""
+        unique, ticks = job
         now, holder = self.model.now, self.model.holder(unique)
         expires = {"expires_seconds": ticks and ticks * TICK}
         if unique is None:
@@ -312,5 +315,5 @@ class Steps(RuleBasedStateMachine):
 @pytest.mark.timeout(400)  # as test_stateful.py
 def test_steps_any_order_of_transitions_match_model(engine, request):
     Steps.engine = engine
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 10
-    run_machine(Steps, settings=settings(max_examples=examples, stateful_step_count=30))
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
+    run_machine(Steps, settings=settings(max_examples=examples, stateful_step_count=50))
