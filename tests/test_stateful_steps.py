@@ -12,24 +12,24 @@ CI runs 50 examples. For a long run, use `pytest tests/test_stateful_steps.py --
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Lane, Released, TransitionStatus, events, sagas, steps
+from django_pgqueue.lifecycle import ExecutionKey, Lane, TransitionStatus, events, sagas, steps
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution, SweepMark
 from django_pgqueue.states import FINISHED, State, StepKind
 from django_pgqueue.steps import FOREVER_SECONDS, Suspension
 from tests import helpers
+from tests.histories import action, end_attempt, names_of, run_action, state_after
 from tests.step_model import EVENT, Job, Model, Step
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,9 @@ TICK = 1000.0
 FOREVER = int(FOREVER_SECONDS / TICK)
 POSITIONS = {name: float(place) for place, name in enumerate(["a", "b", "c", "nap", *(f"wait{n}" for n in range(9))])}
 """The steps of every job, in their order. The first three can be undone."""
-KEYS = st.sampled_from("xy")
+KEYS = st.sampled_from("xxxy")
+MOST = 5
+"""Jobs. With more of them, transitions would rarely meet on one job."""
 JOB = st.tuples(st.sampled_from(["u", None]), st.sampled_from([None, 1, 2]))
 """The unique key of a job, and the ticks until it expires."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "die", "die", "die", "fail", "release", "stop"])
@@ -76,14 +78,21 @@ class Steps(RuleBasedStateMachine):
     def teardown(self) -> None:
         clock.shift_seconds = 0.0
 
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        self.data = data
+        run_action(self, data.draw(st.sampled_from(names_of(type(self))), label="action"), data)
+
     # ------------------------------------------------------------------ the application
 
-    @rule(job=JOB)
+    @action(2, job=JOB)
     def enqueue(self, job: tuple[str | None, int | None]) -> None:
         """Enqueue a job. With a unique key, it replaces the call of a ready job, also of a suspended one."""
+        if len(self.model.jobs) > MOST:
+            return
         unique, ticks = job
         now, holder = self.model.now, self.model.holder(unique)
-        expires = {"expires_seconds": ticks and ticks * TICK}
+        expires: dict[str, Any] = {"expires_seconds": ticks and ticks * TICK}
         if unique is None:
             added = helpers.make_job(self.engine, **expires)
         else:
@@ -95,7 +104,7 @@ class Steps(RuleBasedStateMachine):
         assert holder is None or added == holder.id
         self.model.jobs[added] = Job(added, now, unique, ticks and now + ticks)
 
-    @rule(key=KEYS, is_killed=st.booleans())
+    @action(2, key=KEYS, is_killed=st.booleans())
     def send(self, key: str, is_killed: bool) -> None:
         """Send an event. Then the sender wakes the jobs that wait for it, or it is killed."""
         event_id = events.send_event(self.engine, EVENT, key, None)
@@ -106,7 +115,7 @@ class Steps(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ attempts
 
-    @rule(count=st.integers(1, 4), lease=st.integers(0, 2))
+    @action(4, count=st.integers(1, 4), lease=st.integers(0, 2))
     def claim(self, count: int, lease: int) -> None:
         due = {job.id for job in self.model.jobs.values() if job.state is State.READY and job.due <= self.model.now}
         lanes = helpers.DEFAULT_LANE, Lane("undo", 0)
@@ -123,29 +132,42 @@ class Steps(RuleBasedStateMachine):
                 name: step.is_finished for name, step in job.steps.items() if step.compensation_id is None
             }
 
-    def attempt(self, data: st.DataObject) -> tuple[int, ExecutionKey, Job | None]:
+    def attempt(self) -> tuple[int, ExecutionKey, Job | None]:
         """Return an execution, open or lost, with its job if it is open."""
-        execution_id = data.draw(st.sampled_from([*self.open, *sorted(self.keys)[-3:]]), label="execution")
+        execution_id = self.data.draw(
+            st.sampled_from([*self.open, *self.open, *sorted(self.keys)[-2:]]), label="execution"
+        )
         key, job_id = self.keys[execution_id]
         return execution_id, key, self.model.jobs[job_id] if execution_id in self.open else None
 
-    @precondition(lambda self: self.keys)
-    @rule(data=st.data(), name=st.sampled_from("abc"), compensates=st.booleans())
-    def store(self, data: st.DataObject, name: str, compensates: bool) -> None:
-        _, key, job = self.attempt(data)
-        call = {"compensation": json.dumps({**UNDO, "delay_seconds": 0}), "compensation_arguments": json.dumps([name])}
+    @action(3, names=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=3))
+    def store(self, names: list[tuple[str, bool]]) -> None:
+        """Store steps, with a compensation or without one."""
+        _, key, job = self.attempt()
+        for name, compensates in names:
+            self.store_step(key, job, name, compensates)
+
+    def store_step(self, key: ExecutionKey, job: Job | None, name: str, compensates: bool) -> None:
+        call: dict[str, Any] = {
+            "compensation": json.dumps({**UNDO, "delay_seconds": 0}),
+            "compensation_arguments": json.dumps([name]),
+        }
         step = EndedStep(name, POSITIONS[name], StepKind.STEP, None, 0.0)
         status = steps.store_step(self.engine, key, step._replace(**call if compensates else {}))
         assert status is (TransitionStatus.DONE if job else TransitionStatus.LOST)
         if job:
             job.steps[name] = Step(True, tries=1, compensates=compensates)
 
-    @precondition(lambda self: self.keys)
-    @rule(data=st.data(), key=KEYS, ticks=st.sampled_from([1, FOREVER]), is_killed=st.booleans(),
-          between=st.sampled_from([None, "sent", "woken"]))  # fmt: skip
-    def wait_for_event(self, data: st.DataObject, key: str, ticks: int, is_killed: bool, between: str | None) -> None:
+    @action(
+        5,
+        key=KEYS,
+        ticks=st.sampled_from([1, FOREVER]),
+        is_killed=st.booleans(),
+        between=st.sampled_from([None, "sent", "woken"]),
+    )
+    def wait_for_event(self, key: str, ticks: int, is_killed: bool, between: str | None) -> None:
         """Receive the event, or suspend the attempt. An event can come between the look for it and the suspension."""
-        execution_id, execution, job = self.attempt(data)
+        execution_id, execution, job = self.attempt()
         name = f"wait{sum(step.key is not None and step.is_finished for step in job.steps.values()) if job else 0}"
         if job:
             found = events.find_event(self.engine, job.id, EVENT, key)
@@ -163,11 +185,10 @@ class Steps(RuleBasedStateMachine):
             woken = self.model.wake(each for each in self.model.missed() if each is job)
             assert steps.wake_suspended(self.engine, [job.id]) == set(woken)
 
-    @precondition(lambda self: self.keys)
-    @rule(data=st.data(), name=st.sampled_from(["nap", "c"]), ticks=st.integers(0, 2))
-    def sleep(self, data: st.DataObject, name: str, ticks: int) -> None:
+    @action(1, name=st.sampled_from(["nap", "c"]), ticks=st.integers(0, 2))
+    def sleep(self, name: str, ticks: int) -> None:
         """Suspend an attempt for a time: it sleeps, or its step failed and is tried again."""
-        execution_id, execution, job = self.attempt(data)
+        execution_id, execution, job = self.attempt()
         if job is None or name not in job.steps or not job.steps[name].is_finished:
             kind = StepKind.SLEEP if name == "nap" else StepKind.STEP
             suspension = Suspension(name, POSITIONS[name], kind, ticks * TICK, tries=int(name == "c"))
@@ -183,26 +204,16 @@ class Steps(RuleBasedStateMachine):
             state = self.model.move(job, State.CANCELLED if job.asked else State.READY, due=due, expires=None)
             assert result.state is state
 
-    @precondition(lambda self: self.keys)
-    @rule(data=st.data(), ending=ENDINGS, is_killed=st.booleans())
-    def end(self, data: st.DataObject, ending: str, is_killed: bool) -> None:
+    @action(6, ending=ENDINGS, is_killed=st.booleans())
+    def end(self, ending: str, is_killed: bool) -> None:
         """End an attempt. Then the worker adds a compensation, if one has to follow, or it is killed."""
-        execution_id, key, job = self.attempt(data)
-        endings: dict[str, Callable[[], Any]] = {
-            "succeed": lambda: lifecycle.succeed(self.engine, helpers.succeeded(key)),
-            "die": lambda: lifecycle.fail(self.engine, helpers.failed(key, None)),
-            "fail": lambda: lifecycle.fail(self.engine, helpers.failed(key, TICK)),
-            "release": lambda: lifecycle.release(self.engine, [Released(key)]),
-            "stop": lambda: lifecycle.end_cancelled(self.engine, [Cancelled(key, None, 0.0)]),
-        }
-        result = endings[ending]()[execution_id]
+        execution_id, key, job = self.attempt()
+        result = end_attempt(self.engine, key, ending, TICK)
         assert (result.status is TransitionStatus.DONE) == (job is not None)
         if job is None:
             return
         del self.open[execution_id]
-        states = {"succeed": State.SUCCEEDED, "die": State.DEAD, "stop": State.CANCELLED}
-        state = states.get(ending, State.READY)
-        state = State.CANCELLED if job.asked and state is not State.SUCCEEDED else state
+        state = state_after(ending, is_asked=job.asked)
         self.model.move(job, state, due=self.model.now + 1 if (ending, state) == ("fail", State.READY) else job.due)
         if not is_killed:
             self.compensate([job.id] if job.undoes is None else [job.undoes])
@@ -218,32 +229,33 @@ class Steps(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ operators
 
-    def any_job(self, data: st.DataObject) -> Job:
-        return self.model.jobs[data.draw(st.sampled_from(sorted(self.model.jobs)[-4:]), label="job")]
+    @action(
+        4,
+        how=st.sampled_from(["cancel", "retry", "retry", "retry", "delete"]),
+        fits=st.sampled_from([True, True, False]),
+    )
+    def operate(self, how: str, fits: bool) -> None:
+        """Cancel, retry or delete a job, usually one whose state allows it."""
+        jobs = [job for job in self.model.jobs.values() if not fits or (job.state in FINISHED) == (how != "cancel")]
+        if jobs:
+            job = self.data.draw(st.sampled_from(jobs[-4:]), label="job")
+            {"cancel": self.cancel, "retry": self.retry, "delete": self.delete}[how](job)
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        job, wanted = self.any_job(data), {}
+    def cancel(self, job: Job) -> None:
+        wanted = {}
         if job.state is State.READY:
             wanted[job.id] = self.model.move(job, State.CANCELLED, asked=True)
         elif job.state is State.RUNNING and not job.asked:
             wanted[job.id] = self.model.move(job, State.RUNNING, asked=True)
         assert lifecycle.cancel(self.engine, [job.id]) == wanted
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data())
-    def retry(self, data: st.DataObject) -> None:
-        job = self.any_job(data)
+    def retry(self, job: Job) -> None:
         is_retried = self.model.can_be_retried(job)
         assert lifecycle.retry(self.engine, [job.id]) == ({job.id: State.READY} if is_retried else {})
         if is_retried:
             self.model.retry(job)
 
-    @precondition(lambda self: self.model.jobs)
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        job = self.any_job(data)
+    def delete(self, job: Job) -> None:
         gone = {job.id: job.state} if self.model.can_be_removed(job) else {}
         assert lifecycle.delete(self.engine, [job.id], lock_seconds=0.0) == gone
         for job_id in gone:
@@ -251,14 +263,11 @@ class Steps(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ time, and the sweeps
 
-    @rule(ticks=st.integers(1, 2))
-    def time_goes_on(self, ticks: int) -> None:
+    @action(2, ticks=st.integers(0, 2), delay=st.sampled_from([0, None]))
+    def time_goes_on(self, ticks: int, delay: int | None) -> None:
+        """Let time pass. Then rescue, expire and prune jobs."""
         self.model.now += ticks
         clock.shift_seconds = self.model.now * TICK
-
-    @rule(delay=st.sampled_from([0, None]))
-    def maintain(self, delay: int | None) -> None:
-        """Rescue, expire and prune jobs."""
         now, jobs = self.model.now, self.model.jobs
         lost = [each for each, lease in self.open.items() if lease < now]
         rescued = lifecycle.rescue(self.engine, lambda execution: delay, error="lost")
@@ -272,16 +281,17 @@ class Steps(RuleBasedStateMachine):
         expired = {job_id for job_id, _ in lifecycle.expire(self.engine, worker_id=1, error="late")}
         assert expired == {self.model.move(job, State.CANCELLED) and job.id for job in late}
         for state in sorted(FINISHED):
-            old = [job.id for job in jobs.values() if job.state is state and (job.finished or 0) <= now - 2]
+            old = [job.id for job in jobs.values() if job.state is state and (job.finished or 0) < now]
             gone = [job_id for job_id in old if self.model.can_be_removed(jobs[job_id])]
-            assert lifecycle.prune(self.engine, state, 2 * TICK, other_task_names=[]).removed == len(gone)
+            assert lifecycle.prune(self.engine, state, TICK, other_task_names=[]).removed == len(gone)
             for job_id in gone:
                 del jobs[job_id]
 
-    @rule()
+    @action(2)
     def sweep(self) -> None:
         """Run both sweeps. Then nothing may be left that nobody has noticed."""
-        missed, woken, mark = self.model.wake(self.model.missed()), list[int](), SweepMark()
+        missed, woken = self.model.wake(self.model.missed()), list[int]()
+        mark: SweepMark | None = SweepMark()
         while mark is not None:
             page = steps.wake_missed(self.engine, mark, limit=2)
             mark, woken = page.mark, woken + page.job_ids
@@ -316,4 +326,4 @@ class Steps(RuleBasedStateMachine):
 def test_steps_any_order_of_transitions_match_model(engine, request):
     Steps.engine = engine
     examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
-    run_machine(Steps, settings=settings(max_examples=examples, stateful_step_count=50))
+    run_machine(Steps, settings=settings(max_examples=examples, stateful_step_count=60))

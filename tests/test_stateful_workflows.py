@@ -12,22 +12,22 @@ CI runs 50 examples. For a long run, use `pytest tests/test_stateful_workflows.p
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Collection
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import batch_ends, lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Released, TransitionStatus, batches, graphs
+from django_pgqueue.lifecycle import ExecutionKey, TransitionStatus, batches, graphs
 from django_pgqueue.states import FINISHED, State
 from tests import helpers
-from tests.workflow_model import Batch, Edge, Job, Model
+from tests.histories import action, end_attempt, names_of, run_action, state_after
+from tests.workflow_model import UNFINISHED, Batch, Edge, Job, Model
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +42,8 @@ SHAPES = st.lists(
     max_size=5,
 )
 """The nodes of a workflow: the places of their dependencies, their policy, and the ticks until they expire."""
+MOST = 8
+"""Jobs. With more of them, transitions would rarely meet on one job."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "succeed", "die", "die", "fail", "release", "stop"])
 TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
 JOBS = f"""
@@ -74,15 +76,23 @@ class Workflows(RuleBasedStateMachine):
         self.open: dict[int, int] = {}
         """The tick at which the lease of each open execution ends."""
         self.add_workflow(shape, False)
+        self.claim(2, 2)
 
     def teardown(self) -> None:
         clock.shift_seconds = 0.0
 
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        self.data = data
+        run_action(self, data.draw(st.sampled_from(names_of(type(self))), label="action"), data)
+
     # ------------------------------------------------------------------ the application
 
-    @rule(shape=SHAPES, is_nested=st.booleans())
+    @action(2, shape=SHAPES, is_nested=st.booleans())
     def add_workflow(self, shape: list[tuple[set[int], str, int | None]], is_nested: bool) -> None:
         """Enqueue a workflow, as a batch that is closed, or a part of the last batch that is not complete."""
+        if len(self.model.jobs) > MOST:
+            return
         with self.engine.transaction():
             batch = self.add_batch(self.last_batch() if is_nested else None, is_closed=True)
             ids = graphs.draw_ids(self.engine, len(shape))
@@ -99,10 +109,6 @@ class Workflows(RuleBasedStateMachine):
             state, now = State.WAITING if needed else State.READY, self.model.now
             self.model.jobs[job_id] = Job(job_id, batch.id, True, state, now, ticks and now + ticks)
         self.model.edges |= {(job_id, needs_id): Edge(policy) for job_id, needs_id, policy in edges}
-
-    @rule(is_nested=st.booleans())
-    def open_batch(self, is_nested: bool) -> None:
-        self.add_batch(self.last_batch() if is_nested else None, is_closed=False)
 
     def add_batch(self, parent: Batch | None, *, is_closed: bool) -> Batch:
         label = f"batch {len(self.model.batches)}"
@@ -121,10 +127,15 @@ class Workflows(RuleBasedStateMachine):
         """Return the last batch that takes jobs."""
         return next((each for each in [*self.model.batches.values()][::-1] if "complete" not in each.ends), None)
 
-    @rule(closes=st.booleans())
-    def add_job(self, closes: bool) -> None:
-        """Add a plain job to the last batch, and close that."""
-        if (batch := self.last_batch()) is not None:
+    @action(1, opens=st.sampled_from([None, None, False, True]), closes=st.booleans())
+    def add_job(self, opens: bool | None, closes: bool) -> None:
+        """Add a plain job to the last batch, or to a new one (True: a nested one), and close it."""
+        if len(self.model.jobs) > MOST:
+            return
+        batch = self.last_batch()
+        if opens is not None:
+            batch = self.add_batch(batch if opens else None, is_closed=False)
+        if batch is not None:
             [job_id] = helpers.make_jobs(self.engine, batch_id=batch.id)
             self.model.jobs[job_id] = Job(job_id, batch.id, False, State.READY, self.model.now)
             if closes:
@@ -133,7 +144,7 @@ class Workflows(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ the worker
 
-    @rule(count=st.integers(1, 4), lease=st.integers(0, 2))
+    @action(4, count=st.integers(1, 4), lease=st.integers(0, 2))
     def claim(self, count: int, lease: int) -> None:
         due = {job.id for job in self.model.jobs.values() if job.state is State.READY and job.due <= self.model.now}
         claimed = helpers.claim_all(self.engine, limit=count, lease_seconds=(lease + 0.5) * TICK)
@@ -145,27 +156,19 @@ class Workflows(RuleBasedStateMachine):
             self.keys[each.execution_id] = each.key, each.job_id
             self.open[each.execution_id] = self.model.now + lease
 
-    @precondition(lambda self: self.keys)
-    @rule(data=st.data(), ending=ENDINGS, is_killed=st.booleans())
-    def end(self, data: st.DataObject, ending: str, is_killed: bool) -> None:
+    @action(6, ending=ENDINGS, is_killed=st.booleans())
+    def end(self, ending: str, is_killed: bool) -> None:
         """End an execution, open or not. Then the worker looks at the dependents and the batch, or it is killed."""
-        execution_id = data.draw(st.sampled_from([*self.open, *sorted(self.keys)[-3:]]), label="execution")
+        execution_id = self.data.draw(
+            st.sampled_from([*self.open, *self.open, *sorted(self.keys)[-2:]]), label="execution"
+        )
         key, job_id = self.keys[execution_id]
-        endings: dict[str, Callable[[], Any]] = {
-            "succeed": lambda: lifecycle.succeed(self.engine, helpers.succeeded(key)),
-            "die": lambda: lifecycle.fail(self.engine, helpers.failed(key, None)),
-            "fail": lambda: lifecycle.fail(self.engine, helpers.failed(key, TICK)),
-            "release": lambda: lifecycle.release(self.engine, [Released(key)]),
-            "stop": lambda: lifecycle.end_cancelled(self.engine, [Cancelled(key, None, 0.0)]),
-        }
-        result, job = endings[ending]()[execution_id], self.model.jobs.get(job_id)
+        result, job = end_attempt(self.engine, key, ending, TICK), self.model.jobs.get(job_id)
         is_open = self.open.pop(execution_id, None) is not None and job is not None
         assert (result.status is TransitionStatus.DONE) == is_open
         if not is_open or job is None:
             return
-        states = {"succeed": State.SUCCEEDED, "die": State.DEAD, "stop": State.CANCELLED}
-        state = states.get(ending, State.READY)
-        state = State.CANCELLED if job.asked and state is not State.SUCCEEDED else state
+        state = state_after(ending, is_asked=job.asked)
         self.model.move(job, state, due=self.model.now + 1 if (ending, state) == ("fail", State.READY) else job.due)
         if not is_killed and state in FINISHED:
             advanced = self.advance([job_id])
@@ -187,13 +190,24 @@ class Workflows(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ operators
 
-    def any_jobs(self, data: st.DataObject) -> list[int]:
-        ids = [*sorted(self.model.jobs)[-6:], 0]
-        return data.draw(st.lists(st.sampled_from(ids), min_size=1, max_size=3, unique=True), label="jobs")
+    def any_jobs(self, states: Collection[State]) -> list[int]:
+        """Return up to three jobs in these states, and perhaps one that is in another state or does not exist."""
+        ids = sorted(job.id for job in self.model.jobs.values() if job.state in states)
+        found = self.data.draw(st.lists(st.sampled_from(ids or [0]), min_size=1, max_size=3, unique=True), label="jobs")
+        other = self.data.draw(st.sampled_from([None, None, 0, *sorted(self.model.jobs)]), label="other")
+        return found if other is None or other in found else [*found, other]
 
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        ids, wanted, advanced = self.any_jobs(data), {}, list[graphs.AdvancedJob]()
+    @action(2, how=st.sampled_from(["cancel", "cancel", "delete", "delete by SQL"]))
+    def operate(self, how: str) -> None:
+        if how == "cancel":
+            self.cancel(self.any_jobs(UNFINISHED))
+        elif how == "delete":
+            self.delete(self.any_jobs(FINISHED))
+        else:
+            self.delete_by_sql(self.any_jobs([*State])[0])
+
+    def cancel(self, ids: list[int]) -> None:
+        wanted, advanced = {}, list[graphs.AdvancedJob]()
         for job in (self.model.jobs[job_id] for job_id in ids if job_id in self.model.jobs):
             if job.state in (State.READY, State.WAITING):
                 wanted[job.id] = self.model.move(job, State.CANCELLED, asked=True)
@@ -204,9 +218,9 @@ class Workflows(RuleBasedStateMachine):
         assert lifecycle.cancel(self.engine, ids, advanced=advanced) == wanted
         assert sorted((job.job_id, job.state) for job in advanced) == sorted(moved.items())
 
-    @rule(data=st.data())
-    def retry(self, data: st.DataObject) -> None:
-        ids = [job_id for job_id in self.any_jobs(data) if self.model.state(job_id) in FINISHED]
+    @action(3)
+    def retry(self) -> None:
+        ids = [job_id for job_id in self.any_jobs(FINISHED) if self.model.state(job_id) in FINISHED]
         for job_id in ids:
             fresh = {"due": self.model.now, "asked": False, "expires": None}
             self.model.move(self.model.jobs[job_id], State.READY, **fresh)
@@ -215,26 +229,14 @@ class Workflows(RuleBasedStateMachine):
         wanted = {job_id: state for job_id, state in states.items() if state is not State.CANCELLED}
         assert lifecycle.retry(self.engine, ids) == wanted
 
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        ids = self.any_jobs(data)
+    def delete(self, ids: list[int]) -> None:
         jobs = [self.model.jobs[job_id] for job_id in ids if self.model.state(job_id) in FINISHED]
         gone = {job.id: job.state for job in jobs if not self.model.is_needed(job)}
         assert lifecycle.delete(self.engine, ids) == gone
         self.model.remove(gone)
 
-    @rule(state=st.sampled_from(sorted(FINISHED)), retention=st.integers(0, 2))
-    def prune(self, state: State, retention: int) -> None:
-        last = self.model.now - retention
-        gone = [job.id for job in self.model.jobs.values()
-                if job.state is state and (job.finished or 0) <= last and not self.model.is_needed(job)]  # fmt: skip
-        assert lifecycle.prune(self.engine, state, retention * TICK, other_task_names=["none"]).removed == len(gone)
-        self.model.remove(gone)
-
-    @rule(data=st.data())
-    def delete_by_sql(self, data: st.DataObject) -> None:
+    def delete_by_sql(self, job_id: int) -> None:
         """Delete a row without the edges that name it."""
-        job_id = self.any_jobs(data)[0]
         self.engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s", [job_id])
         self.engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
         self.model.jobs.pop(job_id, None)
@@ -242,12 +244,16 @@ class Workflows(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ time, and the sweeps
 
-    @rule(ticks=st.integers(1, 3))
-    def time_goes_on(self, ticks: int) -> None:
+    @action(1, ticks=st.integers(0, 2), delay=st.sampled_from([0, None]), prunes=st.booleans())
+    def time_goes_on(self, ticks: int, delay: int | None, prunes: bool) -> None:
+        """Let time pass. Then expire and rescue jobs, and prune them."""
         self.model.now += ticks
         clock.shift_seconds = self.model.now * TICK
+        self.expire()
+        self.rescue(delay)
+        for state in sorted(FINISHED) if prunes else ():
+            self.prune(state)
 
-    @rule()
     def expire(self) -> None:
         late = [job for job in self.model.jobs.values()
                 if job.state is State.READY and job.expires is not None and job.expires <= self.model.now]  # fmt: skip
@@ -255,7 +261,6 @@ class Workflows(RuleBasedStateMachine):
             self.model.move(job, State.CANCELLED) and job.id for job in late
         }
 
-    @rule(delay=st.sampled_from([0, None]))
     def rescue(self, delay: int | None) -> None:
         lost = [each for each, lease in self.open.items() if lease < self.model.now]
         assert {each.execution_id for each, _ in
@@ -266,7 +271,13 @@ class Workflows(RuleBasedStateMachine):
             state = State.CANCELLED if job.asked else State.READY if delay == 0 else State.DEAD
             self.model.move(job, state, due=self.model.now if state is State.READY else job.due)
 
-    @rule()
+    def prune(self, state: State) -> None:
+        old = [job for job in self.model.jobs.values() if job.state is state and (job.finished or 0) < self.model.now]
+        gone = [job.id for job in old if not self.model.is_needed(job)]
+        assert lifecycle.prune(self.engine, state, TICK, other_task_names=[]).removed == len(gone)
+        self.model.remove(gone)
+
+    @action(2)
     def sweep(self) -> None:
         """Run all sweeps. Then no end may be left that nobody has noticed."""
         found = graphs.find_missed(self.engine)
@@ -308,4 +319,4 @@ class Workflows(RuleBasedStateMachine):
 def test_workflows_any_order_of_transitions_match_model(engine, request):
     Workflows.engine = engine
     examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
-    run_machine(Workflows, settings=settings(max_examples=examples, stateful_step_count=50))
+    run_machine(Workflows, settings=settings(max_examples=examples, stateful_step_count=60))

@@ -212,6 +212,11 @@ def restore(connection: Connection, retried_ids: Collection[int]) -> dict[int, S
     return {job_id: state for job_id, state in states.items() if job_id in retried_ids}
 
 
+def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:
+    """Return which of these jobs are nodes of workflows, in ascending order."""
+    return sorted(_selected(connection, sql.graphs.NODES_OF, job_ids))
+
+
 def _lock_restorable(connection: Connection, retried_ids: Collection[int]) -> None:
     """Lock the jobs that a retry concerns. Look again after each lock, because the state may have changed before it."""
     params, locked = {"job_ids": numbers(sorted(retried_ids))}, set[int]()

@@ -121,7 +121,7 @@ def _retry_one_by_one(
 ) -> dict[int, State]:
     changed: dict[int, State] = {}
     refused: list[Refused[int]] = []
-    for job_id in sorted(set(job_ids), reverse=True):  # the latest job with a key gets it
+    for job_id in _retry_order(connection, job_ids):
         try:
             changed |= retry(connection, [job_id], alone=alone, seen=seen, lock_seconds=lock_seconds)
         except FAILURES as error:
@@ -130,6 +130,16 @@ def _retry_one_by_one(
             refused.append(Refused(job_id, error))
     _report(refused, some_changed=bool(changed))
     return changed
+
+
+def _retry_order(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    """Return jobs in the order in which to retry them one by one: the latest job with a unique key gets it.
+
+    Nodes of workflows have no keys, and come in the order of their dependencies. Otherwise a node would be ready before
+    the dead job that it depends on is retried, and would run without its result.
+    """
+    nodes = graphs.nodes_of(connection, job_ids)
+    return nodes + sorted(set(job_ids).difference(nodes), reverse=True)
 
 
 def run_now(

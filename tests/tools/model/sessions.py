@@ -1,7 +1,7 @@
-"""Sessions with snapshots, row locks and commits: a small PostgreSQL at READ COMMITTED, for the protocols of `looks.py`.
+"""Sessions with snapshots, row locks and commits: a small PostgreSQL at READ COMMITTED, for the protocols of `looks`.
 
 `protocol.py` knows one job and no snapshots. Here, a protocol is a handful of rows and a few sessions. Each session is
-a list of steps, and a step is a function that gets a `Turn`: it can take a snapshot, lock a row, write a locked row, and
+a list of steps, and a step is a function that gets a `Turn`: it can take a snapshot, lock a row, write a row, and
 commit. `explore()` runs the sessions in every order of their steps, and can kill each of them before every step. A
 statement is several steps: its snapshot is taken before it has its locks, as in PostgreSQL.
 """
@@ -45,8 +45,9 @@ class Blocked(Exception):
 class Turn:
     """One step of one session."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, broken: str) -> None:
         session = world.sessions[number]
+        self.broken = broken
         self.log = world.log
         self._committed = dict(world.rows)
         self._written = dict(session.written)
@@ -131,6 +132,8 @@ class Protocol:
     sweep: Program
     wrong: Callable[[Mapping[str, Any], tuple[str, ...]], str]
     lost: Callable[[Mapping[str, Any], tuple[str, ...]], str]
+    broken: str = ""
+    """The error in the protocol. The sweep is never broken."""
     needs_sweep: bool = False
     """Whether even without a crash, the sweep is needed in some orders."""
 
@@ -174,7 +177,7 @@ def moves(protocol: Protocol, world: World, *, may_kill: bool) -> Iterator[tuple
         if may_kill:
             gone = (*world.sessions[:number], Session(KILLED), *world.sessions[number + 1 :])
             yield None, f"{number} is killed", world._replace(sessions=gone)
-        program, turn = protocol.programs[number], Turn(world, number)
+        program, turn = protocol.programs[number], Turn(world, number, protocol.broken)
         if session.place == len(program):
             turn.stop()
             yield number, f"{number} ends", turn.after(world, number)
@@ -194,10 +197,10 @@ def errors_at_the_end(protocol: Protocol, world: World, *, was_killed: bool) -> 
         yield f"{error}, without a crash"
     swept = World(world.rows, (Session(),), world.log)
     while swept.sessions[0].place not in (KILLED, len(protocol.sweep)):
-        turn = Turn(swept, 0)
+        turn = Turn(swept, 0, "")
         protocol.sweep[swept.sessions[0].place](turn)
         swept = turn.after(swept, 0)
-    turn = Turn(swept, 0)
+    turn = Turn(swept, 0, "")
     turn.stop()
     swept = turn.after(swept, 0)
     for check in (protocol.wrong, protocol.lost):
