@@ -9,6 +9,16 @@ from typing import Any
 from django_pgqueue.states import FINISHED, State
 
 EVENT = "go"
+TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
+JOBS = f"""
+SELECT id, queue_name, state, {TICKS.format("run_after")}, {TICKS.format("expires_at")},
+       {TICKS.format("finished_at")}, cancel_requested_at IS NOT NULL, unique_key
+FROM pgqueue_job ORDER BY id
+"""
+STEPS = """
+SELECT job_id, name, finished_at IS NOT NULL, event_key, event_id, tries, compensation IS NOT NULL, compensation_id
+FROM pgqueue_step ORDER BY job_id, name
+"""
 
 
 @dataclass
@@ -145,3 +155,7 @@ class Model:
 
     def can_be_removed(self, job: Job) -> bool:
         return job.state in FINISHED and not job.has_compensations()
+
+    def remove(self, job_ids: Iterable[int]) -> None:
+        for job_id in job_ids:
+            del self.jobs[job_id]

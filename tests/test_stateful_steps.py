@@ -6,7 +6,7 @@ completer look for each other, or are killed before that and leave it to the swe
 transition has to do. In addition, the machine checks what durable steps promise: after a sweep, no job waits whose
 event has come, steps are undone in reverse order, one after another, and no job with a pending compensation is removed.
 
-CI runs 50 examples. For a long run, use `pytest tests/test_stateful_steps.py --stateful-examples 10000`.
+CI runs 100 examples. For a long run, use `pytest tests/test_stateful_steps.py --stateful-examples 10000`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import ExecutionKey, Lane, TransitionStatus, events, sagas, steps
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution, SweepMark
 from django_pgqueue.states import FINISHED, State, StepKind
 from django_pgqueue.steps import FOREVER_SECONDS, Suspension
 from tests import helpers
-from tests.histories import action, end_attempt, names_of, run_action, state_after
-from tests.step_model import EVENT, Job, Model, Step
+from tests.histories import TICK, History, action, end_attempt, state_after
+from tests.step_model import EVENT, JOBS, STEPS, Job, Model, Step
 
 pytestmark = pytest.mark.slow
 
-TICK = 1000.0
 FOREVER = int(FOREVER_SECONDS / TICK)
 POSITIONS = {name: float(place) for place, name in enumerate(["a", "b", "c", "nap", *(f"wait{n}" for n in range(9))])}
 """The steps of every job, in their order. The first three can be undone."""
+NAMES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([True, True, False])), min_size=1, max_size=3)
+"""The steps that an attempt stores, and whether they have compensations."""
 KEYS = st.sampled_from("xxxy")
 MOST = 5
 """Jobs. With more of them, transitions would rarely meet on one job."""
@@ -45,43 +44,20 @@ JOB = st.tuples(st.sampled_from(["u", None]), st.sampled_from([None, 1, 2]))
 """The unique key of a job, and the ticks until it expires."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "die", "die", "die", "fail", "release", "stop"])
 UNDO: dict[str, Any] = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3}
-TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
-JOBS = f"""
-SELECT id, queue_name, state, {TICKS.format("run_after")}, {TICKS.format("expires_at")},
-       {TICKS.format("finished_at")}, cancel_requested_at IS NOT NULL, unique_key
-FROM pgqueue_job ORDER BY id
-"""
-STEPS = """
-SELECT job_id, name, finished_at IS NOT NULL, event_key, event_id, tries, compensation IS NOT NULL, compensation_id
-FROM pgqueue_step ORDER BY job_id, name
-"""
 
 
-class Steps(RuleBasedStateMachine):
+class Steps(History):
     """The rules. `self.open` has the open executions with the ticks at which their leases end."""
 
-    engine: EngineConnection
+    model: Model
 
     @initialize(jobs=st.lists(JOB, min_size=2, max_size=3))
     def begin(self, jobs: list[tuple[str | None, int | None]]) -> None:
-        clock.shift_seconds = 0.0
-        helpers.clear_tables(self.engine)
-        self.engine.execute("DELETE FROM pgqueue_step; DELETE FROM pgqueue_event")
-        self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
-        self.model = Model()
-        self.keys: dict[int, tuple[ExecutionKey, int]] = {}
-        self.open: dict[int, int] = {}
+        self.begin_anew(Model(), "step", "event")
+        self.claimed = 0
         for job in jobs:
             self.enqueue(job)
         self.claim(3, 2)
-
-    def teardown(self) -> None:
-        clock.shift_seconds = 0.0
-
-    @rule(data=st.data())
-    def act(self, data: st.DataObject) -> None:
-        self.data = data
-        run_action(self, data.draw(st.sampled_from(names_of(type(self))), label="action"), data)
 
     # ------------------------------------------------------------------ the application
 
@@ -140,7 +116,19 @@ class Steps(RuleBasedStateMachine):
         key, job_id = self.keys[execution_id]
         return execution_id, key, self.model.jobs[job_id] if execution_id in self.open else None
 
-    @action(3, names=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), min_size=1, max_size=3))
+    @action(10, names=NAMES, ending=ENDINGS, is_killed=st.booleans())
+    def work(self, names: list[tuple[str, bool]], ending: str, is_killed: bool) -> None:
+        """Make a whole attempt, so that histories are dense."""
+        last = max(self.keys)
+        self.claim(1, 2)
+        if max(self.keys) > last:
+            self.claimed = max(self.keys)
+            is_undoing = self.model.jobs[self.keys[self.claimed][1]].undoes is not None
+            self.store(names)
+            self.end("succeed" if is_undoing else ending, is_killed)
+            self.claimed = 0
+
+    @action(3, names=NAMES)
     def store(self, names: list[tuple[str, bool]]) -> None:
         """Store steps, with a compensation or without one."""
         _, key, job = self.attempt()
@@ -161,7 +149,7 @@ class Steps(RuleBasedStateMachine):
     @action(
         5,
         key=KEYS,
-        ticks=st.sampled_from([1, FOREVER]),
+        ticks=st.sampled_from([1, 1, FOREVER]),
         is_killed=st.booleans(),
         between=st.sampled_from([None, "sent", "woken"]),
     )
@@ -258,34 +246,9 @@ class Steps(RuleBasedStateMachine):
     def delete(self, job: Job) -> None:
         gone = {job.id: job.state} if self.model.can_be_removed(job) else {}
         assert lifecycle.delete(self.engine, [job.id], lock_seconds=0.0) == gone
-        for job_id in gone:
-            del self.model.jobs[job_id]
+        self.model.remove(gone)
 
     # ------------------------------------------------------------------ time, and the sweeps
-
-    @action(2, ticks=st.integers(0, 2), delay=st.sampled_from([0, None]))
-    def time_goes_on(self, ticks: int, delay: int | None) -> None:
-        """Let time pass. Then rescue, expire and prune jobs."""
-        self.model.now += ticks
-        clock.shift_seconds = self.model.now * TICK
-        now, jobs = self.model.now, self.model.jobs
-        lost = [each for each, lease in self.open.items() if lease < now]
-        rescued = lifecycle.rescue(self.engine, lambda execution: delay, error="lost")
-        assert {each.execution_id for each, _ in rescued} == set(lost)
-        for execution_id in lost:
-            del self.open[execution_id]
-            job = jobs[self.keys[execution_id][1]]
-            state = State.CANCELLED if job.asked else State.READY if delay == 0 else State.DEAD
-            self.model.move(job, state, due=now if state is State.READY else job.due)
-        late = [job for job in jobs.values() if job.state is State.READY and job.expires and job.expires <= now]
-        expired = {job_id for job_id, _ in lifecycle.expire(self.engine, worker_id=1, error="late")}
-        assert expired == {self.model.move(job, State.CANCELLED) and job.id for job in late}
-        for state in sorted(FINISHED):
-            old = [job.id for job in jobs.values() if job.state is state and (job.finished or 0) < now]
-            gone = [job_id for job_id in old if self.model.can_be_removed(jobs[job_id])]
-            assert lifecycle.prune(self.engine, state, TICK, other_task_names=[]).removed == len(gone)
-            for job_id in gone:
-                del jobs[job_id]
 
     @action(2)
     def sweep(self) -> None:
@@ -325,5 +288,5 @@ class Steps(RuleBasedStateMachine):
 @pytest.mark.timeout(400)  # as test_stateful.py
 def test_steps_any_order_of_transitions_match_model(engine, request):
     Steps.engine = engine
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 4
     run_machine(Steps, settings=settings(max_examples=examples, stateful_step_count=60))

@@ -6,7 +6,7 @@ killed before that and leaves it to the sweeps. `workflow_model` says what each 
 machine checks what workflows promise: after a sweep, no job waits whose dependencies are over, and each callback was
 added at most once, and exactly once if its time has come.
 
-CI runs 50 examples. For a long run, use `pytest tests/test_stateful_workflows.py --stateful-examples 10000`.
+CI runs 100 examples. For a long run, use `pytest tests/test_stateful_workflows.py --stateful-examples 10000`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ from collections.abc import Collection
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import batch_ends, lifecycle
-from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import ExecutionKey, TransitionStatus, batches, graphs
+from django_pgqueue.lifecycle import TransitionStatus, batches, graphs
 from django_pgqueue.states import FINISHED, State
 from tests import helpers
-from tests.histories import action, end_attempt, names_of, run_action, state_after
-from tests.workflow_model import UNFINISHED, Batch, Edge, Job, Model
+from tests.histories import TICK, History, action, end_attempt, state_after
+from tests.workflow_model import BATCHES, CALLBACKS, EDGES, JOBS, UNFINISHED, Batch, Edge, Job, Model
 
 pytestmark = pytest.mark.slow
 
-TICK = 1000.0
 SHAPES = st.lists(
     st.tuples(
         st.sets(st.integers(0, 3), min_size=1, max_size=3),
@@ -45,46 +42,18 @@ SHAPES = st.lists(
 MOST = 8
 """Jobs. With more of them, transitions would rarely meet on one job."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "succeed", "die", "die", "fail", "release", "stop"])
-TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
-JOBS = f"""
-SELECT id, batch_id, state, {TICKS.format("run_after")}, {TICKS.format("expires_at")}, {TICKS.format("finished_at")},
-       cancel_requested_at IS NOT NULL
-FROM pgqueue_job WHERE queue_name = 'default' ORDER BY id
-"""
-EDGES = "SELECT job_id, needs_id, policy, has_cancelled IS NOT NULL FROM pgqueue_dependency ORDER BY job_id, needs_id"
-BATCHES = """
-SELECT id, closed_at IS NOT NULL, failed_at IS NOT NULL, completed_at IS NOT NULL, succeeded_at IS NOT NULL
-FROM pgqueue_batch ORDER BY id
-"""
-CALLBACKS = "SELECT arguments -> 'args' FROM pgqueue_job WHERE queue_name = 'callbacks' ORDER BY id"
 
 
-class Workflows(RuleBasedStateMachine):
+class Workflows(History):
     """The rules. `self.executions` has the execution of each claim, and whether it is open."""
 
-    engine: EngineConnection
+    model: Model
 
     @initialize(shape=SHAPES)
     def begin(self, shape: list[tuple[set[int], str, int | None]]) -> None:
-        clock.shift_seconds = 0.0
-        helpers.clear_tables(self.engine)
-        for table in ("dependency", "batch", "batch_removal", "step"):
-            self.engine.execute(f"DELETE FROM pgqueue_{table}")
-        self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
-        self.model = Model()
-        self.keys: dict[int, tuple[ExecutionKey, int]] = {}
-        self.open: dict[int, int] = {}
-        """The tick at which the lease of each open execution ends."""
+        self.begin_anew(Model(), "dependency", "batch", "batch_removal", "step")
         self.add_workflow(shape, False)
         self.claim(2, 2)
-
-    def teardown(self) -> None:
-        clock.shift_seconds = 0.0
-
-    @rule(data=st.data())
-    def act(self, data: st.DataObject) -> None:
-        self.data = data
-        run_action(self, data.draw(st.sampled_from(names_of(type(self))), label="action"), data)
 
     # ------------------------------------------------------------------ the application
 
@@ -231,7 +200,7 @@ class Workflows(RuleBasedStateMachine):
 
     def delete(self, ids: list[int]) -> None:
         jobs = [self.model.jobs[job_id] for job_id in ids if self.model.state(job_id) in FINISHED]
-        gone = {job.id: job.state for job in jobs if not self.model.is_needed(job)}
+        gone = {job.id: job.state for job in jobs if self.model.can_be_removed(job)}
         assert lifecycle.delete(self.engine, ids) == gone
         self.model.remove(gone)
 
@@ -243,39 +212,6 @@ class Workflows(RuleBasedStateMachine):
         self.open = {each: lease for each, lease in self.open.items() if self.keys[each][1] != job_id}
 
     # ------------------------------------------------------------------ time, and the sweeps
-
-    @action(1, ticks=st.integers(0, 2), delay=st.sampled_from([0, None]), prunes=st.booleans())
-    def time_goes_on(self, ticks: int, delay: int | None, prunes: bool) -> None:
-        """Let time pass. Then expire and rescue jobs, and prune them."""
-        self.model.now += ticks
-        clock.shift_seconds = self.model.now * TICK
-        self.expire()
-        self.rescue(delay)
-        for state in sorted(FINISHED) if prunes else ():
-            self.prune(state)
-
-    def expire(self) -> None:
-        late = [job for job in self.model.jobs.values()
-                if job.state is State.READY and job.expires is not None and job.expires <= self.model.now]  # fmt: skip
-        assert {job_id for job_id, _ in lifecycle.expire(self.engine, worker_id=1, error="late")} == {
-            self.model.move(job, State.CANCELLED) and job.id for job in late
-        }
-
-    def rescue(self, delay: int | None) -> None:
-        lost = [each for each, lease in self.open.items() if lease < self.model.now]
-        assert {each.execution_id for each, _ in
-                lifecycle.rescue(self.engine, lambda execution: delay, error="lost")} == set(lost)  # fmt: skip
-        for execution_id in lost:
-            del self.open[execution_id]
-            job = self.model.jobs[self.keys[execution_id][1]]
-            state = State.CANCELLED if job.asked else State.READY if delay == 0 else State.DEAD
-            self.model.move(job, state, due=self.model.now if state is State.READY else job.due)
-
-    def prune(self, state: State) -> None:
-        old = [job for job in self.model.jobs.values() if job.state is state and (job.finished or 0) < self.model.now]
-        gone = [job.id for job in old if not self.model.is_needed(job)]
-        assert lifecycle.prune(self.engine, state, TICK, other_task_names=[]).removed == len(gone)
-        self.model.remove(gone)
 
     @action(2)
     def sweep(self) -> None:
@@ -318,5 +254,5 @@ class Workflows(RuleBasedStateMachine):
 @pytest.mark.timeout(400)  # as test_stateful.py
 def test_workflows_any_order_of_transitions_match_model(engine, request):
     Workflows.engine = engine
-    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 8
+    examples = request.config.getoption("--stateful-examples") or settings().max_examples // 4
     run_machine(Workflows, settings=settings(max_examples=examples, stateful_step_count=60))

@@ -13,6 +13,18 @@ from django_pgqueue.states import FINISHED, State
 
 UNFINISHED = {State.WAITING, State.READY, State.RUNNING}
 FAILED = {State.DEAD, State.CANCELLED}
+TICKS = "floor(extract(epoch FROM {} - %(start)s) / 1000)::int"
+JOBS = f"""
+SELECT id, batch_id, state, {TICKS.format("run_after")}, {TICKS.format("expires_at")}, {TICKS.format("finished_at")},
+       cancel_requested_at IS NOT NULL
+FROM pgqueue_job WHERE queue_name = 'default' ORDER BY id
+"""
+EDGES = "SELECT job_id, needs_id, policy, has_cancelled IS NOT NULL FROM pgqueue_dependency ORDER BY job_id, needs_id"
+BATCHES = """
+SELECT id, closed_at IS NOT NULL, failed_at IS NOT NULL, completed_at IS NOT NULL, succeeded_at IS NOT NULL
+FROM pgqueue_batch ORDER BY id
+"""
+CALLBACKS = "SELECT arguments -> 'args' FROM pgqueue_job WHERE queue_name = 'callbacks' ORDER BY id"
 
 
 @dataclass
@@ -176,12 +188,11 @@ class Model:
             self.move(self.jobs[job_id], State.WAITING, asked=False, expires=None)
         self.decide(moved)
 
-    def is_needed(self, job: Job) -> bool:
-        """Return whether another job of the workflow can need this one, so that it must not be removed."""
+    def can_be_removed(self, job: Job) -> bool:
+        """Return whether the job has ended and no other job of the workflow can need it."""
         states = UNFINISHED | FAILED if job.state is State.SUCCEEDED else UNFINISHED
-        return job.is_node and any(
-            other.state in states for other in self.jobs.values() if other.batch_id == job.batch_id
-        )
+        others = [other for other in self.jobs.values() if other.batch_id == job.batch_id and other.state in states]
+        return job.state in FINISHED and not (job.is_node and others)
 
     def remove(self, job_ids: Iterable[int]) -> None:
         """Remove jobs as DELETE and PRUNE do, with the edges to what they depend on."""

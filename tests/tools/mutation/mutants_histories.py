@@ -1,11 +1,10 @@
-"""Mutants that only a history of many transitions detects: of workflows, batches, durable steps and compensations.
+"""Mutants that a history of many transitions, or two sessions in a rare order, detect: of workflows and durable steps.
 
-`mutation` explains what a mutant is and how mutants are tried. Each names the state machine that must fail.
+`mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-LIFECYCLE = "django_pgqueue/lifecycle/graphs.py"
 OPERATOR = "django_pgqueue/lifecycle/operator.py"
 
 HISTORIES = [
@@ -141,6 +140,33 @@ HISTORIES = [
             "DELETE FROM pgqueue_step WHERE job_id",
             "DELETE FROM pgqueue_step WHERE false AND job_id",
             "ENQUEUE_OR_REPLACE",
+        ),
+    ),
+    *of_tests(
+        ("tests/concurrency/test_sagas.py",),
+        Mutant(
+            "a job that has changed since the snapshot is compensated",
+            "          AND finished_at = (SELECT finished_at FROM pgqueue_job AS seen WHERE seen.id = given.id)\n",
+            "",
+            "COMPENSATE",
+        ),
+    ),
+    *of_tests(
+        ("tests/steps/test_replaced.py",),
+        Mutant(
+            "a step that was stored while the replacing call waited is kept",
+            "if has_steps and replaced:",
+            "if False:",
+            path="django_pgqueue/lifecycle/unique.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/concurrency/test_workflows.py",),
+        Mutant(
+            "nodes are retried one by one before their dependencies",
+            "nodes = graphs.nodes_of(connection, job_ids)",
+            "nodes: list[int] = []",
+            path=OPERATOR,
         ),
     ),
 ]
