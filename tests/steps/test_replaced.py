@@ -41,6 +41,7 @@ ENQUEUE = {
 }
 
 
+@pytest.mark.promise("replaced-call-uses-no-step")
 @pytest.mark.parametrize("unique_while", ["ready+running", timedelta(hours=1)], ids=["job", "window"])
 @pytest.mark.parametrize("how", ENQUEUE)
 def test_replace_of_suspended_job_removes_its_steps(monkeypatch, unique_while, how):
@@ -57,6 +58,7 @@ def test_replace_of_suspended_job_removes_its_steps(monkeypatch, unique_while, h
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.promise("replaced-call-uses-no-step")
 @pytest.mark.parametrize("unique_while", ["ready+running", timedelta(hours=1)], ids=["job", "window"])
 @pytest.mark.parametrize("how", ENQUEUE)
 def test_replace_removes_a_step_that_was_stored_while_it_waited(monkeypatch, engine, watcher, unique_while, how):
