@@ -65,12 +65,6 @@ HISTORIES = [
             "END_BATCHES",
         ),
         Mutant(
-            "a nested batch that failed is no failure",
-            "WHERE parent_id = batch.id AND completed_at IS NOT NULL AND succeeded_at IS NULL",
-            "WHERE parent_id = batch.id AND false",
-            "END_BATCHES",
-        ),
-        Mutant(
             "a callback is added at each look",
             "batch.failed_at IS NULL AND job.has_failed AS fails",
             "job.has_failed AS fails",
@@ -124,12 +118,6 @@ HISTORIES = [
             "COMPENSATE",
         ),
         Mutant(
-            "a retried job keeps the steps that were undone",
-            "AND (compensation_id IS NOT NULL OR job_id IN",
-            "AND (job_id IN",
-            "RETRY",
-        ),
-        Mutant(
             "a job is pruned before it is undone",
             "(ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL",
             "(ARRAY (SELECT id FROM old)) AND false",
@@ -167,6 +155,24 @@ HISTORIES = [
             "nodes = graphs.nodes_of(connection, job_ids)",
             "nodes: list[int] = []",
             path=OPERATOR,
+        ),
+    ),
+    *of_tests(
+        ("tests/test_stateful_workflows.py", "tests/batches/test_batch.py"),
+        Mutant(
+            "a nested batch that failed is no failure",
+            "WHERE parent_id = batch.id AND completed_at IS NOT NULL AND succeeded_at IS NULL",
+            "WHERE parent_id = batch.id AND false",
+            "END_BATCHES",
+        ),
+    ),
+    *of_tests(
+        ("tests/test_stateful_steps.py", "tests/steps/test_sagas.py"),
+        Mutant(
+            "a retried job keeps the steps that were undone",
+            "AND (compensation_id IS NOT NULL OR job_id IN",
+            "AND (job_id IN",
+            "RETRY",
         ),
     ),
 ]
