@@ -92,17 +92,17 @@ HISTORIES = [
             "SUSPEND",
         ),
         Mutant("a suspended job expires", "        expires_at = NULL,\n", "", "SUSPEND"),
-        Mutant("a job receives an event twice", "  AND id <> ALL (", "  AND 0 <> ALL (", "FIND_EVENT"),
+        Mutant("a job receives an event twice", "  AND id <> ALL (", "  AND -1 <> ALL (", "FIND_EVENT"),
         Mutant(
             "a received event wakes again",
-            "WHERE job_id = step.job_id AND event_id IS NOT NULL",
-            "WHERE false",
+            "event.id <> ALL (",
+            "-1 <> ALL (",
             "WAKE_SUSPENDED",
         ),
         Mutant(
             "the sweep of waits takes received events",
-            "WHERE job_id = page.job_id AND event_id IS NOT NULL",
-            "WHERE false",
+            "event.id <> ALL (",
+            "-1 <> ALL (",
             "WAKE_MISSED",
         ),
         Mutant(
