@@ -36,6 +36,7 @@ BUSY: Final = (
     *("tests/test_stateful.py", "tests/concurrency/test_bad_rows.py", "tests/kit/test_plugin.py"),
     *("tests/example/test_commands.py", "tests/test_serialization.py", "tests/process/test_progress.py"),
     *("tests/concurrency/test_limit_interleavings.py", "tests/concurrency/test_cursor.py"),
+    *("tests/test_stateful_workflows.py", "tests/test_stateful_steps.py"),
     *("tests/worker/test_django_connections.py", "tests/admin/test_stale_pages.py"),
     *("tests/concurrency/test_many_unique.py", "tests/concurrency/test_limits.py", "tests/concurrency/test_races.py"),
 )

@@ -235,6 +235,7 @@ def call_statements_of_graphs(engine):
     lifecycle.graphs.find_missed(engine)
     lifecycle.advance(engine, (), [last + 1])
     lifecycle.graphs.read_results(engine, [(first, last)])
+    lifecycle.graphs.nodes_of(engine, [first, last])
     lifecycle.graphs.prune_dependencies(engine)
 
 

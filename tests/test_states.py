@@ -92,7 +92,7 @@ def restore(engine, specimen):
     )
     before = helpers.state_of(engine, specimen.job_id)
     with engine.transaction():
-        assert lifecycle.restore(engine, [retried]) == set()
+        assert lifecycle.restore(engine, [retried]) == {}
     return helpers.state_of(engine, specimen.job_id) != before
 
 

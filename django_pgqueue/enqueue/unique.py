@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import codecs, lifecycle
@@ -190,17 +191,16 @@ def _period_seconds(task: TaskDefinition) -> float | None:
 
 def _holders(task: TaskDefinition, connection: BaseDatabaseWrapper, keys: Collection[str]) -> dict[str, int]:
     """Return, by key, the ids of the existing jobs that have these keys."""
-    if not keys:
-        return {}
     find = lifecycle.holders if _period_seconds(task) is None else lifecycle.open_windows
-    return find(connection, task.name, keys)
+    return find(connection, task.name, keys) if keys else {}
 
 
 def _add_one(
     task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, arguments: str, row: dict[str, Any]
 ) -> lifecycle.Enqueued | None:
     """Insert or replace a job whose key lasts as long as the job; return None if another job keeps the key."""
-    add = lifecycle.replace if task.on_conflict == "replace" else lifecycle.enqueue_unique
+    replace = partial(lifecycle.replace, has_steps=task.takes_context)
+    add = replace if task.on_conflict == "replace" else lifecycle.enqueue_unique
     return add(connection, arguments=arguments, unique_key=key, ready_only=task.unique_while == "ready", **row)
 
 
@@ -212,6 +212,7 @@ def _add_one_for_period(
     given: dict[str, Any] = {"calls": _as_json([(key, arguments)]), "limits": [limit]}
     added = lifecycle.enqueue_for_period(connection, **given, period_seconds=_period_seconds(task) or 0.0, **row)
     if not added and task.on_conflict == "replace":
+        given["has_steps"] = task.takes_context
         added = [job for job, _ in lifecycle.replace_for_period(connection, **given, **row)]
     return added[0] if added else None
 
@@ -236,6 +237,7 @@ def _add_many(
         **_given(calls),
         ready_only=task.unique_while == "ready",
         replace=task.on_conflict == "replace",
+        has_steps=task.takes_context,
         **row,
     )
 
@@ -250,15 +252,14 @@ def _add_many_for_period(
     replaces = task.on_conflict == "replace"
     kept = {call.key: call for call in (calls if replaces else reversed(calls)) if call.key is not None}
     once = [call for call in calls if call.key is None or kept[call.key] is call]
-    period_seconds = _period_seconds(task) or 0.0
-    jobs = lifecycle.enqueue_for_period(connection, **_given(once), period_seconds=period_seconds, **row)
+    jobs = lifecycle.enqueue_for_period(connection, **_given(once), period_seconds=_period_seconds(task) or 0.0, **row)
     ids = [job.job_id for job in jobs]
     keys = {job_id: key for key, job_id in lifecycle.open_windows(connection, task.name, kept.keys(), ids).items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]
     new = {key for _, key in added}
     taken = [call for call in once if call.key is not None and call.key not in new]
     if replaces and taken:
-        replaced = lifecycle.replace_for_period(connection, **_given(taken), **row)
+        replaced = lifecycle.replace_for_period(connection, **_given(taken), has_steps=task.takes_context, **row)
         added += [(job.job_id, key) for job, key in replaced]
     return added
 
@@ -271,8 +272,7 @@ def _existing(task: TaskDefinition, alias: str, job_id: int) -> Job | None:
         raise _duplicate(task, job_id)
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is not None:
-        job.is_duplicate = True
-        job.enqueued_on = alias
+        job.is_duplicate, job.enqueued_on = True, alias
     return job
 
 

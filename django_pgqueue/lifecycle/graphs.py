@@ -204,11 +204,11 @@ def _selected(connection: Connection, statement: str, job_ids: Iterable[int]) ->
 # --------------------------------------------------------------------------- restore
 
 
-def restore(connection: Connection, retried_ids: Collection[int]) -> set[int]:
-    """Make those jobs wait again that the ends of these retried jobs have cancelled; return those retried jobs that
-    wait for others now. Call it in the transaction of the retry.
+def restore(connection: Connection, retried_ids: Collection[int]) -> dict[int, State]:
+    """Make those jobs wait again that the ends of these retried jobs have cancelled. Call it in the transaction of the
+    retry. Return the new states of those retried jobs that are not ready: they wait, or are cancelled again.
 
-    A job with another failed dependency is cancelled again at once.
+    A job that has to wait and has another failed dependency is cancelled again at once.
 
     Raises:
         JobLocked: Another session has kept a dependent locked for 5 s.
@@ -216,8 +216,14 @@ def restore(connection: Connection, retried_ids: Collection[int]) -> set[int]:
     _lock_restorable(connection, retried_ids)
     params = {"job_ids": numbers(sorted(retried_ids))}
     waiting = [row[0] for row in execute(connection, sql.graphs.RESTORE, params)]
-    decided = {job.job_id for job in _decide(connection, sorted(waiting))}
-    return {job_id for job_id in waiting if job_id in retried_ids and job_id not in decided}
+    states = dict.fromkeys(waiting, State.WAITING)
+    states |= {job.job_id: job.state for job in _decide(connection, sorted(waiting))}
+    return {job_id: state for job_id, state in states.items() if job_id in retried_ids}
+
+
+def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:
+    """Return which of these jobs are nodes of workflows, in ascending order."""
+    return sorted(_selected(connection, sql.graphs.NODES_OF, job_ids))
 
 
 def _lock_restorable(connection: Connection, retried_ids: Collection[int]) -> None:

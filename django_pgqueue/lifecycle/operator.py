@@ -22,7 +22,7 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event
-from django_pgqueue.states import Seen, State
+from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.steps import CompensationUnfinished
 
 from . import graphs, sagas
@@ -79,7 +79,8 @@ def retry(
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
     at that moment, or the database refuses a job, the jobs are retried one by one.
 
-    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again.
+    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again. A job that
+    has to wait and has another failed dependency is cancelled again, and is not in the result.
     A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
     `CompensationUnfinished`.
     """
@@ -120,7 +121,7 @@ def _retry_one_by_one(
 ) -> dict[int, State]:
     changed: dict[int, State] = {}
     refused: list[Refused[int]] = []
-    for job_id in sorted(set(job_ids), reverse=True):  # the latest job with a key gets it
+    for job_id in _retry_order(connection, job_ids):
         try:
             changed |= retry(connection, [job_id], alone=alone, seen=seen, lock_seconds=lock_seconds)
         except FAILURES as error:
@@ -129,6 +130,16 @@ def _retry_one_by_one(
             refused.append(Refused(job_id, error))
     _report(refused, some_changed=bool(changed))
     return changed
+
+
+def _retry_order(connection: Connection, job_ids: Sequence[int]) -> list[int]:
+    """Return jobs in the order in which to retry them one by one: the latest job with a unique key gets it.
+
+    Nodes of workflows have no keys, and come in the order of their dependencies. Otherwise a node would be ready before
+    the dead job that it depends on is retried, and would run without its result.
+    """
+    nodes = graphs.nodes_of(connection, job_ids)
+    return nodes + sorted(set(job_ids).difference(nodes), reverse=True)
 
 
 def run_now(
@@ -247,13 +258,16 @@ def _answers(
 
 
 def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> dict[int, str | None]:
-    """Run RETRY, and restore the dependents of the retried nodes in the same transaction."""
+    """Run RETRY, and restore the dependents of the retried nodes in the same transaction.
+
+    A node that is cancelled again counts as unchanged.
+    """
     with transaction_of(connection):
         rows = execute_with_retry(connection, sql.operator.RETRY, params)
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
-        waiting = graphs.restore(connection, retried) if retried else set()
-        return answered | dict.fromkeys(waiting, State.WAITING.value)
+        states = graphs.restore(connection, retried) if retried else {}
+        return answered | {job_id: None if state in FINISHED else state.value for job_id, state in states.items()}
 
 
 def _in_parts(

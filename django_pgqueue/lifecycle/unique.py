@@ -8,7 +8,8 @@ task has a key at a time, by the states of that job or for a uniqueness window (
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from django_pgqueue import sql
@@ -18,7 +19,8 @@ from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
 from .enqueueing import Limits, limits_as_json, numbered
-from .execute import execute_with_retry
+from .execute import execute_with_retry, transaction_of
+from .steps import remove_steps
 from .types import Enqueued
 
 WINDOWS_PRUNED: Final = 1000
@@ -37,10 +39,39 @@ def enqueue_unique(
 
 
 def replace(
-    connection: Connection, *, arguments: str, unique_key: str, ready_only: bool, **row: Any
+    connection: Connection,
+    *,
+    arguments: str,
+    unique_key: str,
+    ready_only: bool,
+    has_steps: bool = False,
+    **row: Any,
 ) -> Enqueued | None:
-    """Replace the call of the ready job that has the key, or add a job; return None if that job is running."""
-    return _enqueue(connection, sql.unique.ENQUEUE_OR_REPLACE, arguments, unique_key, ready_only=ready_only, row=row)
+    """Replace the call of the ready job that has the key, or add a job; return None if that job is running.
+
+    `has_steps`: the jobs can have durable steps. See `_steps_removed()`.
+    """
+    statement = sql.unique.ENQUEUE_OR_REPLACE
+    with _steps_removed(connection, has_steps=has_steps) as replaced:
+        enqueued = _enqueue(connection, statement, arguments, unique_key, ready_only=ready_only, row=row)
+        replaced += [] if enqueued is None else [enqueued.job_id]
+    return enqueued
+
+
+@contextmanager
+def _steps_removed(connection: Connection, *, has_steps: bool) -> Iterator[list[int]]:
+    """Remove the steps of those jobs that the block adds to the yielded list, in one transaction with the block.
+
+    The statements that replace calls remove the steps that they see. While such a statement waits for a lock, the job
+    can be claimed, store a step and be suspended. The snapshot of the statement does not contain that step, and an
+    attempt with the new arguments would use its value. This second statement sees it, and no attempt can store another
+    one, because the transaction has locked the job. Only tasks that can have steps pay for it.
+    """
+    replaced: list[int] = []
+    with transaction_of(connection) if has_steps else nullcontext():
+        yield replaced
+        if has_steps and replaced:
+            remove_steps(connection, replaced)
 
 
 def _enqueue(
@@ -52,7 +83,14 @@ def _enqueue(
 
 
 def enqueue_many_unique(
-    connection: Connection, *, calls: str, ready_only: bool, replace: bool, limits: Limits = (), **row: Any
+    connection: Connection,
+    *,
+    calls: str,
+    ready_only: bool,
+    replace: bool,
+    limits: Limits = (),
+    has_steps: bool = False,
+    **row: Any,
 ) -> list[tuple[int, str | None]]:
     """Do as `enqueue_unique()` or `replace()` for each of `calls`, in one statement.
 
@@ -64,7 +102,9 @@ def enqueue_many_unique(
     statement = sql.unique.ENQUEUE_MANY_OR_REPLACE if replace else sql.unique.ENQUEUE_MANY_UNIQUE
     params = {"arguments": calls, **UNSET, **row, "unique_ready_only": ready_only or None}
     params["limits"] = limits_as_json(limits)
-    rows = execute(connection, statement, params)
+    with _steps_removed(connection, has_steps=has_steps and replace) as replaced:
+        rows = execute(connection, statement, params)
+        replaced += [job_id for job_id, key in rows if key is not None]
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
 
 
@@ -111,15 +151,17 @@ def enqueue_for_period(
 
 
 def replace_for_period(
-    connection: Connection, *, calls: str, limits: Limits = (), **row: Any
+    connection: Connection, *, calls: str, limits: Limits = (), has_steps: bool = False, **row: Any
 ) -> list[tuple[Enqueued, str]]:
     """Replace the calls of the jobs whose uniqueness windows have these keys, if the jobs are ready.
 
-    Return the replaced jobs and their keys.
+    Return the replaced jobs and their keys. For `has_steps`, see `replace()`.
     """
     params: dict[str, Any] = {**UNSET, **row, "calls": calls, "limits": limits_as_json(limits)}
     params.pop("queue_name")  # the job stays in its queue
-    rows = execute(connection, sql.unique.REPLACE_FOR_PERIOD, params)
+    with _steps_removed(connection, has_steps=has_steps) as replaced:
+        rows = execute(connection, sql.unique.REPLACE_FOR_PERIOD, params)
+        replaced += [row[0] for row in rows]
     return [(Enqueued._make(columns[:4]), columns[4]) for columns in rows]
 
 

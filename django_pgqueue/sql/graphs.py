@@ -383,6 +383,16 @@ moved AS (
 SELECT id FROM moved
 """
 
+# Return which of these jobs are nodes of workflows.
+#
+# Caller: lifecycle.retry(), when it retries jobs one by one because the database refuses one of them
+# Index:  pgqueue_job_pkey
+NODES_OF: Final = """/* pgqueue:nodes_of */
+SELECT job.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND in_graph OFFSET 0) AS job
+"""
+
 # Return the states and results of these jobs.
 #
 # Caller: lifecycle.graphs.read_results(), before a node runs that gets results of others

@@ -13,6 +13,10 @@ from typing import Final
 # Index:  pgqueue_job_pkey, pgqueue_step_compensation, pgqueue_step_pkey
 #
 # A compensation whose job is gone counts as done. So an operator skips a dead one by deleting it.
+#
+# The subquery reads `finished_at` from the snapshot, also for a row that has changed since. If another session has
+# retried the job, and its next attempt has stored a step and died before this statement has the lock, the snapshot does
+# not contain that step. The statement would undo an earlier step first. It leaves such a job to the sweep.
 COMPENSATE: Final = """/* pgqueue:compensate */
 WITH ended AS MATERIALIZED (
     SELECT locked.id, locked.state
@@ -20,7 +24,9 @@ WITH ended AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, state
         FROM pgqueue_job
-        WHERE id = given.id AND state IN ('succeeded', 'dead', 'cancelled')
+        WHERE id = given.id
+          AND state IN ('succeeded', 'dead', 'cancelled')
+          AND finished_at = (SELECT finished_at FROM pgqueue_job AS seen WHERE seen.id = given.id)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
 ),

@@ -264,7 +264,8 @@ SELECT (SELECT count(*) FROM page), (SELECT event_name FROM last), (SELECT event
 
 # Remove the steps of these jobs.
 #
-# Caller: lifecycle.remove_steps(), after SUCCEED_AND_DISCARD has removed jobs that had used steps
+# Caller: lifecycle.remove_steps(), after SUCCEED_AND_DISCARD has removed jobs that had used steps, and in the
+#         transaction of a statement that has replaced the calls of jobs
 # Index:  primary key
 REMOVE_STEPS: Final = """/* pgqueue:remove_steps */
 DELETE FROM pgqueue_step WHERE job_id = ANY (%(job_ids)s::bigint[])

@@ -45,7 +45,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 #
 # A suspended job is ready. Its steps belong to the old call, so they are removed: the job starts from the beginning. If
 # the statement waits for another transaction, and the job is claimed, stores its first step and is suspended in that
-# time, this step stays, because the snapshot is older.
+# time, the snapshot does not contain this step. So the caller also runs REMOVE_STEPS, if the task can have steps.
 #
 # If the job is running, the statement does not try the INSERT. ON CONFLICT DO UPDATE would lock the job's row even
 # without a change, and the worker could not complete the job until the caller's transaction ends.

@@ -21,15 +21,23 @@ SESSIONS = 6
 ROUNDS = 60
 
 
+def call() -> str:
+    """Return the stored call of a compensation."""
+    row = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
+    return json.dumps(row)
+
+
+def arguments(name: str) -> str:
+    return json.dumps({"args": [name], "kwargs": {}})
+
+
 def dead_job(engine: EngineConnection, *names: str) -> int:
     """Return a dead job with finished steps that have compensations: jobs of the queue `undo`."""
     [job_id] = helpers.make_jobs(engine)
     claimed = helpers.claim_one(engine)
-    row = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
     for place, name in enumerate(names, 1):
-        arguments = json.dumps({"args": [name], "kwargs": {}})
-        step = EndedStep(name, place, StepKind.STEP, None, 0.1, compensation=json.dumps(row))
-        lifecycle.steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments))
+        step = EndedStep(name, place, StepKind.STEP, None, 0.1, compensation=call())
+        lifecycle.steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments(name)))
     lifecycle.fail(engine, helpers.failed(claimed.key, None))
     return job_id
 
@@ -102,6 +110,21 @@ def test_compensate_waits_for_no_lock_and_the_sweep_finds_the_job(engine, second
     assert lifecycle.sagas.pending_sagas(engine, 0, 10) == [job_id]
     assert len(compensate(engine, job_id)) == 1
     assert lifecycle.sagas.pending_sagas(engine, 0, 10) == []
+
+
+@pytest.mark.promise("compensation-once")
+def test_compensate_with_an_old_snapshot_undoes_no_earlier_step(engine, second, gates):
+    """Between the snapshot and the lock, the job is retried, and its next attempt stores another step and dies."""
+    job_id = dead_job(engine, "a")
+    with gates("COMPENSATE", engine, lambda: compensate(engine, job_id)) as compensating:
+        lifecycle.retry(second, [job_id])
+        claimed = helpers.claim_one(second)
+        step = EndedStep("b", 2.0, StepKind.STEP, None, 0.1, compensation=call(), compensation_arguments=arguments("b"))
+        lifecycle.steps.store_step(second, claimed.key, step)
+        lifecycle.fail(second, helpers.failed(claimed.key, None))
+    assert compensating.result() == []
+    [added] = compensate(engine, job_id)
+    assert (added.compensated_id, undone(engine)) == (job_id, ["b"])
 
 
 def test_compensate_leaves_unfinished_jobs_alone(engine):

@@ -155,6 +155,60 @@ def test_advance_does_not_cancel_behind_a_retry(engine, second):
     assert states(engine, [first, dependent]) == ["ready", "waiting"]
 
 
+@pytest.mark.promise("workflow-retry-restores")
+def test_retry_between_the_snapshot_and_the_lock_of_a_worker(engine, second, gates):
+    """The worker has begun to lock the dependent because of the dead job, and decides after the retry."""
+    [first] = helpers.make_nodes(engine)
+    [dependent] = helpers.make_nodes(engine, needs=[first])
+    end_job(engine, helpers.claim_one(engine), dies=True)
+    with gates("LOCK_WAITING", engine, lambda: lifecycle.advance(engine, [first])) as advancing:
+        lifecycle.retry(second, [first])
+    assert advancing.result().jobs == []
+    assert states(second, [first, dependent]) == ["ready", "waiting"]
+
+
+@pytest.mark.promise("workflow-advance-once")
+def test_cancel_beside_the_last_end_is_left_to_the_sweep(engine, second):
+    """The operator has not committed when the worker looks, and did not see the worker's commit when he looked."""
+    needs = helpers.make_nodes(engine, 2)
+    [dependent] = helpers.make_nodes(engine, needs=needs, policy="ignore")
+    claimed = lifecycle.claim_one(engine, needs[0], worker_id=1, lease_seconds=60.0)
+    assert claimed is not None
+    with second.transaction():
+        lifecycle.cancel(second, [needs[1]])
+        end_job(engine, claimed)
+        assert advance(engine, needs[0]) == []
+    assert helpers.state_of(engine, dependent) == "waiting"
+    found = graphs.find_missed(engine).job_ids
+    assert [job.job_id for job in lifecycle.advance(engine, (), found).jobs] == [dependent]
+    assert helpers.state_of(engine, dependent) == "ready"
+
+
+@pytest.mark.promise("workflow-advance-once")
+def test_two_sweeps_find_a_job_and_one_advances_it(engine, second):
+    [first] = helpers.make_nodes(engine)
+    [dependent] = helpers.make_nodes(engine, needs=[first])
+    end_job(engine, helpers.claim_one(engine))
+    found = [graphs.find_missed(session).job_ids for session in (engine, second)]
+    assert found == [[dependent], [dependent]]
+    with engine.transaction():
+        assert len(lifecycle.advance(engine, (), found[0]).jobs) == 1
+        assert lifecycle.advance(second, (), found[1]).locked_ids == {dependent}
+    assert lifecycle.advance(second, (), found[1]) == graphs.Advanced([], set(), [])
+
+
+@pytest.mark.promise("workflow-retry-restores")
+def test_retry_one_by_one_keeps_the_order_of_dependencies(engine):
+    """The database refuses one of the jobs, so the others are retried one by one."""
+    [first] = helpers.make_nodes(engine)
+    [dependent] = helpers.make_nodes(engine, needs=[first])
+    [refused] = helpers.make_nodes(engine)
+    lifecycle.cancel(engine, [first, dependent, refused])
+    with helpers.users_trigger(engine, f"NEW.id = {refused}"):
+        assert lifecycle.retry(engine, [first, dependent, refused]) == {first: "ready", dependent: "waiting"}
+    assert states(engine, [first, dependent, refused]) == ["ready", "waiting", "cancelled"]
+
+
 def test_advance_leaves_a_locked_dependent_for_later(engine, second):
     [first] = helpers.make_nodes(engine)
     [dependent] = helpers.make_nodes(engine, needs=[first])

@@ -30,6 +30,7 @@ CASES = {
         {"pgqueue_job_waiting", "pgqueue_dependency_pkey", "pgqueue_job_pkey"},
     ),
     "STILL_WAITING": (ASKED, 3, set()),
+    "NODES_OF": (ASKED, 3, {"pgqueue_job_pkey"}),
     "LOCK_WAITING": (ASKED, 3, set()),  # the index of waiting jobs finds them too
     "ADVANCE": (ASKED, 20, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
     "RESTORABLE": (ASKED, 20, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),

@@ -140,6 +140,22 @@ def test_retry_of_the_dead_job_restores_what_it_had_cancelled():
     assert workflow.batch.record.succeeded_at is not None
 
 
+def test_retry_of_a_job_with_another_dead_dependency_changes_nothing():
+    """The job would have to wait for the unfinished dependency, and is cancelled because of the dead one."""
+    workflow = Workflow()
+    dead, unfinished = workflow.add(tasks.broken_until_fixed.s()), workflow.add(tasks.number.s(2))
+    last = workflow.add(tasks.number.s(3), after=[dead, unfinished])
+    workflow.enqueue()
+    dead.job.cancel()
+    assert states(workflow) == ["cancelled", "ready", "cancelled"]
+
+    assert not last.job.retry()
+
+    assert states(workflow) == ["cancelled", "ready", "cancelled"]
+    assert dead.job.retry()
+    assert states(workflow) == ["ready", "ready", "waiting"]
+
+
 @pytest.mark.parametrize(
     ("task", "expected"),
     [

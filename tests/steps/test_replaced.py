@@ -5,10 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection as django_connection
 
-from django_pgqueue import registry, send_event, task
+from django_pgqueue import lifecycle, registry, send_event, task
+from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution
 from django_pgqueue.models import Job, JobStep
+from django_pgqueue.states import StepKind
+from django_pgqueue.steps import Suspension
 from django_pgqueue.testing import run_jobs
+from tests import helpers
 
 from . import tasks
 
@@ -36,6 +41,7 @@ ENQUEUE = {
 }
 
 
+@pytest.mark.promise("replaced-call-uses-no-step")
 @pytest.mark.parametrize("unique_while", ["ready+running", timedelta(hours=1)], ids=["job", "window"])
 @pytest.mark.parametrize("how", ENQUEUE)
 def test_replace_of_suspended_job_removes_its_steps(monkeypatch, unique_while, how):
@@ -49,3 +55,33 @@ def test_replace_of_suspended_job_removes_its_steps(monkeypatch, unique_while, h
     send_event("go", "key", "yes")
     run_jobs()
     assert Job.objects.get().result == ["opened new", "yes", "new"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.promise("replaced-call-uses-no-step")
+@pytest.mark.parametrize("unique_while", ["ready+running", timedelta(hours=1)], ids=["job", "window"])
+@pytest.mark.parametrize("how", ENQUEUE)
+def test_replace_removes_a_step_that_was_stored_while_it_waited(monkeypatch, engine, watcher, unique_while, how):
+    """The statement waits for a worker that claims the job, stores its first step and suspends it. So its snapshot does
+    not contain the step, which belongs to the old arguments."""
+    replacing = replaced_task(monkeypatch, unique_while)
+    first = ENQUEUE[how](replacing, "old")
+
+    def enqueue():
+        try:
+            return ENQUEUE[how](replacing, "new")
+        finally:
+            django_connection.close()
+
+    with engine.transaction():
+        claimed = lifecycle.claim_one(engine, first, worker_id=1, lease_seconds=60.0)
+        background = helpers.Background(enqueue)
+        blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%replace%%'"
+        helpers.wait_until(lambda: watcher.execute(blocked).fetchone())
+        step = EndedStep("open", 1.0, StepKind.STEP, '"opened old"', 0.1)
+        lifecycle.steps.store_step(engine, claimed.key, step)
+        sleep = Suspension("nap", 2.0, StepKind.SLEEP, 60.0)
+        lifecycle.suspend(engine, [SuspendedExecution(claimed.key, sleep, *helpers.AGES)])
+    assert background.result() == first
+    assert not JobStep.objects.exists()
+    assert Job.objects.get().arguments["args"] == ["new"]

@@ -261,7 +261,12 @@ UNIQUE = of_tests(
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
     Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", path=UNIQUENESS),
     Mutant("of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", path=UNIQUENESS),
-    Mutant("who has the key is not told apart", "job.is_duplicate = True", "pass", path=UNIQUENESS),
+    Mutant(
+        "who has the key is not told apart",
+        "job.is_duplicate, job.enqueued_on = True, alias",
+        "job.enqueued_on = alias",
+        path=UNIQUENESS,
+    ),
     Mutant(
         "one that was added late wakes nobody",
         "if not is_duplicate:",

@@ -36,6 +36,7 @@ from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_databases import DATABASES
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_graphs import GRAPHS
+from tests.tools.mutation.mutants_histories import HISTORIES
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
@@ -359,6 +360,7 @@ MUTANTS = [
     *SEARCH,
     *BATCHES,
     *GRAPHS,
+    *HISTORIES,
     *SEEN,
     *CALL_LIMITS,
     *BREAKERS,
