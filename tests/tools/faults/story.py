@@ -40,6 +40,7 @@ class Story:
         blank = {"state": "ready", "attempt": 0, "crashes": 0, "max_attempts": 10, "task": PLAIN, "run_after": 0.0}
         blank |= {"finished_at": None, "cancel": False, "queue": "default", "expires_at": None}
         blank |= {"priority": 0, "limit_key": None, "weight": 1, "order": None}
+        blank |= {"batch": None, "in_graph": None, "undoes": None}
         new = {**(old or {**blank, "key": None, "ready_only": False}), **changes}
         self.rows[job] = new
         self.event("job", "UPDATE" if old else "INSERT", job, None, old, new, None if old else f"tag{job}")
