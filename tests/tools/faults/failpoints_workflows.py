@@ -19,19 +19,21 @@ Hit = Callable[..., None]
 POINTS: Final = frozenset(
     {
         *("advance.sent", "advance.done", "advance.committed"),
+        "sweep.done",
         *("settle.sent", "settle.done", "settle.committed"),
         *("compensate.sent", "compensate.committed"),
         *("step.sent", "step.stored"),
     }
 )
 """`advance`: of the dependents of nodes that have ended. `settle`: the check of batches, and the record of an end.
-`step`: a step is stored; that of an atomic step commits later."""
+`sweep`: of the waiting jobs. `step`: a step is stored; that of an atomic step commits later."""
 
 
 def install(hit: Hit) -> None:
     """Wrap the seams of this process."""
     _wrap(graphs, "advance", hit, before="advance.sent", after="advance.committed", only_with_ids=True)
     _wrap(graphs, "_decide", hit, after="advance.done")
+    _wrap(graphs, "find_missed", hit, after="sweep.done")
     _wrap(batches, "batches_to_end", hit, before="settle.sent")
     _wrap(batches, "end_batches", hit, after="settle.committed")
     setattr(batches, "own_transaction", _with_point(batches.own_transaction, hit))  # noqa: B010 -- mypy refuses it

@@ -1,4 +1,4 @@
-"""Workflows and batches: workers killed between a completion and what follows from it (F138 to F141, F146)."""
+"""Workflows and batches: workers killed between a completion and what follows from it (F138, F139)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ import time
 from typing import Final
 
 from tests.tools.faults.catalogue import fault
+from tests.tools.faults.failpoints import SECONDS
 from tests.tools.faults.run import Run
 
 SWEEP_SECONDS: Final = 10.0
 UNUSED_SECONDS: Final = 60.0
 SLACK_SECONDS: Final = 5.0
 WAITING: Final = "SELECT count(*) FROM pgqueue_job WHERE state = 'waiting'"
-SWEPT: Final = """
-SELECT FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pgqueue:find_missed%'
-"""
-"""A sweep for waiting jobs was the last statement of a session."""
 LAST: Final = "last"
 """The queue of the member of a fan-in that ends last."""
 
@@ -91,8 +88,8 @@ def killed_before_the_advance_of_a_fan_in(run: Run) -> str:
     expected="the next job is ready within a minute + 5 s",
 )
 def killed_before_the_advance_of_the_first(run: Run) -> str:
-    run.worker("--queues", "elsewhere")
-    run.wait_until(lambda: run.sql(SWEPT), 90, "the sweep that finds no waiting job")
+    run.worker("--queues", "elsewhere", failpoint="sweep.done:sleep", variables={SECONDS: "0"})
+    run.wait_for("failpoint", within=UNUSED_SECONDS + SLACK_SECONDS)  # it has found no waiting job
     chain = run.flow("chain", length=2)
     run.worker(failpoint="advance.sent:killall", ready=False).exit_code()
     killed = time.monotonic()

@@ -66,7 +66,7 @@ def _sleep(context: TaskContext, part: dict[str, Any]) -> None:
 def _event(context: TaskContext, part: dict[str, Any]) -> None:
     about = {"job": context.job_id, "execution": context.execution_id, "name": part["name"], "key": part["key"]}
     try:
-        payload = context.wait_for_event("go", part["key"], part.get("timeout"), part["name"])
+        payload = context.wait_for_event("go", part["key"], timeout=part.get("timeout"), name=part["name"])
     except EventTimeout:
         journal.write("woken", **about)
     else:
