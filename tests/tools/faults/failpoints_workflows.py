@@ -7,6 +7,7 @@ its commit, and each `<word>.done` after its statement and before its commit.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
@@ -25,8 +26,11 @@ POINTS: Final = frozenset(
         *("step.sent", "step.stored"),
     }
 )
-"""`advance`: of the dependents of nodes that have ended. `settle`: the check of batches, and the record of an end.
-`sweep`: of the waiting jobs. `step`: a step is stored; that of an atomic step commits later."""
+"""`advance`: of the dependents of nodes that have ended. `sweep`: of the waiting jobs. `settle`: the check of batches, and
+the record of an end, in the completer only, because the sweep looks at batches all the time. `step`: a step is stored;
+that of an atomic step commits later."""
+COMPLETER: Final = "pgqueue-completer"
+"""The name of its thread."""
 
 
 def install(hit: Hit) -> None:
@@ -34,11 +38,20 @@ def install(hit: Hit) -> None:
     _wrap(graphs, "advance", hit, before="advance.sent", after="advance.committed", only_with_ids=True)
     _wrap(graphs, "_decide", hit, after="advance.done")
     _wrap(graphs, "find_missed", hit, after="sweep.done")
-    _wrap(batches, "batches_to_end", hit, before="settle.sent")
-    _wrap(batches, "end_batches", hit, after="settle.committed")
-    setattr(batches, "own_transaction", _with_point(batches.own_transaction, hit))  # noqa: B010 -- mypy refuses it
+    in_completer = _in_completer(hit)
+    _wrap(batches, "batches_to_end", in_completer, before="settle.sent")
+    _wrap(batches, "end_batches", in_completer, after="settle.committed")
+    setattr(batches, "own_transaction", _with_point(batches.own_transaction, in_completer))  # noqa: B010 -- for mypy
     _wrap(sagas, "compensate", hit, before="compensate.sent", after="compensate.committed", only_with_ids=True)
     _wrap(steps, "store_step", hit, before="step.sent", after="step.stored")
+
+
+def _in_completer(hit: Hit) -> Hit:
+    def hit_there(name: str, connection: Any) -> None:
+        if threading.current_thread().name == COMPLETER:
+            hit(name, connection)
+
+    return hit_there
 
 
 def _wrap(

@@ -91,6 +91,21 @@ def batch_of(jobs: int, nested: int = 0, *, leave_open: bool = False, **options:
     return Flow(tags, enqueue)
 
 
+def held_batches(sizes: list[int], until: str) -> Flow:
+    """Batches with callbacks, whose jobs all end when a file appears. The first job of the first batch dies then."""
+    tags = [tag() for _ in range(sum(sizes))]
+
+    def enqueue() -> list[int]:
+        ids: list[int] = []
+        for size in sizes:
+            with Batch(**callbacks(tag())) as batch:
+                some = tags[len(ids) : len(ids) + size]
+                ids += batch.add(nodes.held.s(until, tag=each, fails=each is tags[0]) for each in some)
+        return ids
+
+    return Flow(tags, enqueue)
+
+
 def tale_of(plan: list[dict[str, Any]], before: str | None = None, late: tuple[float, str] | None = None) -> Flow:
     """A job with steps. `before`: the key of an event to send in the same transaction."""
     own = tag()
@@ -180,5 +195,6 @@ SHAPES: dict[str, Callable[..., Flow]] = {
     "fan_in": fan_in,
     "graph": graph,
     "batch": batch_of,
+    "held": held_batches,
     "tale": tale_of,
 }

@@ -37,7 +37,7 @@ PATIENCE_SECONDS: Final = 30.0
 OF_JOB: Final = frozenset(
     {"queue_name", "priority", "max_attempts", "delay_seconds", "run_after", "task_name", "expires_seconds"}
 )
-SHAPES: Final = frozenset({"chain", "fan_in", "graph", "batch", "tale"})
+SHAPES: Final = frozenset({"chain", "fan_in", "graph", "batch", "held", "tale"})
 """Those that `flow_producer` knows; besides, "event" and "close" (of a batch)."""
 SETTINGS_MODULE: Final = "tests.tools.faults.settings"
 UNFINISHED: Final = """

@@ -132,7 +132,7 @@ SENDING: Final = {"do": "event", "name": "wait"}
     "F141",
     "the process that sends an event is killed between its commit and the wake of the jobs that wait",
     invariant="the event is not lost: the sweep of a worker wakes the jobs, and each receives it once",
-    expected="the jobs end within 10 s + 5 s",
+    expected="the jobs end within a minute + 5 s: the worker's last sweep may have found no wait",
 )
 def sender_killed(run: Run) -> str:
     plan = [*steps_of("atomic 1"), {**SENDING, "key": "7"}, *steps_of("atomic 2")]
@@ -142,7 +142,7 @@ def sender_killed(run: Run) -> str:
     sender = run.producer("event", '{"key": "7"}', module="flow_producer", failpoint="wake.sent:kill")
     assert sender.wait(60) == -signal.SIGKILL
     began = time.monotonic()
-    run.wait_until_done(75)  # a minute more: the worker's first sweep may have found nothing
+    run.wait_until_done(65)
     took = time.monotonic() - began
     assert len(run.journal("received", payload="7")) == len(jobs)
     assert effects(run) == {"atomic 1": len(jobs), "atomic 2": len(jobs)}
@@ -153,7 +153,7 @@ def sender_killed(run: Run) -> str:
     "F142",
     "an event comes between a job's look for it and its suspension; then the worker is killed before it looks again",
     invariant="as F141: the sender has found no job that waits, and nobody else looks",
-    expected="as F141",
+    expected="the job ends within 10 s + 5 s",
 )
 def early_event(run: Run) -> str:
     plan = [*steps_of("atomic 1"), {**SENDING, "key": "7"}, *steps_of("atomic 2")]

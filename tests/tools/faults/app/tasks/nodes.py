@@ -6,12 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from django_pgqueue import TaskContext, task
+from django_pgqueue import Dead, TaskContext, task
 from tests.tools.faults import journal
 from tests.tools.faults.app.tasks import body, effect, linger
+from tests.tools.faults.app_names import MENDED
 
-MENDED = "nodes mended"
-"""The file in the run's directory with which no node fails any more."""
 LOOK_SECONDS = 0.05
 
 
@@ -57,7 +56,7 @@ async def held(until: str, tag: str = "", fails: bool = False) -> None:
         _awaited[key] = asyncio.create_task(_appears(Path(until)))
     await asyncio.shield(_awaited[key])
     if fails:
-        raise RuntimeError("as asked")
+        raise Dead("as asked")
 
 
 async def _appears(path: Path) -> None:
