@@ -26,9 +26,9 @@ POINTS: Final = frozenset(
         *("step.sent", "step.stored"),
     }
 )
-"""`advance`: of the dependents of nodes that have ended. `sweep`: of the waiting jobs. `settle`: the check of batches, and
-the record of an end, in the completer only, because the sweep looks at batches all the time. `step`: a step is stored;
-that of an atomic step commits later."""
+"""`advance`: of the dependents of nodes that have ended. `sweep`: of the waiting jobs. `settle`: the check of batches,
+and the record of an end, in the completer only, because the sweep looks at batches all the time. `step`: a step is
+stored; that of an atomic step commits later."""
 COMPLETER: Final = "pgqueue-completer"
 """The name of its thread."""
 

@@ -28,12 +28,18 @@ GROUP BY event_name, event_key
 """
 """By SQL, so that only the sweep finds them."""
 BLOCKING: Final = """
-SELECT DISTINCT edge.needs_id
-FROM pgqueue_job AS job
-JOIN pgqueue_dependency AS edge ON edge.job_id = job.id
-JOIN pgqueue_job AS needed ON needed.id = edge.needs_id
-WHERE job.state = 'waiting' AND needed.state IN ('dead', 'cancelled')
+WITH RECURSIVE needed AS (
+    SELECT edge.needs_id AS id
+    FROM pgqueue_job AS job JOIN pgqueue_dependency AS edge ON edge.job_id = job.id
+    WHERE job.state = 'waiting'
+    UNION
+    SELECT edge.needs_id
+    FROM needed JOIN pgqueue_dependency AS edge ON edge.job_id = needed.id
+    WHERE (SELECT state FROM pgqueue_job WHERE id = needed.id) IN ('dead', 'cancelled')
+)
+SELECT id FROM pgqueue_job WHERE id IN (SELECT id FROM needed) AND state IN ('dead', 'cancelled') ORDER BY id
 """
+"""The failed jobs that others wait for, and the failed ones that these need."""
 STUCK_UNDO: Final = """
 SELECT undo.id
 FROM pgqueue_step AS step
