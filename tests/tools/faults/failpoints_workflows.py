@@ -41,7 +41,8 @@ def install(hit: Hit) -> None:
     in_completer = _in_completer(hit)
     _wrap(batches, "batches_to_end", in_completer, before="settle.sent")
     _wrap(batches, "end_batches", in_completer, after="settle.committed")
-    setattr(batches, "own_transaction", _with_point(batches.own_transaction, in_completer))  # noqa: B010 -- for mypy
+    own_transaction: Any = getattr(batches, "own_transaction")  # noqa: B009 -- mypy: the module does not export it
+    setattr(batches, "own_transaction", _with_point(own_transaction, in_completer))  # noqa: B010 -- as above
     _wrap(sagas, "compensate", hit, before="compensate.sent", after="compensate.committed", only_with_ids=True)
     _wrap(steps, "store_step", hit, before="step.sent", after="step.stored")
 

@@ -80,13 +80,13 @@ def batch_of(jobs: int, nested: int = 0, *, leave_open: bool = False, **options:
 
     def enqueue() -> list[int]:
         batch = Batch(**callbacks(tag())).open()
-        ids = batch.add(nodes.node.s(tag=each, **options) for each in tags[:jobs])
+        ids = list(batch.add(nodes.node.s(tag=each, **options) for each in tags[:jobs]))
         if nested:
             with Batch(parent=batch, **callbacks(tag())) as inner:
-                ids = [*ids, *inner.add(nodes.node.s(tag=each, **options) for each in tags[jobs:])]
+                ids += inner.add(nodes.node.s(tag=each, **options) for each in tags[jobs:])
         if not leave_open:
             batch.close()
-        return list(ids)
+        return ids
 
     return Flow(tags, enqueue)
 

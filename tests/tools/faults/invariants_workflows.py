@@ -51,7 +51,7 @@ class States:
         """Return which states of a job a statement of that time and transaction may have seen."""
         seen = self._seen.get(job)
         found = {GONE if seen is None else seen.state} | self._within.get((xid, job), set())
-        if seen is not None and seen.xid != xid and at - seen.at < CONCURRENT_SECONDS:
+        if seen is not None and seen.xid != xid and at - seen.at < CONCURRENT_SECONDS and seen.before != GONE:
             found.add(seen.before)
         return found
 
@@ -137,7 +137,7 @@ def kept_while_needed(history: History, lives: dict[int, Life], rules: Rules) ->
             continue
         states.apply(event)
         row = event.new or event.old or {}
-        if not row["in_graph"]:
+        if not row.get("in_graph"):
             continue
         if event.new is not None:
             members[row["batch"]].add(event.job)
@@ -164,7 +164,7 @@ def callbacks_once(history: History, lives: dict[int, Life], rules: Rules) -> It
             if len(set_by) > 1:
                 yield Violation("I25", 0, f"the {name} of batch {set_by[0].batch} was recorded {len(set_by)} times")
             added = born[f"{name} of {changes[0].new['description']}"]
-            wanted = len(set_by) if name in changes[0].new["calls"] else 0
+            wanted = len(set_by) if name in changes[-1].new["calls"] else 0
             if len(added) != wanted:
                 what = f"{len(added)} callbacks for the {name} of batch {changes[0].batch}, {wanted} expected"
                 yield Violation("I25", added[0].job if added else 0, what)
@@ -177,8 +177,8 @@ def ended_when_over(history: History, lives: dict[int, Life], rules: Rules) -> I
     states, members = States(history.events), defaultdict[int, set[int]](set)
     latest: dict[int, dict[str, Any]] = {}
     nested: dict[int, set[int]] = defaultdict(set)
-    for change in history.batches:
-        nested[change.new["parent"] or 0].add(change.batch)
+    for row in history.batches:
+        nested[row.new["parent"] or 0].add(row.batch)
     jobs_events = [event for event in history.events if event.place == "job"]
     changes: list[Event | BatchChange] = sorted([*jobs_events, *history.batches], key=lambda each: each.id)
     for change in changes:
