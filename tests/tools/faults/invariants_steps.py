@@ -113,7 +113,7 @@ def undone_once(history: History, lives: dict[int, Life], rules: Rules) -> Itera
             event.place == "job"
             and event.op == "INSERT"
             and event.new
-            and event.new["undoes"]
+            and event.new.get("undoes")
             and noted[event.job] != 1
         ):
             what = f"job {event.job} undoes it, and {noted[event.job]} steps say so"

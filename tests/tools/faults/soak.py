@@ -73,6 +73,7 @@ class Crew:
                 self.run.worker(
                     *("--processes", str(self.chance.choice([1, 2]))),
                     *self.chance.choice([(), ("--max-jobs", "100")]),
+                    failpoint=soak_flows.kill_somewhere(self),
                     variables={RECEIVERS: "1"},
                     ready=False,
                     RETENTION={"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS},
@@ -156,6 +157,7 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
     drained = run.wait_until(lambda: soak_flows.are_over(run), DRAIN_SECONDS, what="everything to end")
     run.wait_until_done()
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
+    killed = soak_flows.killed_at(run)
     history, violations = run.close()
     told = checker.summary(history)
     return {
@@ -170,6 +172,7 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
         "limited": told["limited"],
         "holds": told["holds"],
         **{name: told[name] for name in ("overrides", "pauses_of_keys", "breakers", "chunks", *FLOWS)},
+        "killed_at": killed,
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],
         "stuck": run_stuck(history.jobs),
@@ -246,6 +249,7 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"soak: ready at most {figures['longest_advance_seconds']} s after the last dependency",
         f"soak: {figures['batches']} batches, callbacks {figures['callbacks']}",
         f"soak: steps {figures['steps']}, {figures['functions']} calls of their functions",
+        f"soak: processes killed at points {figures['killed_at']}",
         f"soak: growth of the longest-lived: {figures['growth']}",
         f"soak: {len(figures['violations'])} violations",
         *figures["violations"][:50],

@@ -46,6 +46,24 @@ FROM pgqueue_step AS step
 JOIN pgqueue_job AS undo ON undo.id = step.compensation_id
 WHERE undo.state IN ('dead', 'cancelled')
 """
+KILLS: Final = (
+    *("advance.sent", "advance.done", "settle.sent", "settle.done", "settle.committed", "compensate.sent"),
+    *("compensate.committed", "step.sent", "step.stored", "suspend.committed", "finish.committed"),
+)
+"""Between the end of a job and what follows from it, and around the store of a step."""
+
+
+def kill_somewhere(crew: Crew) -> str:
+    """Return a failpoint for a new worker: one of its processes is killed when it comes by for the umpteenth time."""
+    name = crew.chance.choice(KILLS)
+    (crew.run.where / f"fired-{name}").unlink(missing_ok=True)
+    return f"{name}:kill:{crew.chance.choice([3, 10, 30])}"
+
+
+def killed_at(run: Run) -> dict[str, int]:
+    """Return how often a process was killed at each of these points."""
+    names = [line["name"] for line in run.journal("failpoint")]
+    return {name: names.count(name) for name in sorted(set(names))}
 
 
 @injectable
