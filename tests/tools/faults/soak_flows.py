@@ -54,10 +54,14 @@ KILLS: Final = (
 
 
 def kill_somewhere(crew: Crew) -> str:
-    """Return a failpoint for a new worker: one of its processes is killed when it comes by for the umpteenth time."""
-    name = crew.chance.choice(KILLS)
-    (crew.run.where / f"fired-{name}").unlink(missing_ok=True)
-    return f"{name}:kill:{crew.chance.choice([3, 10, 30])}"
+    """Return failpoints for a new worker: its processes are killed when they come by for the umpteenth time."""
+    return ",".join(f"{name}:kill:{crew.chance.choice([5, 20, 60])}" for name in crew.chance.sample(KILLS, k=4))
+
+
+def arm_again(run: Run) -> None:
+    """Let each point kill a process again."""
+    for name in KILLS:
+        (run.where / f"fired-{name}").unlink(missing_ok=True)
 
 
 def killed_at(run: Run) -> dict[str, int]:
