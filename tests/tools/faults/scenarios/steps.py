@@ -82,7 +82,7 @@ def runs(run: Run, job: int) -> dict[str, int]:
     "F140",
     "a worker is killed between the function of a step and its store",
     invariant="the function runs again, at most that one; the step before it does not",
-    expected="2 runs of the second function, 1 of the others, within lease + rescue + 2 s",
+    expected="2 runs of the second function, 1 of the others",
 )
 def killed_before_the_store(run: Run) -> str:
     [job] = run.flow("tale", plan=steps_of("plain 1", "plain 2", "plain 3"))
