@@ -404,15 +404,6 @@ MUTANTS: Final = (
         "F138,F138b,F139",
     ),
     Broken(
-        Mutant(
-            "a lost connection forgets the ended nodes",
-            "        except (psycopg.OperationalError, OSError):\n            raise\n",
-            "        except (psycopg.OperationalError, OSError):\n            self._ended = set()\n            raise\n",
-            path=WORKER + "completion/graph_checks.py",
-        ),
-        "F139b",
-    ),
-    Broken(
         Mutant("an attempt loads no steps", "AND compensation_id IS NULL\n", "AND false\n", "LOAD_STEPS"), "F140,F140b"
     ),
     Broken(

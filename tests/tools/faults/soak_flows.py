@@ -54,7 +54,7 @@ KILLS: Final = (
 
 
 def kill_somewhere(crew: Crew) -> str:
-    """Return failpoints for a new worker: its processes are killed when they come by for the umpteenth time."""
+    """Return failpoints for a new worker: its processes are killed when they come by for the n-th time."""
     return ",".join(f"{name}:kill:{crew.chance.choice([5, 20, 60])}" for name in crew.chance.sample(KILLS, k=4))
 
 
