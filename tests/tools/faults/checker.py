@@ -17,6 +17,8 @@ from tests.tools.faults import invariants_chunks as chunks
 from tests.tools.faults import invariants_limits as limits
 from tests.tools.faults import invariants_rows as rows
 from tests.tools.faults import invariants_seen as seen
+from tests.tools.faults import invariants_steps as steps
+from tests.tools.faults import invariants_workflows as workflows
 from tests.tools.faults.history import History
 from tests.tools.faults.invariants_turns import no_key_starves
 from tests.tools.faults.lives import Life, Rules, Violation, lives_of
@@ -54,6 +56,17 @@ CHECKS: Final[tuple[Check, ...]] = (
     chunks.jobs_of_a_call,
     chunks.all_or_nothing,
     chunks.claimed_together,
+    workflows.advanced_as_asked,
+    workflows.results_passed_on,
+    workflows.kept_while_needed,
+    workflows.callbacks_once,
+    workflows.ended_when_over,
+    steps.stored_steps_stay,
+    steps.effects_of_steps,
+    steps.nothing_wakes_early,
+    steps.no_event_is_lost,
+    steps.undone_in_order,
+    steps.undone_once,
 )
 
 
@@ -86,5 +99,7 @@ def summary(history: History) -> dict[str, Any]:
         "breakers": dict(Counter("opened" if breaking.is_open else "closed" for breaking in history.breakings)),
         "chunks": dict(sorted(Counter(len(records) for records in chunks.calls(history).values()).items())),
         "duplicates": sum(record["answer"] == "duplicate" for record in history.said("enqueue-returned")),
+        **workflows.figures(history),
+        **steps.figures(history),
         "states": dict(Counter(row["state"] for row in history.jobs.values())),
     }

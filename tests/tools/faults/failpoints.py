@@ -23,7 +23,7 @@ import psycopg
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.worker.runtime.service import Service
-from tests.tools.faults import journal
+from tests.tools.faults import failpoints_workflows, journal
 
 VARIABLE: Final = "PGQUEUE_FAILPOINT"
 SECONDS: Final = "PGQUEUE_FAILPOINT_SECONDS"
@@ -37,6 +37,7 @@ ACTS: Final = {
     "fail": "finish",
     "snooze": "finish",
     "suspend": "suspend",
+    "wake": "wake",
     "end_cancelled": "finish",
     "release": "release",
     "rescue": "rescue",
@@ -65,6 +66,7 @@ BATCHES: Final = ("batch.sent", "batch.committed")
 
 POINTS: Final = frozenset(
     {
+        *failpoints_workflows.POINTS,
         *BATCHES,
         *OF_CHUNKS,
         *(f"{word}.{place}" for word in ACTS_ON_BREAKERS.values() for place in ("sent", "done")),
@@ -193,6 +195,7 @@ def install() -> None:
         setattr(lifecycle.breakers, act, _wrapped_on_breakers(act, getattr(lifecycle.breakers, act)))
     lifecycle.chunks.claim_chunk = _wrapped_on_chunks(lifecycle.chunks.claim_chunk)
     lifecycle.bulk_acts.execute_batch = _wrapped_batch(lifecycle.bulk_acts.execute_batch)
+    failpoints_workflows.install(hit)
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
     setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))  # noqa: B010 -- mypy refuses a method
 

@@ -98,6 +98,44 @@ class Effect(NamedTuple):
     kind: str
 
 
+class Edge(NamedTuple):
+    """A job of a workflow waits for another one."""
+
+    job: int
+    needs: int
+    policy: str
+
+
+class BatchChange(NamedTuple):
+    """A batch was created or changed. `new` is what `schema` keeps of it."""
+
+    id: int
+    at: float
+    xid: str
+    batch: int
+    new: dict[str, Any]
+
+
+class StepChange(NamedTuple):
+    """A durable step was stored, changed or removed (`new` is None)."""
+
+    id: int
+    at: float
+    xid: str
+    job: int
+    name: str
+    old: dict[str, Any] | None
+    new: dict[str, Any] | None
+
+
+class Sent(NamedTuple):
+    """An event that was sent to the jobs that wait for it."""
+
+    at: float
+    name: str
+    key: str
+
+
 class Complaint(NamedTuple):
     """A service of a worker met an error, and goes on after a pause."""
 
@@ -127,6 +165,10 @@ class History:
     stops: list[Stop] = field(default_factory=list)
     overrides: list[Override] = field(default_factory=list)
     breakings: list[Breaking] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    batches: list[BatchChange] = field(default_factory=list)
+    steps: list[StepChange] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
 
     def said(self, *events: str) -> list[Record]:
         """The journals' lines of these kinds, in order of time."""
@@ -166,6 +208,12 @@ BREAKINGS: Final = """
 SELECT extract(epoch FROM at)::float8, xid::text, limit_key, is_open, after_execution_id FROM fault_breaker ORDER BY id
 """
 
+BATCHES: Final = "SELECT id, extract(epoch FROM at)::float8, xid::text, batch_id, new FROM fault_batch ORDER BY id"
+STEPS: Final = """
+SELECT id, extract(epoch FROM at)::float8, xid::text, job_id, name, old, new FROM fault_step ORDER BY id
+"""
+SENT: Final = "SELECT extract(epoch FROM sent_at)::float8, name, key FROM pgqueue_event ORDER BY id"
+
 
 def collect(connection: psycopg.Connection[Any], where: Path) -> History:
     """Read it all: from the run's database, from its journals, and from its workers' logs."""
@@ -187,6 +235,10 @@ def collect(connection: psycopg.Connection[Any], where: Path) -> History:
         stops=[Stop(*row) for row in connection.execute(STOPS).fetchall()],
         overrides=[Override(*row) for row in connection.execute(OVERRIDES).fetchall()],
         breakings=[Breaking(*row) for row in connection.execute(BREAKINGS).fetchall()],
+        edges=[Edge(*row) for row in connection.execute("SELECT job_id, needs_id, policy FROM fault_edge").fetchall()],
+        batches=[BatchChange(*row) for row in connection.execute(BATCHES).fetchall()],
+        steps=[StepChange(*row) for row in connection.execute(STEPS).fetchall()],
+        sent=[Sent(*row) for row in connection.execute(SENT).fetchall()],
         complaints=complaints(records),
     )
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.tools.faults.history import History
-from tests.tools.faults.lives import Life, Rules, Violation, operated
+from tests.tools.faults.invariants_workflows import restored
+from tests.tools.faults.lives import FINISHED, Life, Rules, Violation, operated
 
-FINISHED: Final = frozenset({"succeeded", "dead", "cancelled"})
 COUNTED: Final = frozenset({"succeeded", "failed", "crashed", "cancelled"})
 """Outcomes that count as an attempt; an open execution does too."""
 EDGES: Final = {
+    "waiting": {"waiting", "ready", "cancelled"},
     "ready": {"ready", "running", "cancelled", "dead"},
     "running": {"running", "ready", "succeeded", "dead", "cancelled"},
 }
@@ -41,13 +42,19 @@ def one_open_execution(history: History, lives: dict[int, Life], rules: Rules) -
 
 
 def only_known_edges(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I4: a finished job changes only by an operator's act; others only along the edges."""
-    retried, touched = operated(history, "retry"), operated(history, "sql")
+    """I4: a finished job changes only by an operator's act; others only along the edges.
+
+    A retried node of a workflow waits again if another one of its workflow was retried, and so do those that its end
+    had cancelled.
+    """
+    retried, touched, again = operated(history, "retry"), operated(history, "sql"), restored(history)
     for life in lives.values():
         for event in life.of("job"):
             if event.op != "UPDATE" or event.old is None or event.new is None or life.job in touched:
                 continue
             old, new = event.old["state"], event.new["state"]
+            if (event.xid, life.job) in again or (new == "waiting" and old == "ready" and life.job in retried):
+                continue
             if old in FINISHED and new != old and not (new == "ready" and life.job in retried):
                 yield Violation("I4", life.job, f"{old} became {new}, and no operator asked for it")
             elif old not in FINISHED and new not in EDGES.get(old, ()):
@@ -128,5 +135,5 @@ def nothing_stuck(history: History, lives: dict[int, Life], rules: Rules) -> Ite
         return
     last = history.events[-1].at if history.events else 0.0
     for job, row in history.jobs.items():
-        if row["state"] == "running" or (row["state"] == "ready" and row["run_after"] <= last):
+        if row["state"] in ("running", "waiting") or (row["state"] == "ready" and row["run_after"] <= last):
             yield Violation("I19", job, f"still {row['state']} at the end")

@@ -120,7 +120,7 @@ def effects(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[
 
 
 EFFECT_OF: Final = {
-    **dict.fromkeys(("plain", "coroutine", "once", "keyed", "debounced", "periodic", "limited"), "plain"),
+    **dict.fromkeys(("plain", "coroutine", "once", "keyed", "debounced", "periodic", "limited", "node"), "plain"),
     "chunk": "plain",
     "atomic": "atomic",
     "atomic chunk": "atomic",

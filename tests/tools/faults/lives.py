@@ -10,6 +10,7 @@ from tests.tools.faults.history import Event, History
 
 BY_OPERATOR: Final = "operator"
 """The event by which the suite says that it acted on a job itself."""
+FINISHED: Final = frozenset({"succeeded", "dead", "cancelled"})
 
 
 class Violation(NamedTuple):

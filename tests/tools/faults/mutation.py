@@ -21,6 +21,7 @@ from tests.tools.mutation.mutants import Mutant
 from tests.tools.mutation.runner import FENCE, UNFENCED, copied_to, mutated
 
 WORKER: Final = "django_pgqueue/worker/"
+GRAPHS: Final = "django_pgqueue/lifecycle/graphs.py"
 
 
 class Broken(NamedTuple):
@@ -397,6 +398,65 @@ MUTANTS: Final = (
             path=WORKER + "maintenance/maintenance.py",
         ),
         "F135",
+    ),
+    Broken(
+        Mutant("no sweep advances nodes", "FoundWaiting(job_ids, last_id", "FoundWaiting([], last_id", path=GRAPHS),
+        "F138,F138b,F139",
+    ),
+    Broken(
+        Mutant("an attempt loads no steps", "AND compensation_id IS NULL\n", "AND false\n", "LOAD_STEPS"), "F140,F140b"
+    ),
+    Broken(
+        Mutant(
+            "an atomic step is no transaction",
+            "            if step.atomic:\n",
+            "            if False:\n",
+            path=WORKER + "execution/step_runner.py",
+        ),
+        "F140b",
+    ),
+    Broken(
+        Mutant(
+            "no sweep looks for missed events",
+            '            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),\n',
+            "",
+            path=WORKER + "maintenance/maintenance.py",
+        ),
+        "F141,F142",
+    ),
+    Broken(
+        Mutant(
+            "a hurried job forgets when its sleep ends",
+            "if left_seconds > 0:\n            self._suspend(Suspension(name, place.position, StepKind.SLEEP",
+            "if place.stored is None:\n            self._suspend(Suspension(name, place.position, StepKind.SLEEP",
+            path=WORKER + "execution/step_runner.py",
+        ),
+        "F143",
+    ),
+    Broken(
+        Mutant(
+            "no sweep looks for compensations",
+            '            Duty("compensations", SWEEP_SECONDS, sagas.sweep),\n',
+            "",
+            path=WORKER + "maintenance/maintenance.py",
+        ),
+        "F144",
+    ),
+    Broken(
+        Mutant(
+            "steps are undone in their order", "ORDER BY position DESC, name DESC", "ORDER BY position", "COMPENSATE"
+        ),
+        "F144",
+    ),
+    Broken(Mutant("a batch is ended without its lock", "FOR UPDATE SKIP LOCKED", "", "LOCK_BATCHES"), "F145"),
+    Broken(
+        Mutant(
+            "a completion advances nothing",
+            "        if self.due_in_seconds:\n            return\n        self._checked_at",
+            "        if True:\n            return\n        self._checked_at",
+            path=WORKER + "completion/graph_checks.py",
+        ),
+        "F139b",
     ),
 )
 FAILED: Final = re.compile(r"^FAILED  (\S+)", re.M)

@@ -19,7 +19,8 @@ django.setup()
 
 from django.db import Error, InterfaceError, OperationalError, connection, transaction  # noqa: E402 -- after set-up
 
-from tests.tools.faults import journal  # noqa: E402 -- as above
+from django_pgqueue import send_event  # noqa: E402 -- as above
+from tests.tools.faults import flows, journal  # noqa: E402 -- as above
 from tests.tools.faults.app import tasks  # noqa: E402 -- as above
 from tests.tools.faults.app.tasks import chunked, keyed, limited  # noqa: E402 -- as above
 
@@ -58,7 +59,15 @@ MIX: dict[str, int] = {
     "together": 4,
     "at_times": 1,
     "expiring": 1,
+    "chain": 1,
+    "graph": 2,
+    "batch": 1,
+    "sleeper": 2,
+    "waiter": 3,
+    "saga": 3,
 }
+_late: list[tuple[float, str]] = []
+"""Events to send: when, and with which key."""
 
 
 def main() -> int:
@@ -78,7 +87,11 @@ def main() -> int:
         if time.monotonic() - began > options.seconds:
             break
         name = options.task or chance.choices(list(MIX), list(MIX.values()))[0]
-        enqueue(name, chance)
+        if name in flows.PLANS:
+            enqueue_flow(flows.PLANS[name](chance))
+        else:
+            enqueue(name, chance)
+        send_late_events()
     return 0
 
 
@@ -129,6 +142,38 @@ def enqueue(name: str, chance: random.Random) -> None:
     else:
         about = {"job": job.pk, "task": job.task_name, "key": arguments.get("key")}
         journal.write("enqueue-returned", tag=tag, answer="duplicate" if job.is_duplicate else "committed", **about)
+
+
+def enqueue_flow(flow: flows.Flow) -> None:
+    """Do as `enqueue()` for a workflow, a batch or a job with steps."""
+    journal.write_each("enqueue-sent", [{"tag": tag, "ordered": True} for tag in flow.tags])
+    answer, error, reached_commit = "committed", None, False
+    try:
+        with transaction.atomic():
+            flow.enqueue()
+            for tag in flow.tags:
+                order(tag)
+            reached_commit = True
+    except Error as caught:
+        is_lost = isinstance(caught, (OperationalError, InterfaceError))
+        answer, error = "unknown" if reached_commit and is_lost else "rolled back", str(caught)[:200]
+        if is_lost:
+            connection.close()
+            time.sleep(0.1)
+    journal.write_each("enqueue-returned", [{"tag": tag, "answer": answer, "error": error} for tag in flow.tags])
+    if flow.late is not None:
+        _late.append((time.monotonic() + flow.late[0], flow.late[1]))
+
+
+def send_late_events() -> None:
+    """Send the events whose time has come. One that fails is sent again: a job receives the first one."""
+    for due, key in [one for one in _late if one[0] <= time.monotonic()]:
+        try:
+            send_event("go", key, key)
+        except Error:
+            connection.close()
+            return
+        _late.remove((due, key))
 
 
 def order(tag: str) -> None:

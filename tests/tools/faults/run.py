@@ -37,7 +37,14 @@ PATIENCE_SECONDS: Final = 30.0
 OF_JOB: Final = frozenset(
     {"queue_name", "priority", "max_attempts", "delay_seconds", "run_after", "task_name", "expires_seconds"}
 )
+SHAPES: Final = frozenset({"chain", "fan_in", "graph", "batch", "held", "tale"})
+"""Those that `flow_producer` knows; besides, "event" and "close" (of a batch)."""
 SETTINGS_MODULE: Final = "tests.tools.faults.settings"
+UNFINISHED: Final = """
+SELECT (SELECT count(*) FROM pgqueue_job WHERE finished_at IS NULL)
+     + (SELECT count(*) FROM pgqueue_batch WHERE closed_at IS NOT NULL AND completed_at IS NULL)
+     + (SELECT count(*) FROM pgqueue_step WHERE compensation IS NOT NULL)
+"""
 
 
 T = TypeVar("T")
@@ -220,6 +227,13 @@ class Run:
         self.connection.execute("NOTIFY pgqueue")
         return ids
 
+    def flow(self, shape: str, **options: Any) -> list[int]:
+        """Enqueue one of `flows.SHAPES` by the public API, from a process of its own; return the ids of the jobs."""
+        before = len(self.journal("flow"))
+        process = self.producer(shape, json.dumps(options), module="flow_producer")
+        assert process.wait(60) == 0, process.stdout and process.stdout.read()
+        return list(self.journal("flow")[before]["jobs"]) if shape in SHAPES else []
+
     def act(self, name: str, job_ids: Sequence[int]) -> None:
         """Do as an operator: `retry`, `cancel` or `run_now`, by lifecycle, and note it."""
         self.note(BY_OPERATOR, act=name, jobs=list(job_ids))
@@ -250,8 +264,8 @@ class Run:
         return [row[0] for row in rows]
 
     def unfinished(self) -> int:
-        """How many jobs have not ended."""
-        return int(self.scalar("SELECT count(*) FROM pgqueue_job WHERE finished_at IS NULL"))
+        """How many jobs have not ended, and how many ends still have to add a job: of batches, and of undone steps."""
+        return int(self.scalar(UNFINISHED))
 
     # ---------------------------------------------------------------- waiting
 

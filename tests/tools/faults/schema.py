@@ -5,7 +5,9 @@ said before and after. Events of one job are in the order in which they happened
 of a transaction that rolled back are gone with it. An extended lease is no event. `fault_tick`, `fault_hold`
 and `fault_pause` are the same for the ticks of schedules that were dealt with, for keys that are held for a period, and
 for pauses; `fault_stop` for limit keys that a task has held (`Throttled`); `fault_override` and `fault_breaker` for
-overrides of limits and for circuit breakers.
+overrides of limits and for circuit breakers. `fault_edge` has the edges of workflows; `fault_batch` and `fault_step`
+have the changes of batches and of durable steps, numbered by the sequence of `fault_event`, so that the order of all
+three is known.
 """
 
 from typing import Final
@@ -43,6 +45,15 @@ CREATE TABLE fault_breaker (
     id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp(), xid xid8 NOT NULL,
     limit_key text NOT NULL, is_open boolean NOT NULL, after_execution_id bigint NOT NULL
 );
+CREATE TABLE fault_edge (job_id bigint NOT NULL, needs_id bigint NOT NULL, policy text NOT NULL);
+CREATE TABLE fault_batch (
+    id bigint PRIMARY KEY DEFAULT nextval('fault_event_id_seq'), at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    xid xid8 NOT NULL, batch_id bigint NOT NULL, new jsonb NOT NULL
+);
+CREATE TABLE fault_step (
+    id bigint PRIMARY KEY DEFAULT nextval('fault_event_id_seq'), at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    xid xid8 NOT NULL, job_id bigint NOT NULL, name text NOT NULL, old jsonb, new jsonb
+);
 
 CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_build_object(
@@ -51,7 +62,8 @@ CREATE FUNCTION fault_job(job public.pgqueue_job) RETURNS jsonb LANGUAGE sql IMM
         'finished_at', extract(epoch FROM job.finished_at), 'cancel', job.cancel_requested_at IS NOT NULL,
         'queue', job.queue_name, 'expires_at', extract(epoch FROM job.expires_at),
         'key', job.unique_key, 'ready_only', job.unique_ready_only IS NOT NULL, 'priority', job.priority,
-        'limit_key', job.limit_key, 'weight', coalesce(job.limit_weight, 1), 'order', job.limit_order
+        'limit_key', job.limit_key, 'weight', coalesce(job.limit_weight, 1), 'order', job.limit_order,
+        'batch', job.batch_id, 'in_graph', job.in_graph, 'undoes', job.headers ->> 'pgqueue_compensates'
     )
 $$;
 CREATE FUNCTION fault_execution(execution public.pgqueue_execution) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
@@ -61,6 +73,25 @@ CREATE FUNCTION fault_execution(execution public.pgqueue_execution) RETURNS json
         'limit_key', execution.limit_key, 'weight', coalesce(execution.limit_weight, 1),
         'claimed_at', extract(epoch FROM execution.claimed_at),
         'finished_at', extract(epoch FROM execution.finished_at)
+    )
+$$;
+CREATE FUNCTION fault_batch(batch public.pgqueue_batch) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'description', batch.description, 'parent', batch.parent_id, 'closed', batch.closed_at IS NOT NULL,
+        'failure', batch.failed_at IS NOT NULL, 'complete', batch.completed_at IS NOT NULL,
+        'success', batch.succeeded_at IS NOT NULL,
+        'calls', array_remove(ARRAY[
+            CASE WHEN batch.on_failure IS NOT NULL THEN 'failure' END,
+            CASE WHEN batch.on_complete IS NOT NULL THEN 'complete' END,
+            CASE WHEN batch.on_success IS NOT NULL THEN 'success' END
+        ], NULL)
+    )
+$$;
+CREATE FUNCTION fault_step(step public.pgqueue_step) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'kind', step.kind, 'position', step.position, 'finished', step.finished_at IS NOT NULL,
+        'wake_at', extract(epoch FROM step.wake_at), 'event_name', step.event_name, 'event_key', step.event_key,
+        'event', step.event_id, 'compensation', step.compensation IS NOT NULL, 'undone_by', step.compensation_id
     )
 $$;
 CREATE FUNCTION fault_tag(arguments json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
@@ -140,6 +171,32 @@ BEGIN
     );
     RETURN NULL;
 END $$;
+CREATE FUNCTION fault_edge_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_edge (job_id, needs_id, policy) VALUES (NEW.job_id, NEW.needs_id, NEW.policy);
+    RETURN NULL;
+END $$;
+CREATE FUNCTION fault_batch_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_batch (xid, batch_id, new)
+    VALUES (pg_current_xact_id(), NEW.id, public.fault_batch(NEW));
+    RETURN NULL;
+END $$;
+CREATE FUNCTION fault_step_event() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO public.fault_step (xid, job_id, name, old, new) VALUES (
+        pg_current_xact_id(), CASE TG_OP WHEN 'DELETE' THEN OLD.job_id ELSE NEW.job_id END,
+        CASE TG_OP WHEN 'DELETE' THEN OLD.name ELSE NEW.name END,
+        CASE WHEN TG_OP <> 'INSERT' THEN public.fault_step(OLD) END,
+        CASE WHEN TG_OP <> 'DELETE' THEN public.fault_step(NEW) END
+    );
+    RETURN NULL;
+END $$;
+CREATE TRIGGER fault_edge AFTER INSERT ON pgqueue_dependency FOR EACH ROW EXECUTE FUNCTION fault_edge_event();
+CREATE TRIGGER fault_batch AFTER INSERT OR UPDATE ON pgqueue_batch
+    FOR EACH ROW EXECUTE FUNCTION fault_batch_event();
+CREATE TRIGGER fault_step AFTER INSERT OR UPDATE OR DELETE ON pgqueue_step
+    FOR EACH ROW EXECUTE FUNCTION fault_step_event();
 CREATE TRIGGER fault_override AFTER INSERT OR UPDATE OR DELETE ON pgqueue_limit_override
     FOR EACH ROW EXECUTE FUNCTION fault_override_event();
 CREATE TRIGGER fault_breaker AFTER INSERT OR UPDATE OR DELETE ON pgqueue_open_breaker

@@ -15,7 +15,7 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.states import Pausable
 from tests.process.harness import Worker
-from tests.tools.faults import checker, soak_applications, soak_limits, ticks
+from tests.tools.faults import checker, soak_applications, soak_flows, soak_limits, ticks
 from tests.tools.faults.app.receivers import VARIABLE as RECEIVERS
 from tests.tools.faults.run import Run
 from tests.tools.faults.soak_faults import FAULTS, PAUSED_QUEUE
@@ -36,8 +36,15 @@ BESIDES: Final = {
     "limit overridden": 0.4,
     "service down": 0.4,
     "full chunks": 0.4,
+    "workflow retried": 0.4,
+    "workflow cancelled": 0.2,
+    "suspended hurried": 0.2,
 }
 """How often these come just before another fault: a pause is one only with something in it."""
+FLOWS: Final = (
+    *("nodes", "advanced", "restored", "longest_advance_seconds", "batches", "callbacks", "steps", "functions"),
+)
+"""The figures of workflows, batches and steps."""
 PASSED_OVER_SECONDS: Final = 20.0
 """Of a key: a fault stops the process for five seconds that has just locked it, and may do so three times in a row."""
 OBEY_SECONDS: Final = 12.0
@@ -59,6 +66,7 @@ class Crew:
 
     def fill(self) -> None:
         """Start what is missing, note who has ended, and measure who lives."""
+        soak_flows.arm_again(self.run)
         for worker in [one for one in self.workers if one.process.poll() is not None]:
             self.workers.remove(worker)
         while len(self.workers) < WORKERS:
@@ -66,6 +74,7 @@ class Crew:
                 self.run.worker(
                     *("--processes", str(self.chance.choice([1, 2]))),
                     *self.chance.choice([(), ("--max-jobs", "100")]),
+                    failpoint=soak_flows.kill_somewhere(self),
                     variables={RECEIVERS: "1"},
                     ready=False,
                     RETENTION={"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS},
@@ -146,8 +155,10 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
     run.wait_until(lambda: _is_quiet(run, schedules), what="schedules and pauses to end")
     soak_applications.end_unrunnable(crew)
     run.wait_until(lambda: is_unblocked(run), DRAIN_SECONDS, what="blocked keys to go on")
-    drained = run.wait_until_done(DRAIN_SECONDS)
+    drained = run.wait_until(lambda: soak_flows.are_over(run), DRAIN_SECONDS, what="everything to end")
+    run.wait_until_done()
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
+    killed = soak_flows.killed_at(run)
     history, violations = run.close()
     told = checker.summary(history)
     return {
@@ -161,7 +172,8 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
         "duplicates": told["duplicates"],
         "limited": told["limited"],
         "holds": told["holds"],
-        **{name: told[name] for name in ("overrides", "pauses_of_keys", "breakers", "chunks")},
+        **{name: told[name] for name in ("overrides", "pauses_of_keys", "breakers", "chunks", *FLOWS)},
+        "killed_at": killed,
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],
         "stuck": run_stuck(history.jobs),
@@ -191,7 +203,7 @@ def is_unblocked(run: Run) -> bool:
 
 def run_stuck(jobs: dict[int, dict[str, Any]]) -> int:
     """How many jobs have not ended."""
-    return sum(row["state"] in ("ready", "running") for row in jobs.values())
+    return sum(row["state"] in ("waiting", "ready", "running") for row in jobs.values())
 
 
 def growth(sizes: dict[int, list[tuple[float, float]]]) -> list[dict[str, float]]:
@@ -234,6 +246,11 @@ def lines(figures: dict[str, Any]) -> list[str]:
         f"soak: starts of jobs with a limit {figures['limited']}, {figures['holds']} holds of keys",
         f"soak: {figures['overrides']} changes of overrides, {figures['pauses_of_keys']} pauses of keys",
         f"soak: breakers {figures['breakers']}, calls by the size of their chunk {figures['chunks']}",
+        f"soak: {figures['nodes']} nodes with dependencies: {figures['advanced']}, {figures['restored']} restored",
+        f"soak: ready at most {figures['longest_advance_seconds']} s after the last dependency",
+        f"soak: {figures['batches']} batches, callbacks {figures['callbacks']}",
+        f"soak: steps {figures['steps']}, {figures['functions']} calls of their functions",
+        f"soak: processes killed at points {figures['killed_at']}",
         f"soak: growth of the longest-lived: {figures['growth']}",
         f"soak: {len(figures['violations'])} violations",
         *figures["violations"][:50],

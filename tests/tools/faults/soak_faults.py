@@ -29,6 +29,7 @@ LOCKED: Final = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_schedule", "pgqueue_schedulerun"),
     *("pgqueue_execution_log", "pgqueue_installation", "pgqueue_search_key", "pgqueue_limit_state"),
     *("pgqueue_limit_override", "pgqueue_pause", "pgqueue_open_breaker", "pgqueue_breaker_count"),
+    *("pgqueue_dependency", "pgqueue_batch", "pgqueue_step", "pgqueue_event"),
 )
 """The tables that a fault locks. Workers use all of them, which is not so for archived jobs and the audit."""
 FAULTS: Final[dict[str, Callable[[Crew], None]]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from django_pgqueue.breakers import PAUSED_BY
 from tests.tools.faults import checker
-from tests.tools.faults.history import Breaking, Effect, Event, History, Override, Pause
+from tests.tools.faults.history import BatchChange, Breaking, Edge, Effect, Event, History, Override, Pause, StepChange
 from tests.tools.faults.lives import Rules
 
 PLAIN = "tests.tools.faults.app.tasks.plain"
@@ -21,13 +21,18 @@ class Story:
         self.xid = 0
         self.rows: dict[int, dict[str, Any]] = {}
         self.executions: dict[int, dict[str, Any]] = {}
+        self.batches: dict[int, dict[str, Any]] = {}
+        self.steps: dict[tuple[int, str], dict[str, Any]] = {}
 
     def transaction(self) -> None:
         self.xid += 1
         self.now += 0.1
 
+    def next_number(self) -> int:
+        return len(self.history.events) + len(self.history.batches) + len(self.history.steps) + 1
+
     def event(self, place: str, op: str, job: int, execution: int | None, old: Any, new: Any, tag: Any = None) -> None:
-        number = len(self.history.events) + 1
+        number = self.next_number()
         copies = [dict(row) if row else None for row in (old, new)]
         self.history.events.append(Event(number, self.now, str(self.xid), place, op, job, execution, tag, *copies))
 
@@ -40,6 +45,7 @@ class Story:
         blank = {"state": "ready", "attempt": 0, "crashes": 0, "max_attempts": 10, "task": PLAIN, "run_after": 0.0}
         blank |= {"finished_at": None, "cancel": False, "queue": "default", "expires_at": None}
         blank |= {"priority": 0, "limit_key": None, "weight": 1, "order": None}
+        blank |= {"batch": None, "in_graph": None, "undoes": None}
         new = {**(old or {**blank, "key": None, "ready_only": False}), **changes}
         self.rows[job] = new
         self.event("job", "UPDATE" if old else "INSERT", job, None, old, new, None if old else f"tag{job}")
@@ -131,6 +137,67 @@ class Story:
                 effect = "atomic" if kind == "atomic chunk" else "plain"
                 self.history.effects.append(Effect(number_of_job, number_of_job, effect))
             self.say("end", job=number_of_job, execution=number_of_job, kind=kind, ok=number_of_job not in failing)
+
+    def node(self, job: int, *needs: int, policy: str = "cancel", **changes: Any) -> None:
+        """Enqueue a job of the workflow 1. It waits if it needs other jobs."""
+        self.enqueue(job, **{"batch": 1, "in_graph": True, "state": "waiting" if needs else "ready"} | changes)
+        self.history.edges += [Edge(job, each, policy) for each in needs]
+
+    def finish(self, job: int, state: str = "succeeded", execution: int | None = None) -> None:
+        """Run a job to its end."""
+        number = execution or job
+        self.claim(job, number)
+        self.run(job, number)
+        outcome = "succeeded" if state == "succeeded" else "failed"
+        self.close(job, number, outcome, state, "succeed" if state == "succeeded" else "fail")
+
+    def move(self, job: int, state: str, *, own_transaction: bool = True) -> None:
+        """Change the state of a job without an execution."""
+        if own_transaction:
+            self.transaction()
+        over = state in ("succeeded", "dead", "cancelled")
+        self.job(job, state=state, finished_at=self.now if over else None)
+
+    def batch(self, batch: int, *, own_transaction: bool = True, **changes: Any) -> None:
+        """Create or change a batch."""
+        if own_transaction:
+            self.transaction()
+        blank: dict[str, Any] = dict.fromkeys(("closed", "failure", "complete", "success"), False)
+        blank |= {"description": f"batch {batch}", "parent": None, "calls": []}
+        self.batches[batch] = {**self.batches.get(batch, blank), **changes}
+        self.history.batches.append(
+            BatchChange(self.next_number(), self.now, str(self.xid), batch, dict(self.batches[batch]))
+        )
+
+    def callback(self, job: int, name: str, batch: int = 1) -> None:
+        """Add the job of a callback, in the transaction of the last change."""
+        new = {**self.rows[min(self.rows)], "state": "succeeded", "batch": None, "in_graph": None, "attempt": 0}
+        self.event("job", "INSERT", job, None, None, new, f"{name} of batch {batch}")
+
+    def step(self, job: int, name: str, *, own_transaction: bool = True, **changes: Any) -> None:
+        """Store or change a step. By default, it is a function that has returned."""
+        if own_transaction:
+            self.transaction()
+        old = self.steps.get((job, name))
+        blank = {"kind": "step", "position": float(len(self.steps)), "finished": True, "wake_at": None}
+        blank |= {"event_name": None, "event_key": None, "event": None, "compensation": False, "undone_by": None}
+        self.steps[job, name] = {**(old or blank), **changes}
+        self._note_step(job, name, old, dict(self.steps[job, name]))
+
+    def remove_step(self, job: int, name: str) -> None:
+        self.transaction()
+        self._note_step(job, name, self.steps.pop((job, name)), None)
+
+    def _note_step(self, job: int, name: str, old: Any, new: Any) -> None:
+        self.history.steps.append(StepChange(self.next_number(), self.now, str(self.xid), job, name, old, new))
+
+    def undo(self, job: int, name: str, by: int) -> None:
+        """Add the job that undoes a step."""
+        self.step(job, name, compensation=False, undone_by=by)
+        new = {**self.rows[job], "state": "ready", "undoes": str(job), "attempt": 0}
+        self.rows[by] = new
+        self.event("job", "INSERT", by, None, None, new)
+        self.history.jobs[by] = new
 
     def whole(self, job: int = 1, execution: int = 1) -> None:
         self.enqueue(job)

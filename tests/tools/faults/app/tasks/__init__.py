@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connection
@@ -19,10 +20,10 @@ from tests.tools.faults.failpoints import hit
 
 
 @contextmanager
-def body(context: TaskContext, kind: str) -> Iterator[None]:
+def body(context: TaskContext, kind: str, **details: Any) -> Iterator[None]:
     """Write down the begin and the end of a body, with the points that lie in it."""
     about = {"job": context.job_id, "execution": context.execution_id, "kind": kind}
-    journal.write("start", attempt=context.attempt, **about)
+    journal.write("start", attempt=context.attempt, **details, **about)
     hit("body.begin")
     try:
         yield
