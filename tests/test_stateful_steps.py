@@ -1,9 +1,9 @@
 """Durable steps, events and compensations against a model: after each random transition, all rows must match the model.
 
 A Hypothesis state machine lets attempts store steps, sleep, wait for events and end in every way. Lost attempts go on
-as well, and must store nothing. Events are sent before, while and after a job is suspended for them. Who sends one, and
-who ends an attempt, may be killed before looking for what follows, and leaves it to the sweep. After a sweep, no job may
-wait whose event has come. Steps are undone in reverse order, and no job with a pending compensation is removed.
+as well, and store nothing. Events are sent before, while and after a job is suspended for them. Senders and workers can
+be killed before they look for what follows. After a sweep, no job waits whose event has come. Steps are undone in
+reverse order, and no job with a pending compensation is removed.
 
 CI runs 80 examples. For a long run, use `pytest tests/test_stateful_steps.py --stateful-examples 10000`.
 """
@@ -40,14 +40,12 @@ KEYS = st.sampled_from("xxxy")
 MOST = 5
 """Jobs. With more of them, transitions would rarely meet on one job."""
 JOB = st.tuples(st.sampled_from(["u", None]), st.sampled_from([None, 1, 2]))
-"""The unique key of a job, and the ticks until it expires."""
+"""Its unique key, and the ticks until it expires."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "die", "die", "die", "fail", "release", "stop"])
 UNDO: dict[str, Any] = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3}
 
 
 class Steps(History):
-    """The rules. `self.open` has the open executions with the ticks at which their leases end."""
-
     model: Model
 
     @initialize(jobs=st.lists(JOB, min_size=2, max_size=3))

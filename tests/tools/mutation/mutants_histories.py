@@ -166,13 +166,4 @@ HISTORIES = [
             "END_BATCHES",
         ),
     ),
-    *of_tests(
-        ("tests/test_stateful_steps.py", "tests/steps/test_sagas.py"),
-        Mutant(
-            "a retried job keeps the steps that were undone",
-            "AND (compensation_id IS NOT NULL OR job_id IN",
-            "AND (job_id IN",
-            "RETRY",
-        ),
-    ),
 ]
