@@ -29,12 +29,6 @@ HISTORIES = [
             "FIND_MISSED",
         ),
         Mutant(
-            "a deleted dependency blocks in the sweep",
-            "WHEN 'gone' THEN policy <> 'ignore'\n                   ELSE",
-            "WHEN 'gone' THEN policy = 'cancel'\n                   ELSE",
-            "FIND_MISSED",
-        ),
-        Mutant(
             "a restored job keeps the marks of its cancellation",
             "SET has_cancelled = NULL",
             "SET has_cancelled = true",
