@@ -1,10 +1,9 @@
 """Durable steps, events and compensations against a model: after each random transition, all rows must match the model.
 
 A Hypothesis state machine lets attempts store steps, sleep, wait for events and end in every way. Lost attempts go on
-as well, and must store nothing. An event is sent before, while or after a job is suspended for it. The sender and the
-completer look for each other, or are killed before that and leave it to the sweep. `step_model` says what each
-transition has to do. In addition, the machine checks what durable steps promise: after a sweep, no job waits whose
-event has come, steps are undone in reverse order, one after another, and no job with a pending compensation is removed.
+as well, and store nothing. Events are sent before, while and after a job is suspended for them. Senders and workers can
+be killed before they look for what follows. After a sweep, no job waits whose event has come. Steps are undone in
+reverse order, and no job with a pending compensation is removed.
 
 CI runs 80 examples. For a long run, use `pytest tests/test_stateful_steps.py --stateful-examples 10000`.
 """
@@ -33,7 +32,7 @@ from tests.step_model import EVENT, JOBS, STEPS, Job, Model, Step
 pytestmark = pytest.mark.slow
 
 FOREVER = int(FOREVER_SECONDS / TICK)
-POSITIONS = {name: float(place) for place, name in enumerate(["a", "b", "c", "nap", *(f"wait{n}" for n in range(9))])}
+POSITIONS = {name: float(place) for place, name in enumerate(["a", "b", "c", "nap", *(f"wait{n}" for n in range(60))])}
 """The steps of every job, in their order. The first three can be undone."""
 NAMES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([True, True, False])), min_size=1, max_size=2)
 """The steps that an attempt stores, and whether they have compensations."""
@@ -41,14 +40,12 @@ KEYS = st.sampled_from("xxxy")
 MOST = 5
 """Jobs. With more of them, transitions would rarely meet on one job."""
 JOB = st.tuples(st.sampled_from(["u", None]), st.sampled_from([None, 1, 2]))
-"""The unique key of a job, and the ticks until it expires."""
+"""Its unique key, and the ticks until it expires."""
 ENDINGS = st.sampled_from(["succeed", "succeed", "die", "die", "die", "fail", "release", "stop"])
 UNDO: dict[str, Any] = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3}
 
 
 class Steps(History):
-    """The rules. `self.open` has the open executions with the ticks at which their leases end."""
-
     model: Model
 
     @initialize(jobs=st.lists(JOB, min_size=2, max_size=3))
@@ -157,17 +154,11 @@ class Steps(History):
         between=st.sampled_from([None, "sent", "woken"]),
     )
     def wait_for_event(self, key: str, ticks: int, is_killed: bool, between: str | None) -> None:
-        """Receive the event, or suspend the attempt. An event can come between the look for it and the suspension."""
+        """Receive up to two events, or suspend the attempt. An event can come between the look and the suspension."""
         execution_id, execution, job = self.attempt()
-        name = f"wait{sum(step.key is not None and step.is_finished for step in job.steps.values()) if job else 0}"
-        if job:
-            found = events.find_event(self.engine, job.id, EVENT, key)
-            assert (found and found.event_id) == self.model.next_event(job, key)
-            if found:
-                step = EndedStep(name, POSITIONS[name], StepKind.EVENT, None, 0.0, 1, EVENT, key, found.event_id)
-                assert steps.store_step(self.engine, execution, step) is TransitionStatus.DONE
-                job.steps[name] = Step(True, key, found.event_id, 1)
-                return
+        if job and self.receive(execution, job, key) and self.receive(execution, job, key):
+            return
+        name = self.next_wait(job) if job else "wait0"
         if between is not None:
             self.send(key, between == "sent")
         wait = Suspension(name, POSITIONS[name], StepKind.EVENT, ticks * TICK, ticks < FOREVER, 0, "", EVENT, key)
@@ -175,6 +166,19 @@ class Steps(History):
         if not is_killed and job:
             woken = self.model.wake(each for each in self.model.missed() if each is job)
             assert steps.wake_suspended(self.engine, [job.id]) == set(woken)
+
+    def next_wait(self, job: Job) -> str:
+        return f"wait{sum(step.key is not None and step.is_finished for step in job.steps.values())}"
+
+    def receive(self, execution: ExecutionKey, job: Job, key: str) -> bool:
+        """Receive an event, if there is one that the job has not received."""
+        name, found = self.next_wait(job), events.find_event(self.engine, job.id, EVENT, key)
+        assert (found and found.event_id) == self.model.next_event(job, key)
+        if found:
+            step = EndedStep(name, POSITIONS[name], StepKind.EVENT, None, 0.0, 1, EVENT, key, found.event_id)
+            assert steps.store_step(self.engine, execution, step) is TransitionStatus.DONE
+            job.steps[name] = Step(True, key, found.event_id, 1)
+        return found is not None
 
     @action(1, name=st.sampled_from(["nap", "c"]), ticks=st.integers(0, 2))
     def sleep(self, name: str, ticks: int) -> None:

@@ -109,6 +109,14 @@ def test_enqueue_duplicate_with_raise_names_the_job():
     assert Job.objects.count() == 1
 
 
+def test_replace_for_a_task_without_steps_takes_one_query(django_assert_num_queries):
+    """Only tasks with a context can have steps, and run a second statement that removes them."""
+    replacing = unique(on_conflict="replace")
+    for _ in range(2):
+        with django_assert_num_queries(1):
+            replacing.enqueue(1, b=1)
+
+
 def test_enqueue_replace_keeps_the_job_with_the_later_call():
     debounced = unique(on_conflict="replace", unique_while="ready")
     first = debounced.using(run_after=60).enqueue(1, b=1)

@@ -201,7 +201,8 @@ class Job(TaskResultAttributes):
 
         Returns:
             Whether the job changed. False if its state or `finished_at` differs from this instance (it was retried
-            since, or had not finished; `refresh_from_db()` reads the current state), or another job has its key.
+            since, or had not finished; `refresh_from_db()` reads the current state), another job has its key, or it
+            would wait in a workflow and a job that it depends on has failed.
 
         Raises:
             JobLocked: Another session kept the row locked for 5 s (`lifecycle.LOCK_WAIT_SECONDS`).

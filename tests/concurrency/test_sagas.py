@@ -13,6 +13,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.states import State, StepKind
 from tests import helpers
@@ -110,6 +111,23 @@ def test_compensate_waits_for_no_lock_and_the_sweep_finds_the_job(engine, second
     assert lifecycle.sagas.pending_sagas(engine, 0, 10) == [job_id]
     assert len(compensate(engine, job_id)) == 1
     assert lifecycle.sagas.pending_sagas(engine, 0, 10) == []
+
+
+def test_retry_with_an_old_snapshot_runs_the_undone_step_again(engine, second, gates):
+    """Between the snapshot and the lock of the retry, a worker adds the compensation. The attempt loads no step."""
+    job_id = dead_job(engine, "a")
+    with gates("RETRY", engine, lambda: lifecycle.retry(engine, [job_id])) as retrying:
+        assert len(compensate(second, job_id)) == 1
+    assert retrying.result() == {job_id: State.READY}
+    assert lifecycle.steps.load_steps(engine, job_id) == []
+    claimed = helpers.claim_one(engine)
+    step = EndedStep(
+        "a", 1.0, StepKind.STEP, None, 0.1, compensation=call(), compensation_arguments=arguments("a again")
+    )
+    assert lifecycle.steps.store_step(engine, claimed.key, step) is TransitionStatus.DONE
+    lifecycle.fail(engine, helpers.failed(claimed.key, None))
+    assert len(compensate(engine, job_id)) == 1
+    assert undone(engine) == ["a", "a again"]
 
 
 @pytest.mark.promise("compensation-once")

@@ -29,12 +29,6 @@ HISTORIES = [
             "FIND_MISSED",
         ),
         Mutant(
-            "a deleted dependency blocks in the sweep",
-            "WHEN 'gone' THEN policy <> 'ignore'\n                   ELSE",
-            "WHEN 'gone' THEN policy = 'cancel'\n                   ELSE",
-            "FIND_MISSED",
-        ),
-        Mutant(
             "a restored job keeps the marks of its cancellation",
             "SET has_cancelled = NULL",
             "SET has_cancelled = true",
@@ -164,15 +158,6 @@ HISTORIES = [
             "WHERE parent_id = batch.id AND completed_at IS NOT NULL AND succeeded_at IS NULL",
             "WHERE parent_id = batch.id AND false",
             "END_BATCHES",
-        ),
-    ),
-    *of_tests(
-        ("tests/test_stateful_steps.py", "tests/steps/test_sagas.py"),
-        Mutant(
-            "a retried job keeps the steps that were undone",
-            "AND (compensation_id IS NOT NULL OR job_id IN",
-            "AND (job_id IN",
-            "RETRY",
         ),
     ),
 ]
