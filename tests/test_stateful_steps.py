@@ -60,7 +60,7 @@ class Steps(History):
 
     @action(2, job=JOB)
     def enqueue(self, job: tuple[str | None, int | None]) -> None:
-        """Enqueue a job. With a unique key, it replaces the call of a ready job, also of a suspended one."""
+        """Enqueue a job. With a unique key, it replaces the call of a ready job, unless that has to be undone."""
         if len(self.model.jobs) > MOST:
             return
         unique, ticks = job
@@ -70,7 +70,7 @@ class Steps(History):
             added = helpers.make_job(self.engine, **expires)
         else:
             enqueued = helpers.enqueue_unique(self.engine, unique, replace=True, **expires)
-            if holder is not None and holder.state is State.RUNNING:
+            if holder is not None and (holder.state is State.RUNNING or holder.has_compensations()):
                 assert enqueued is None
                 return
             added = enqueued.job_id

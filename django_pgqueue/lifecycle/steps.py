@@ -162,9 +162,10 @@ def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: in
     return Woken(job_ids, SweepMark(*mark) if found == limit else None, not found)
 
 
-def remove_steps(connection: Connection, job_ids: Collection[int]) -> None:
-    """Remove the steps of jobs."""
-    execute_with_retry(connection, sql.steps.REMOVE_STEPS, {"job_ids": numbers(sorted(job_ids))})
+def remove_steps(connection: Connection, job_ids: Collection[int]) -> set[int]:
+    """Remove the steps of jobs. Return the jobs that have lost a compensation by this."""
+    rows = execute_with_retry(connection, sql.steps.REMOVE_STEPS, {"job_ids": numbers(sorted(job_ids))})
+    return {job_id for job_id, has_compensation in rows if has_compensation}
 
 
 def prune_steps(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedSteps:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django_pgqueue import sql
 from django_pgqueue.db import arrays
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
@@ -22,6 +24,9 @@ from .enqueueing import Limits, limits_as_json, numbered
 from .execute import execute_with_retry, transaction_of
 from .steps import remove_steps
 from .types import Enqueued
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 WINDOWS_PRUNED: Final = 1000
 """Uniqueness windows that one statement removes at most."""
@@ -49,6 +54,8 @@ def replace(
 ) -> Enqueued | None:
     """Replace the call of the ready job that has the key, or add a job; return None if that job is running.
 
+    A ready job with a pending compensation counts as running.
+
     `has_steps`: the jobs can have durable steps. See `_steps_removed()`.
     """
     statement = sql.unique.ENQUEUE_OR_REPLACE
@@ -66,12 +73,28 @@ def _steps_removed(connection: Connection, *, has_steps: bool) -> Iterator[list[
     can be claimed, store a step and be suspended. The snapshot of the statement does not contain that step, and an
     attempt with the new arguments would use its value. This second statement sees it, and no attempt can store another
     one, because the transaction has locked the job. Only tasks that can have steps pay for it.
+
+    If a step that it sees has a compensation, the job must not be replaced. Then the transaction is rolled back.
+
+    Raises:
+        JobLocked: Such a step was stored while the statement waited. Nothing is written, and a new try finds it.
     """
     replaced: list[int] = []
     with transaction_of(connection) if has_steps else nullcontext():
         yield replaced
         if has_steps and replaced:
-            remove_steps(connection, replaced)
+            _check_compensations(connection, remove_steps(connection, replaced))
+
+
+def _check_compensations(connection: Connection, job_ids: Collection[int]) -> None:
+    """Raise `JobLocked` if jobs have lost a compensation, and let nothing of the caller's transaction be committed."""
+    if not job_ids:
+        return
+    if not isinstance(connection, EngineConnection):
+        django_connection = cast("BaseDatabaseWrapper", connection)
+        if django_connection.in_atomic_block:
+            django_connection.set_rollback(True)
+    raise JobLocked(f"job {min(job_ids)} was running until now: nothing was enqueued, try again")
 
 
 def _enqueue(

@@ -262,13 +262,13 @@ SELECT (SELECT count(*) FROM page), (SELECT event_name FROM last), (SELECT event
        (SELECT job_id FROM last), ARRAY (SELECT id FROM mine)
 """
 
-# Remove the steps of these jobs.
+# Remove the steps of these jobs. Return the job of each, and whether its compensation was neither added nor forgotten.
 #
 # Caller: lifecycle.remove_steps(), after SUCCEED_AND_DISCARD has removed jobs that had used steps, and in the
 #         transaction of a statement that has replaced the calls of jobs
 # Index:  primary key
 REMOVE_STEPS: Final = """/* pgqueue:remove_steps */
-DELETE FROM pgqueue_step WHERE job_id = ANY (%(job_ids)s::bigint[])
+DELETE FROM pgqueue_step WHERE job_id = ANY (%(job_ids)s::bigint[]) RETURNING job_id, compensation IS NOT NULL
 """
 
 # Remove the steps of jobs that no longer exist, from one page of the table. Return how many rows the page had, how many

@@ -47,6 +47,8 @@ RETURNING id, run_after, enqueued_at, expires_at
 # the statement waits for another transaction, and the job is claimed, stores its first step and is suspended in that
 # time, the snapshot does not contain this step. So the caller also runs REMOVE_STEPS, if the task can have steps.
 #
+# A ready job with a pending compensation counts as running: its call has effects that only its own end undoes.
+#
 # If the job is running, the statement does not try the INSERT. ON CONFLICT DO UPDATE would lock the job's row even
 # without a change, and the worker could not complete the job until the caller's transaction ends.
 ENQUEUE_OR_REPLACE: Final = """/* pgqueue:enqueue_or_replace */
@@ -69,7 +71,14 @@ WITH placed AS (
         %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
         %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
     WHERE (
-        SELECT state
+        SELECT CASE
+                   WHEN (
+                       SELECT true FROM pgqueue_step
+                       WHERE job_id = pgqueue_job.id AND compensation IS NOT NULL LIMIT 1
+                   )
+                   THEN 'running'
+                   ELSE state
+               END
         FROM pgqueue_job
         WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
           AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
@@ -222,7 +231,14 @@ placed AS (
     FROM given
     WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
       AND (
-          SELECT state
+          SELECT CASE
+                     WHEN (
+                         SELECT true FROM pgqueue_step
+                         WHERE job_id = pgqueue_job.id AND compensation IS NOT NULL LIMIT 1
+                     )
+                     THEN 'running'
+                     ELSE state
+                 END
           FROM pgqueue_job
           WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
             AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
@@ -361,6 +377,7 @@ placed AS (
         )
     FROM given
     WHERE job.id = given.job_id AND job.state = 'ready'
+      AND (SELECT true FROM pgqueue_step WHERE job_id = given.job_id AND compensation IS NOT NULL LIMIT 1) IS NULL
     RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key' AS key
 ),
 unstepped AS (
