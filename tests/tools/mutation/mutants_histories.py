@@ -123,13 +123,15 @@ HISTORIES = [
             "DELETE FROM pgqueue_step WHERE false AND job_id",
             "ENQUEUE_OR_REPLACE",
         ),
+    ),
+    *of_tests(
+        ("tests/steps/test_replaced.py",),
         *(
             Mutant(
                 f"a job that has something to undo is replaced by {statement}",
                 "AND compensation IS NOT NULL LIMIT 1",
                 "AND false LIMIT 1",
                 statement,
-                tests=("tests/steps/test_replaced.py",),
             )
             for statement in ("ENQUEUE_OR_REPLACE", "ENQUEUE_MANY_OR_REPLACE", "REPLACE_FOR_PERIOD")
         ),
