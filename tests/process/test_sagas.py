@@ -75,6 +75,9 @@ def test_worker_killed_between_completion_and_compensation(worker, engine):
         one.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists())
         one.send_all(signal.SIGKILL)
         one.exit_code()
+        # Otherwise the server executes the statement that waits for the table, although its client is gone.
+        ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_until(lambda: not helpers.scalar(engine, f"{ended} AND datname = current_database()"), 30)
         engine.execute("COMMIT")
     assert not Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name]).exists()
     worker()
