@@ -57,15 +57,15 @@ def effects_of_steps(history: History, lives: dict[int, Life], rules: Rules) -> 
 
 def nothing_wakes_early(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
     """I26: a sleep is over when its time has passed, and a wait when its event has come or its time has passed."""
-    wakes: dict[tuple[int, str], float | None] = {}
-    for change in history.steps:
-        if change.new and change.new["kind"] != "step":
-            wakes[change.job, change.name] = change.new["wake_at"]
+    changes = _by_step(history)
     for record in history.said("woken"):
-        wake_at = wakes.get((record["job"], record["name"]))
+        job, name = record["job"], record["name"]
+        begun = [event.id for event in _opened(lives, job) if event.execution == record["execution"]]
+        before = [change.new for change in changes.get((job, name), ()) if begun and change.id < begun[0]]
+        wake_at = before[-1]["wake_at"] if before and before[-1] else None  # a retry may sleep again later
         if wake_at is not None and record["wall"] < wake_at - 0.001:
             early = wake_at - record["wall"]
-            yield Violation("I26", record["job"], f"{record['name']!r} was over {early:.3f} s before its time")
+            yield Violation("I26", job, f"{name!r} was over {early:.3f} s before its time")
     for record in history.said("received"):
         if record["payload"] != record["key"]:
             what = f"waited for {record['key']!r} and received {record['payload']!r}"

@@ -35,6 +35,8 @@ class States:
 
     def __init__(self, events: Collection[Event]) -> None:
         self._seen: dict[int, _Seen] = {}
+        self.removed: dict[int, str] = {}
+        """The states in which jobs were removed."""
         self._within: dict[tuple[str, int], set[str]] = defaultdict(set)
         """What each transaction makes of a job. The triggers of one statement fire in any order of its rows."""
         for event in events:
@@ -44,6 +46,8 @@ class States:
     def apply(self, event: Event) -> None:
         """Go on by one event of a job."""
         before, after = _state(event.old), _state(event.new)
+        if after == GONE:
+            self.removed[event.job] = before
         if before != after:
             self._seen[event.job] = _Seen(event.at, event.xid, after, before)
 
@@ -54,6 +58,10 @@ class States:
         if seen is not None and seen.xid != xid and at - seen.at < CONCURRENT_SECONDS and seen.before != GONE:
             found.add(seen.before)
         return found
+
+    def counted(self, job: int, at: float, xid: str) -> set[str]:
+        """As `possible()`, but a job that was removed counts with its last state, as in the progress of a batch."""
+        return {self.removed.get(job, GONE) if state == GONE else state for state in self.possible(job, at, xid)}
 
 
 def _state(row: dict[str, Any] | None) -> str:
@@ -188,7 +196,7 @@ def ended_when_over(history: History, lives: dict[int, Life], rules: Rules) -> I
             continue
         before, latest[change.batch] = latest.get(change.batch, {}), change.new
         for name in [name for name in ENDS if change.new[name] and not before.get(name)]:
-            jobs = {job: states.possible(job, change.at, change.xid) for job in members[change.batch]}
+            jobs = {job: states.counted(job, change.at, change.xid) for job in members[change.batch]}
             parts = [latest[part] for part in nested[change.batch] if part in latest]
             yield from _not_over(name, change, jobs, parts)
     if rules.finished:
@@ -206,7 +214,7 @@ def _not_over(
         return
     if not change.new["closed"] or not all(part["complete"] for part in parts):
         yield Violation("I25", 0, f"the {name} of batch {change.batch} was recorded while it was open")
-    wanted = FINISHED | {GONE} if name == "complete" else {"succeeded", GONE}
+    wanted = FINISHED if name == "complete" else {"succeeded"}
     for job, states in jobs.items():
         if not states & wanted:
             what = f"was {'/'.join(sorted(states))} at the {name} of its batch {change.batch}"

@@ -66,7 +66,7 @@ class Crew:
 
     def fill(self) -> None:
         """Start what is missing, note who has ended, and measure who lives."""
-        soak_flows.arm_again(self.run)
+        soak_flows.arm_again(self)
         for worker in [one for one in self.workers if one.process.poll() is not None]:
             self.workers.remove(worker)
         while len(self.workers) < WORKERS:

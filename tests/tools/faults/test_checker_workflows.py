@@ -242,6 +242,16 @@ def test_checker_batch_that_fails_without_a_dead_job_reports_i25(story):
     assert broken(story) == {"I25"}
 
 
+@pytest.mark.parametrize(("end", "wrong"), [("failure", set()), ("success", {"I25"})])
+def test_checker_removed_dead_job_counts_for_its_batch(story, end, wrong):
+    batch_of_two(story, "succeeded", "dead")
+    wait_long(story)
+    story.transaction()
+    story.event("job", "DELETE", 2, None, story.rows[2], None)
+    story.batch(1, calls=[], complete=True, **{end: True})
+    assert broken(story, retention_seconds=1.0) == wrong
+
+
 def test_checker_open_batch_that_completes_reports_i25(story):
     batch_of_two(story)
     story.batch(1, calls=[], closed=False)
@@ -352,10 +362,13 @@ def test_checker_plain_step_that_is_stored_without_effect_reports_i26(running):
 
 @pytest.mark.parametrize("early_seconds", [0.5, -0.5])
 def test_checker_sleep_that_is_over_too_early_reports_i26(running, early_seconds):
-    running.step(1, "nap", kind="sleep", finished=False, wake_at=running.now + 1)
+    running.step(1, "nap", kind="sleep", finished=False, wake_at=running.now + 5)
     wake_at = running.steps[1, "nap"]["wake_at"]
+    next_attempt(running)
     running.now = wake_at - early_seconds - 0.1
     running.say("woken", job=1, execution=2, name="nap")
+    running.remove_step(1, "nap")
+    running.step(1, "nap", kind="sleep", finished=False, wake_at=wake_at + 60)  # of a retry
     assert broken(running) == ({"I26"} if early_seconds > 0 else set())
 
 
