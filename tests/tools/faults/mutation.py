@@ -401,7 +401,7 @@ MUTANTS: Final = (
     ),
     Broken(
         Mutant("no sweep advances nodes", "FoundWaiting(job_ids, last_id", "FoundWaiting([], last_id", path=GRAPHS),
-        "F138,F138b,F139",
+        "F138,F138c,F139",
     ),
     Broken(
         Mutant("an attempt loads no steps", "AND compensation_id IS NULL\n", "AND false\n", "LOAD_STEPS"), "F140,F140b"
