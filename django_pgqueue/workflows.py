@@ -96,7 +96,6 @@ class Workflow:
         if_dependency_fails: The policy of nodes that have none of their own.
 
     Attributes:
-        batch: The batch of the jobs: its id, progress, and callbacks. It has no id before `enqueue()`.
         nodes: The nodes in the order in which they were added.
         job_ids: The ids of their jobs, in the same order. Empty before `enqueue()`.
 
@@ -263,7 +262,7 @@ class Workflow:
 
     @property
     def batch(self) -> Batch:
-        """The batch of the jobs. Raises `InvalidTask` before `enqueue()`."""
+        """The batch of the jobs: its id, progress and callbacks. Raises `InvalidTask` before `enqueue()`."""
         if self._batch is None:
             raise InvalidTask("the workflow is not enqueued yet: call its enqueue() first")
         return self._batch
