@@ -147,7 +147,9 @@ def bodies(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[V
         opened = execution in _opened(lives.get(records[0]["job"]))
         if not opened:
             yield Violation("I3", records[0]["job"], f"execution {execution} ran, and nobody claimed it")
-    for earlier, later in overlaps(history):
+    for pair in overlaps(history):
+        # By their claims: a frozen process can start a lost execution after its successor has started.
+        earlier, later = sorted(pair, key=lambda record: record["execution"])
         life = lives[earlier["job"]]
         end, begin = closed(life).get(earlier["execution"]), _opened(life).get(later["execution"])
         if end is None or begin is None or end.id > begin.id:
