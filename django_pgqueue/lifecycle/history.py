@@ -114,7 +114,7 @@ class UsedCallbacks(NamedTuple):
 
     batch_id: int
     calls: tuple[str | None, ...]
-    """Those for a failure, for the completion and for success."""
+    """The callback for a failure, the one for the completion, and the one for success, in this order."""
 
 
 def used_callbacks(connection: Connection, before: datetime, after_id: int, limit: int) -> list[UsedCallbacks]:

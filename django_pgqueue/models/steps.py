@@ -53,8 +53,10 @@ class JobStep(models.Model):
     event_key = models.CharField(_("key"), max_length=MAX_KEY_LENGTH, null=True, db_collation="C")  # noqa: DJ001 -- NULL is "none"
     event_id = models.BigIntegerField(_("received event"), null=True)
     compensation = PlainJSONField(_("compensation"), null=True)
-    """The columns of the job that undoes the step, without its arguments. NULL: there is none, it was added, or the job
-    has succeeded."""
+    """The columns of the job that undoes the step, without its arguments.
+
+    It is NULL if the step has no compensation, if that job was added, or if the job of the step has succeeded.
+    """
     compensation_arguments = CodecJSONField(_("arguments of the compensation"), null=True)
     compensation_id = models.BigIntegerField(_("compensated by"), null=True)
     """Id of the job that undoes the step, if it was added."""

@@ -18,5 +18,5 @@ STATEMENTS: Final = (
     *("listen", "cursor", "set_config", "prepared"),
 )
 REFUSED: Final = (*("nan", "infinity", "nul", "nul in a key", "surrogate", "bytes", "set", "digits", "depth", "size"),)
-MENDED: Final = "nodes mended"
+FIXED: Final = "nodes fixed"
 """The file in the run's directory with which no node of a workflow fails any more."""

@@ -33,7 +33,10 @@ def tag() -> str:
 
 
 def callbacks(name: str, *ends: str) -> dict[str, Any]:
-    """Return the options of a batch with callbacks for these ends. Their tags tell the checker what they are."""
+    """Return the options of a batch with a callback for each of these ends.
+
+    Each callback has a tag, by which the checker recognizes it.
+    """
     calls = {f"on_{end}": nodes.ended.s(tag=f"{end} of {name}") for end in ends or ("failure", "complete", "success")}
     return {"description": name, **calls}
 

@@ -160,19 +160,19 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
     killed = soak_flows.killed_at(run)
     history, violations = run.close()
-    told = checker.summary(history)
+    summary = checker.summary(history)
     return {
         "minutes": minutes,
-        "jobs": told["jobs"],
-        "executions": told["executions"],
-        "overlaps": told["overlaps"],
-        "ticks": told["ticks"],
-        "pauses": told["pauses"],
-        "expired": told["expired"],
-        "duplicates": told["duplicates"],
-        "limited": told["limited"],
-        "holds": told["holds"],
-        **{name: told[name] for name in ("overrides", "pauses_of_keys", "breakers", "chunks", *FLOWS)},
+        "jobs": summary["jobs"],
+        "executions": summary["executions"],
+        "overlaps": summary["overlaps"],
+        "ticks": summary["ticks"],
+        "pauses": summary["pauses"],
+        "expired": summary["expired"],
+        "duplicates": summary["duplicates"],
+        "limited": summary["limited"],
+        "holds": summary["holds"],
+        **{name: summary[name] for name in ("overrides", "pauses_of_keys", "breakers", "chunks", *FLOWS)},
         "killed_at": killed,
         "faults": dict(sorted(injected.items())),
         "violations": [str(violation) for violation in violations],

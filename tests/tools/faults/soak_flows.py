@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.tools.faults.app_names import MENDED
+from tests.tools.faults.app_names import FIXED
 from tests.tools.faults.soak_faults import injectable
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _members(crew: Crew, states: list[str]) -> list[int]:
 
 def are_over(run: Run) -> bool:
     """Send the events that nobody has sent, and retry what others wait for. Return whether nothing waits any more."""
-    (run.where / MENDED).touch()
+    (run.where / FIXED).touch()
     run.sql(UNSENT)
     for query in (BLOCKING, STUCK_UNDO):
         jobs = [row[0] for row in run.sql(query)]

@@ -1,9 +1,10 @@
-"""Sessions with snapshots, row locks and commits: a small PostgreSQL at READ COMMITTED, for the protocols of `looks`.
+"""Run sessions with snapshots, row locks and commits, as PostgreSQL does at READ COMMITTED.
 
-`protocol.py` knows one job and no snapshots. Here, a protocol is a handful of rows and a few sessions. Each session is
-a list of steps, and a step is a function that gets a `Turn`: it can take a snapshot, lock a row, write a row, and
-commit. `explore()` runs the sessions in every order of their steps, and can kill each of them before every step. A
-statement is several steps: its snapshot is taken before it has its locks, as in PostgreSQL.
+`looks` and `step_looks` contain the protocols. `protocol.py` knows one job and no snapshots. Here, a protocol is a
+handful of rows and a few sessions. Each session is a list of steps, and a step is a function that gets a `Turn`: it can
+take a snapshot, lock a row, write a row, and commit. `explore()` runs the sessions in every order of their steps, and
+can kill each of them before every step. A statement is several steps: its snapshot is taken before it has its locks, as
+in PostgreSQL.
 """
 
 from __future__ import annotations

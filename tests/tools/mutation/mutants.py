@@ -262,7 +262,7 @@ UNIQUE = of_tests(
     Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", path=UNIQUENESS),
     Mutant("of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", path=UNIQUENESS),
     Mutant(
-        "who has the key is not told apart",
+        "an existing job is returned as a new one",
         "job.is_duplicate, job.enqueued_on = True, alias",
         "job.enqueued_on = alias",
         path=UNIQUENESS,

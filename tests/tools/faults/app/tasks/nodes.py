@@ -9,7 +9,7 @@ from typing import Any
 from django_pgqueue import Dead, TaskContext, task
 from tests.tools.faults import journal
 from tests.tools.faults.app.tasks import body, effect, linger
-from tests.tools.faults.app_names import MENDED
+from tests.tools.faults.app_names import FIXED
 
 LOOK_SECONDS = 0.05
 
@@ -35,7 +35,7 @@ def node(
 
 def _is_mended() -> bool:
     where = journal.directory()
-    return where is not None and (where / MENDED).exists()
+    return where is not None and (where / FIXED).exists()
 
 
 @task(takes_context=True, backoff=0.1)
