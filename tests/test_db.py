@@ -128,16 +128,17 @@ def test_slow_statement_lets_the_server_plan_anew(engine, committing, monkeypatc
     """A plan from a time of few rows reads a whole table for each completion."""
     monkeypatch.setattr(engine_connection, "SLOW_SECONDS", 60.0)
     monkeypatch.setattr(engine_connection, "SPENT_SECONDS", 600.0)  # a busy machine needs more than a second for all
+    helpers.empty_tables(engine)  # otherwise, the indexes keep the pages of earlier tests
     for _ in range(3):
         helpers.make_job(engine)
         engine.execute("VACUUM ANALYZE pgqueue_job, pgqueue_execution", prepare=False)
         lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     helpers.make_jobs(engine, 5000)
     claimed, *_ = [helpers.claim_all(engine) for _ in range(10)]
-    assert "Join Filter: (mine_1.id = execution_1.id)" in plan_of_completions(engine)
+    assert "Join Filter" in plan_of_completions(engine)
     monkeypatch.setattr(engine_connection, "SLOW_SECONDS", slow_seconds)
     lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
-    assert ("Index Cond: (id = mine_1.id)" in plan_of_completions(engine)) == is_made_anew
+    assert ("Join Filter" not in plan_of_completions(engine)) == is_made_anew
 
 
 def test_slow_statements_make_plans_anew_only_now_and_then(engine, monkeypatch):
