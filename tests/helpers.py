@@ -53,6 +53,36 @@ def forget_statistics(connection: psycopg.Connection[Any], tables: Iterable[str]
     connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(tables)])
 
 
+AT_REST = 100_000
+HISTORY = {
+    "pgqueue_job": (
+        "(id, task_name, arguments, state, attempt, run_after, finished_at, batch_id) "
+        "SELECT -n, 'noop', '{}', 'succeeded', 1, now(), now(), -1 - n / 10"
+    ),
+    "pgqueue_execution": (
+        "(id, job_id, attempt, worker_id, claimed_at, lease_expires_at, outcome, finished_at) "
+        "SELECT -n, -n, 1, 1, now(), now(), 'succeeded', now()"
+    ),
+    "pgqueue_step": (
+        "(job_id, name, position, kind, attempt, started_at, finished_at, event_name, event_key, event_id) "
+        "SELECT -n, 'old', 1, 'event', 1, now(), now(), 'old', n, -n"
+    ),
+    "pgqueue_event": "(id, name, key, sent_at) SELECT -n, 'old', n, now()",
+    "pgqueue_dependency": "(job_id, needs_id, policy) SELECT -n, -n - 1, 'cancel'",
+    "pgqueue_batch": "(id, closed_at, completed_at, succeeded_at) SELECT -n, now(), now(), now()",
+}
+
+
+def come_to_rest(connection: psycopg.Connection[Any]) -> None:
+    """Add what a long time of work leaves behind, and let the planner see it: no job is ready, running or waiting.
+
+    No job has had a unique key or a limit, so the planner also knows nothing about what a project begins to use later.
+    """
+    for table, rows in HISTORY.items():
+        connection.execute(f"INSERT INTO {table} {rows} FROM generate_series(1, {AT_REST}) AS n")
+    connection.execute(f"VACUUM ANALYZE {', '.join(HISTORY)}")
+
+
 CLEAR = "; ".join(
     [
         *(f"DELETE FROM {table}" for table in (*TABLES, "auth_group")),

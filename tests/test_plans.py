@@ -18,7 +18,7 @@ from django_pgqueue.db.statements import execute
 from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 from tests import helpers
-from tests.test_sql import FEW_ROWS, explain, nodes, rows_read
+from tests.test_sql import FEW_ROWS, STATISTICS, explain, nodes, rows_read
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +78,11 @@ FILL = (
         f"FROM generate_series(1, {KEYED}) AS n"
     ),
     (
+        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at) "
+        f"SELECT id, 1, 1, '2026-01-01Z', {NOW} + interval '9 h' FROM pgqueue_job "
+        "WHERE state = 'running' AND id % 100 > 0"
+    ),
+    (
         "INSERT INTO pgqueue_execution_log (execution_id, first_lines, last_lines, cut_lines) "
         f"SELECT {LAST_EXECUTION - LATE} + n, '[]', '[]', 0 FROM generate_series(1, {KEYED}) AS n"
     ),
@@ -120,6 +125,8 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
         helpers.forget_statistics(connection, FILLED)
         if request.param == "analysed idle":
             connection.execute(f"ANALYZE {names}")
+        if request.param == "analysed at rest":
+            helpers.come_to_rest(connection)
         for statement in FILL:
             connection.execute(statement)
         if request.param == "analysed full":
@@ -141,6 +148,7 @@ CALL: dict[str, Any] = {
     "unique_ready_only": None,
 }
 LIMITS = json.dumps([{"limit_key": f"limit:{n % 10}", "limit_weight": 2, "limit_order": None} for n in range(BATCH)])
+WORKER = {"worker_id": 1, "error": ""}
 OPTIONS = {**lifecycle.JobOptions("default", 0, 10)._asdict(), "key_wait": None, "seen_last_run": "any"}
 
 
@@ -229,6 +237,36 @@ def after_start(connection):
     return {**lane, "after_at": lifecycle.EPOCH, "after_id": 0, "after_worker_id": 0, "limit": BATCH}
 
 
+def of_running(connection):
+    """Return parameters for running jobs of which each hundredth has lost its execution."""
+    return {"after_id": HISTORY + KEYED, "limit": BATCH}
+
+
+def abandoned(connection):
+    rows = execute(connection, sql.requeues.ABANDONED, {"after_id": HISTORY + KEYED, "limit": 20 * BATCH})
+    ids = [row[1] for row in rows]
+    return {"job_ids": ids, "attempts": [1] * len(ids), "delays_seconds": [1.0] * len(ids), **WORKER}
+
+
+def suspended(connection):
+    rows = connection.execute(
+        "SELECT id, 1000 * date_part('epoch', claimed_at) FROM pgqueue_execution WHERE outcome IS NULL "
+        "ORDER BY id LIMIT %s",
+        [BATCH],
+    )
+    ids, claimed_ms = zip(*rows, strict=True)
+    each = {
+        **dict.fromkeys(["started_seconds_ago", "finished_seconds_ago", "positions", "delays_seconds"], 0.5),
+        **dict.fromkeys(["reasons", "errors", "event_names", "event_keys"], ""),
+        "names": "nap",
+        "kinds": "sleep",
+        "have_end": True,
+        "tries": 1,
+    }
+    columns = {name: [value] * BATCH for name, value in each.items()}
+    return {"execution_ids": list(ids), "claimed_ms": list(claimed_ms), **columns}
+
+
 def logs(connection):
     """Return lines for executions of which the last ones have lines already."""
     ids = list(range(LAST_EXECUTION - LATE - BATCH // 2, LAST_EXECUTION - LATE + BATCH // 2))
@@ -281,6 +319,9 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_job_pkey", "pgqueue_search_key_pkey"},
     ),
+    "ABANDONED": (of_running, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_one_open"}),
+    "REQUEUE": (abandoned, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_one_open"}),
+    "SUSPEND": (suspended, BATCH, {"pgqueue_execution_pkey", "pgqueue_job_pkey", "pgqueue_step_pkey"}),
     "LOAD_STEPS": (lambda _: {"job_id": 7}, 10, {"pgqueue_step_pkey"}),
     "COMPENSATE": (compensated, BATCH, {"pgqueue_job_pkey", "pgqueue_step_compensation", "pgqueue_step_pkey"}),
     "PENDING_SAGAS": (lambda _: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_step_compensation"}),
@@ -355,7 +396,7 @@ ONLY_APPLICATIONS = {"ENQUEUE_EACH_UNIQUE"}
 
 @pytest.mark.parametrize("name", sorted(CASES.keys() - ONLY_APPLICATIONS))
 @pytest.mark.parametrize("plan", ["custom", "generic"])
-@pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
+@pytest.mark.parametrize("filled", STATISTICS, indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
 def test_plan_on_worker_connection_never_reads_history(filled, plan, name):
     assert_bounded(filled, plan, name, "Seq Scan", "Bitmap Heap Scan")
@@ -380,7 +421,7 @@ def assert_bounded(connection, plan, name, *unwanted):
         *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS"),
     ],
 )
-@pytest.mark.parametrize("filled", ["never analysed", "analysed idle", "analysed full"], indirect=True)
+@pytest.mark.parametrize("filled", STATISTICS, indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
 def test_plan_on_application_connection_never_reads_history(filled, name):
     """Unlike a worker's connection, this one lets the planner use a bitmap to fetch a few rows."""
@@ -400,6 +441,8 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert len(execute(filled, sql.schedules.FIRE_MANY, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(execute(filled, sql.sagas.COMPENSATE, compensated(filled))) == BATCH
+        assert len(execute(filled, sql.requeues.REQUEUE, abandoned(filled))) == 20
+        assert len(execute(filled, sql.steps.SUSPEND, suspended(filled))) == BATCH
         assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         assert len(lifecycle.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         call = calls_for_period(filled)

@@ -237,7 +237,8 @@ CLAUSES = {
         "FAIL RELEASE REQUEUE RESCUE SUSPEND",
     ),
     "no open execution": Clause(
-        "NOT EXISTS ( SELECT FROM pgqueue_execution WHERE job_id = id AND finished_at IS NULL AND attempt >= 0 )",
+        "( SELECT true FROM pgqueue_execution WHERE job_id = id AND finished_at IS NULL AND attempt >= 0 LIMIT 1 ) "
+        "IS NULL",
         "attempt >= 0",
         "ABANDONED REQUEUE",
     ),
@@ -309,12 +310,12 @@ CLAUSES = {
     "ends of batches": Clause(
         "coalesce( ( SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
         "AND state IN ('waiting', 'ready', 'running') LIMIT 1 ), "
-        "(SELECT true FROM pgqueue_batch WHERE parent_id = batch.id AND completed_at IS NULL LIMIT 1), false ) "
-        "AS has_unfinished, "
+        "( SELECT true FROM (SELECT completed_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0) AS nested "
+        "WHERE completed_at IS NULL LIMIT 1 ), false ) AS has_unfinished, "
         "coalesce( (SELECT true FROM pgqueue_job WHERE batch_id = batch.id "
         "AND state IN ('dead', 'cancelled') LIMIT 1), "
-        "( SELECT true FROM pgqueue_batch WHERE parent_id = batch.id "
-        "AND completed_at IS NOT NULL AND succeeded_at IS NULL LIMIT 1 ), "
+        "( SELECT true FROM ( SELECT completed_at, succeeded_at FROM pgqueue_batch WHERE parent_id = batch.id "
+        "OFFSET 0 ) AS nested WHERE completed_at IS NOT NULL AND succeeded_at IS NULL LIMIT 1 ), "
         "( SELECT true FROM pgqueue_batch_removal WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') "
         "LIMIT 1 ), false ) AS has_failed OFFSET 0",
         "AS has_unfinished",

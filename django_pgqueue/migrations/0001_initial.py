@@ -845,7 +845,7 @@ class Migration(migrations.Migration):
                     models.Index(
                         models.F("limit_key"),
                         models.F("id"),
-                        condition=models.Q(("finished_at__isnull", True), ("limit_key__isnull", False)),
+                        condition=models.Q(("limit_key__isnull", False), ("outcome__isnull", True)),
                         name="pgqueue_execution_limited",
                     ),
                     models.Index(models.F("job"), models.F("id"), name="pgqueue_execution_job"),

@@ -65,11 +65,13 @@ class Execution(models.Model):
             models.Index("worker", "id", name="pgqueue_execution_open", condition=Q(finished_at__isnull=True)),
             # Contains only open executions of jobs with a limit: a claim counts those of a key. The ids of a key's
             # executions grow in the order of their claims, so a claim can skip entries that it knows to be dead.
+            # The predicate is on `outcome`, so no statement can be answered by both this index and the one above. When
+            # the planner believed that no execution is open, it counted the slots of a key in the one above.
             models.Index(
                 "limit_key",
                 "id",
                 name="pgqueue_execution_limited",
-                condition=Q(finished_at__isnull=True, limit_key__isnull=False),
+                condition=Q(outcome__isnull=True, limit_key__isnull=False),
             ),
             # Finds the latest attempt of a job: 1.6 ms instead of 570 ms for 100 jobs with 10,000 attempts.
             models.Index("job", "id", name="pgqueue_execution_job"),

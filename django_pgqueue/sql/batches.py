@@ -45,7 +45,8 @@ RETURNING id
 # Index:  pgqueue_batch_pkey, pgqueue_job_batch, pgqueue_batch_parent, pgqueue_batch_removal_batch
 # Cost:   at most five index searches for each batch
 #
-# The subqueries are scalar, because the planner could replace EXISTS by a hash of all jobs.
+# The subqueries are scalar, because the planner could replace EXISTS by a hash of all jobs. OFFSET 0 keeps it from the
+# indexes of the batches that have not ended: if it believes that there are none, it would read them all for each batch.
 BATCHES_TO_END: Final = """/* pgqueue:batches_to_end */
 SELECT batch.id
 FROM unnest(%(batch_ids)s::bigint[]) AS given (id)
@@ -60,14 +61,22 @@ CROSS JOIN LATERAL (
                 WHERE batch_id = batch.id AND state IN ('waiting', 'ready', 'running')
                 LIMIT 1
             ),
-            (SELECT true FROM pgqueue_batch WHERE parent_id = batch.id AND completed_at IS NULL LIMIT 1),
+            (
+                SELECT true
+                FROM (SELECT completed_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0) AS nested
+                WHERE completed_at IS NULL
+                LIMIT 1
+            ),
             false
         ) AS has_unfinished,
         coalesce(
             (SELECT true FROM pgqueue_job WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') LIMIT 1),
             (
-                SELECT true FROM pgqueue_batch
-                WHERE parent_id = batch.id AND completed_at IS NOT NULL AND succeeded_at IS NULL
+                SELECT true
+                FROM (
+                    SELECT completed_at, succeeded_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0
+                ) AS nested
+                WHERE completed_at IS NOT NULL AND succeeded_at IS NULL
                 LIMIT 1
             ),
             (
@@ -131,14 +140,22 @@ WITH seen AS MATERIALIZED (
                     WHERE batch_id = batch.id AND state IN ('waiting', 'ready', 'running')
                     LIMIT 1
                 ),
-                (SELECT true FROM pgqueue_batch WHERE parent_id = batch.id AND completed_at IS NULL LIMIT 1),
+                (
+                    SELECT true
+                    FROM (SELECT completed_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0) AS nested
+                    WHERE completed_at IS NULL
+                    LIMIT 1
+                ),
                 false
             ) AS has_unfinished,
             coalesce(
                 (SELECT true FROM pgqueue_job WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') LIMIT 1),
                 (
-                    SELECT true FROM pgqueue_batch
-                    WHERE parent_id = batch.id AND completed_at IS NOT NULL AND succeeded_at IS NULL
+                    SELECT true
+                    FROM (
+                        SELECT completed_at, succeeded_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0
+                    ) AS nested
+                    WHERE completed_at IS NOT NULL AND succeeded_at IS NULL
                     LIMIT 1
                 ),
                 (

@@ -342,7 +342,7 @@ WITH orphan AS MATERIALIZED (
         FROM pgqueue_execution AS execution
         WHERE id = given.id
           AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms
-          AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)
+          AND (SELECT true FROM pgqueue_job AS job WHERE job.id = execution.job_id) IS NULL
         FOR UPDATE SKIP LOCKED
     ) AS locked
 )

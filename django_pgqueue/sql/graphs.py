@@ -216,12 +216,15 @@ CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = '
 #
 # Moves:  waiting → ready, cancelled
 # Caller: lifecycle.advance()
-# Fence:  state = 'waiting', under the lock of LOCK_WAITING: each job is advanced once
+# Fence:  the lock of LOCK_WAITING, which finds jobs only while they wait: each job is advanced once
 # Locks:  the jobs, which the transaction has locked already, and the edges of the cancelled ones
 # Index:  primary keys, pgqueue_dependency_needs
 #
 # The decision is made from the rows of the dependencies, never from a counter. A dependency without a row, which only
 # a deletion by SQL leaves behind, counts as failed, and `block` counts as `cancel` then: nothing could end the wait.
+#
+# A condition on the state would let the planner choose the index of waiting jobs. If it believes that there are none,
+# it would read them all.
 ADVANCE: Final = """/* pgqueue:advance */
 WITH RECURSIVE given AS MATERIALIZED (
     SELECT id FROM unnest(%(job_ids)s::bigint[]) AS locked (id)
@@ -292,7 +295,7 @@ moved AS (
             WHEN decided.state = 'cancelled' THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM decided
-    WHERE job.id = decided.id AND job.state = 'waiting'
+    WHERE job.id = decided.id
     RETURNING job.id, job.state, job.task_name, job.queue_name, job.batch_id,
               job.run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due
 )

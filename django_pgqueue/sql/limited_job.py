@@ -49,7 +49,7 @@ used AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT coalesce(sum(least(limit_weight, given.concurrency)), 0) AS weight
         FROM pgqueue_execution
-        WHERE given.concurrency IS NOT NULL AND limit_key = given.limit_key AND finished_at IS NULL
+        WHERE given.concurrency IS NOT NULL AND limit_key = given.limit_key AND outcome IS NULL
     ) AS open ON true
     LEFT JOIN LATERAL (
         SELECT id, full_at

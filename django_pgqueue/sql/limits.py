@@ -152,7 +152,7 @@ used AS MATERIALIZED (
         SELECT coalesce(sum(least(limit_weight, given.concurrency)), 0) AS weight, min(id) AS first_id
         FROM pgqueue_execution
         WHERE given.concurrency IS NOT NULL
-          AND limit_key = given.limit_key AND finished_at IS NULL AND id > given.open_after
+          AND limit_key = given.limit_key AND outcome IS NULL AND id > given.open_after
     ) AS open ON true
     LEFT JOIN LATERAL (
         SELECT id, full_at

@@ -65,6 +65,8 @@ FROM asked
 #
 # A job whose compensation has begun and is not over is not changed. The steps that were compensated are removed, so
 # they run again.
+#
+# The subqueries are scalar, because the planner could replace EXISTS by a hash of all unique keys.
 RETRY: Final = """/* pgqueue:retry */
 WITH asked AS MATERIALIZED (
     SELECT job.id, CASE
@@ -105,13 +107,15 @@ fit AS MATERIALIZED (
     ) IS NULL
     AND (
         unique_key IS NULL
-        OR rank = 1 AND NOT EXISTS (
-            SELECT FROM pgqueue_job AS owner
+        OR rank = 1 AND (
+            SELECT true
+            FROM pgqueue_job AS owner
             WHERE owner.task_name = finished.task_name
               AND owner.unique_key = finished.unique_key
               AND owner.unique_key IS NOT NULL
               AND (owner.state = 'ready' OR (owner.state = 'running' AND owner.unique_ready_only IS NULL))
-        )
+            LIMIT 1
+        ) IS NULL
     )
 ),
 moved AS (

@@ -11,6 +11,8 @@ from typing import Final
 # statement. No other transition would end such a job.
 #
 # No index contains the state of running jobs, because it would make every claim and every completion slower.
+#
+# The subquery is scalar: the planner turned NOT EXISTS into a join that read all open executions for each running job.
 ABANDONED: Final = """/* pgqueue:abandoned */
 WITH page AS MATERIALIZED (
     SELECT id, state, task_name, queue_name, attempt, max_attempts, crashes
@@ -23,9 +25,9 @@ lost AS MATERIALIZED (
     SELECT id, task_name, queue_name, attempt, max_attempts, crashes
     FROM page
     WHERE state = 'running'
-      AND NOT EXISTS (
-          SELECT FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL AND attempt >= 0
-      )
+      AND (
+          SELECT true FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL AND attempt >= 0 LIMIT 1
+      ) IS NULL
 )
 SELECT last.id, lost.*
 FROM (SELECT max(id) AS id FROM page) AS last
@@ -50,9 +52,9 @@ WITH mine AS MATERIALIZED (
         WHERE job.id = given.id AND job.state = 'running' AND job.attempt = given.attempt
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
-    WHERE NOT EXISTS (
-        SELECT FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0
-    )
+    WHERE (
+        SELECT true FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0 LIMIT 1
+    ) IS NULL
 ),
 recorded AS (
     INSERT INTO pgqueue_execution

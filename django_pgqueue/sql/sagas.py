@@ -7,8 +7,8 @@ from typing import Final
 #
 # Moves:  new → ready (the jobs of compensations)
 # Caller: lifecycle.sagas.compensate(), after the end of a job with steps or of a compensation, and from the sweep
-# Fence:  the state of the job, under its lock: a retry by an operator comes before or after this. `compensation IS NOT
-#         NULL` under the lock of the step: of two sessions, one adds the job
+# Fence:  the state of the job, under its lock: a retry by an operator comes before or after this. The compensation of
+#         the step is not NULL, under the lock of the step: of two sessions, one adds the job
 # Locks:  the jobs, SKIP LOCKED: another session is compensating, retrying or removing them
 # Index:  pgqueue_job_pkey, pgqueue_step_compensation, pgqueue_step_pkey
 #
@@ -17,6 +17,9 @@ from typing import Final
 # The subquery reads `finished_at` from the snapshot, also for a row that has changed since. If another session has
 # retried the job, and its next attempt has stored a step and died before this statement has the lock, the snapshot does
 # not contain that step. The statement would undo an earlier step first. It leaves such a job to the sweep.
+#
+# CASE keeps the planner from the index of pending compensations when it takes a step. If it believes that there are
+# none, it would read those of all jobs.
 COMPENSATE: Final = """/* pgqueue:compensate */
 WITH ended AS MATERIALIZED (
     SELECT locked.id, locked.state
@@ -60,7 +63,9 @@ taken AS (
     UPDATE pgqueue_step AS step
     SET compensation_id = nextval('pgqueue_job_id_seq'), compensation = NULL, compensation_arguments = NULL
     FROM next
-    WHERE step.job_id = next.job_id AND step.name = next.name AND step.compensation IS NOT NULL
+    WHERE step.job_id = next.job_id
+      AND step.name = next.name
+      AND CASE WHEN step.compensation IS NULL THEN false ELSE true END
     RETURNING step.job_id, step.compensation_id AS id, next.compensation AS call,
               next.compensation_arguments AS arguments
 ),

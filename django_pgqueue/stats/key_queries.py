@@ -52,7 +52,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT id, job_id, limit_weight
         FROM pgqueue_execution
-        WHERE limit_key = given.limit_key AND finished_at IS NULL
+        WHERE limit_key = given.limit_key AND outcome IS NULL
         ORDER BY id
         LIMIT %(limit)s + 1
     ) AS first

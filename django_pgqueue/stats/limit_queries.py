@@ -111,7 +111,7 @@ SELECT split_part(limit_key, ':', 1), count(*), sum(limit_weight)::bigint
 FROM (
     SELECT limit_key, limit_weight
     FROM pgqueue_execution
-    WHERE finished_at IS NULL AND limit_key IS NOT NULL
+    WHERE outcome IS NULL AND limit_key IS NOT NULL
     ORDER BY limit_key, id
     LIMIT %(limit)s + 1
 ) AS opened
@@ -128,7 +128,7 @@ WITH RECURSIVE visited AS (
     CROSS JOIN LATERAL (
         SELECT limit_key
         FROM pgqueue_execution
-        WHERE finished_at IS NULL AND limit_key IS NOT NULL AND limit_key >= given.low AND limit_key < given.high
+        WHERE outcome IS NULL AND limit_key IS NOT NULL AND limit_key >= given.low AND limit_key < given.high
         ORDER BY limit_key, id
         LIMIT 1
     ) AS first
@@ -138,7 +138,7 @@ WITH RECURSIVE visited AS (
     CROSS JOIN LATERAL (
         SELECT limit_key
         FROM pgqueue_execution
-        WHERE finished_at IS NULL AND limit_key IS NOT NULL
+        WHERE outcome IS NULL AND limit_key IS NOT NULL
           AND limit_key > visited.limit_key AND limit_key < visited.high
         ORDER BY limit_key, id
         LIMIT 1

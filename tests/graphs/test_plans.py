@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import helpers
-from tests.test_sql import explain, nodes, rows_read
+from tests.test_sql import STATISTICS, explain, nodes, rows_read
 
 pytestmark = pytest.mark.slow
 
@@ -42,12 +42,14 @@ CASES = {
 TABLES = ("pgqueue_job", "pgqueue_dependency")
 
 
-@pytest.fixture(params=["never analysed", "analysed idle", "analysed full"])
+@pytest.fixture(params=STATISTICS)
 def filled(engine, request):
     if request.param == "analysed idle":
         engine.execute(f"ANALYZE {', '.join(TABLES)}")
     else:
         helpers.forget_statistics(engine, TABLES)
+    if request.param == "analysed at rest":
+        helpers.come_to_rest(engine)
     for statement in FILL:
         engine.execute(statement)
     if request.param == "analysed full":

@@ -33,7 +33,10 @@ BATCHES = [
             "END_BATCHES",
         ),
         Mutant(
-            "a nested batch does not count", "parent_id = batch.id AND completed_at IS NULL", "false", "END_BATCHES"
+            "a nested batch does not count",
+            "AS nested\n                    WHERE completed_at IS NULL",
+            "AS nested WHERE false",
+            "END_BATCHES",
         ),
         Mutant(
             "a failed nested batch does not count",

@@ -46,6 +46,7 @@ from tests.tools.mutation.mutants_limits import CLAIMS_OF_LIMITS
 from tests.tools.mutation.mutants_liveness import LIVENESS
 from tests.tools.mutation.mutants_many_lanes import MANY_LANES
 from tests.tools.mutation.mutants_operators import OPERATORS
+from tests.tools.mutation.mutants_plans import PLANS
 from tests.tools.mutation.mutants_privacy import PRIVACY
 from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
@@ -239,7 +240,7 @@ MUTANTS = [
     Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=3),
     Mutant(
         "orphans of living jobs removed",
-        "AND NOT EXISTS (SELECT 1 FROM pgqueue_job AS job WHERE job.id = execution.job_id)",
+        "AND (SELECT true FROM pgqueue_job AS job WHERE job.id = execution.job_id) IS NULL",
         "",
         "REMOVE_ORPHANS",
     ),
@@ -375,6 +376,7 @@ MUTANTS = [
     *RECYCLING,
     *OPERATORS,
     *BULK_ACTS,
+    *PLANS,
     *PRIVACY,
     *TYPED,
     *HISTORY,
