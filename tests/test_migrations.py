@@ -1,6 +1,8 @@
 """Migrations: projects with several databases, and the rules that let old code run on the new schema."""
 
 import re
+import time
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -235,7 +237,8 @@ def test_lock_table_between_attempts_does_not_block_others(engine, second, monke
         if len(sleeps) == 2:
             engine.execute("COMMIT")
 
-    monkeypatch.setattr(migration_operations.time, "sleep", fake_sleep)
+    # Not the `sleep` of the module itself: a thread that an earlier test has left behind may call that too.
+    monkeypatch.setattr(migration_operations, "time", SimpleNamespace(monotonic=time.monotonic, sleep=fake_sleep))
     with helpers.transaction(engine, "SELECT FROM pgqueue_job"):
         apply([LockTable("job")], atomic=True)
     assert sleeps == [migration_operations.PAUSE_SECONDS] * 2

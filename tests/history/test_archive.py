@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from django.test import override_settings
 
 from django_pgqueue import history, lifecycle
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.history import archiving
+from django_pgqueue.history import archiving, batches
 from django_pgqueue.history.archive_file import ArchiveFile
 from django_pgqueue.history.batches import Pace
 from django_pgqueue.models import ArchivedJob, Execution, ExecutionLog, Job
@@ -349,8 +349,7 @@ def test_archive_file_reads_only_its_last_batch(tmp_path):
 
 def test_pace_spaces_batches_by_the_rate(monkeypatch):
     slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(batches, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
     pace = Pace(100.0, began_at=0.0)
     assert pace.limit(1000) == 100
     pace.wait(50)
