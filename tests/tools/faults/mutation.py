@@ -315,7 +315,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a lost lease frees its slot before the rescue",
-            " AND finished_at IS NULL AND id > given",
+            " AND outcome IS NULL AND id > given",
             " AND finished_at IS NULL AND lease_expires_at > statement_timestamp() AND id > given",
             "CLAIM_KEYS",
         ),

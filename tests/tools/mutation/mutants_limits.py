@@ -80,7 +80,7 @@ ADMISSION = of_tests(
         Mutant(f"a frozen process keeps keys locked: {name}", "'5s', true)", "'0', true)", name)
         for name in ("FIND_KEYS", "LOCK_KEYS")
     ),
-    Mutant("ended executions count", " AND finished_at IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
+    Mutant("ended executions count", " AND outcome IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
         "starts spend no tokens",
