@@ -271,6 +271,15 @@ def test_maintenance_slow_duty_waits_ten_times_its_duration(outcome, at_least, l
     assert at_least < duty.due_at - began < less_than
 
 
+def test_maintenance_first_run_of_a_duty_is_at_any_moment_of_its_interval():
+    """Otherwise nobody does an hourly duty if a deploy or a recycling ends each process within the hour."""
+    link, found = Link("default", "maintenance"), []
+    for _ in range(300):
+        duty = duty_of(Maintenance(link), "requeue")
+        found.append((duty.due_at - time.monotonic()) / duty.interval_seconds)
+    assert -0.01 < min(found) < 0.05 and 0.95 < max(found) <= 1
+
+
 def test_maintenance_expired_windows_are_all_removed(maintenance, engine):
     helpers.enqueue_for_period(engine, *map(str, range(2500)), period_seconds=0.001)
     helpers.enqueue_for_period(engine, "held")

@@ -92,7 +92,8 @@ class Maintenance(Service):
                 Duty("rollups", MERGE_SECONDS, self._merge_rollups),
             ]
         for duty in self.duties:
-            self._postpone(duty, took_seconds=0.0)
+            # A random moment, so that duties also run if every process lives for less than their interval.
+            duty.due_at = time.monotonic() + random.uniform(0, duty.interval_seconds)  # noqa: S311 -- as in _postpone
 
     def _duties(self, publish: batch_ends.Publish) -> list[Duty]:
         settings, old_rows = get_settings(), OldRows(self.link)

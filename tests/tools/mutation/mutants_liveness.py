@@ -27,6 +27,13 @@ STARVED = ("tests/process/test_starved_completer.py",)
 
 LIVENESS = [
     Mutant(
+        "a process that lives for less than an hour does no hourly duty",
+        "time.monotonic() + random.uniform(0, duty.interval_seconds)",
+        "time.monotonic() + duty.interval_seconds",
+        path="django_pgqueue/worker/maintenance/maintenance.py",
+        tests=("tests/worker/test_pruner.py",),
+    ),
+    Mutant(
         "each process that dies at a failover delays the next",
         "elif process.born_at < self._stepped_at:",
         "elif False:",
