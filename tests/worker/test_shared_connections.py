@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from contextlib import ExitStack
@@ -84,6 +85,24 @@ def test_waiting_services_get_the_connections_in_turn(connections):
             for thread in waiting:
                 thread.result()
     assert taken == [(COMPLETER, "fetcher"), (OTHER, "fetcher")]
+
+
+@pytest.mark.parametrize("is_granted", [True, False])
+def test_connection_of_a_service_that_is_interrupted_while_it_waits_is_passed_on(connections, is_granted):
+    """A job can raise an exception in any thread. It is raised when the thread has stopped waiting."""
+    only_first = connections.share(Preference.ONLY_FIRST)
+    with only_first.use():
+        waiting = waiting_for(connections, only_first, [])
+        [turn] = connections._waiting
+        interrupt = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        interrupt(ctypes.c_ulong(waiting.thread.ident), ctypes.py_object(SystemExit))
+        if not is_granted:
+            turn.granted.put(connections._first)  # it wakes without its turn
+            waiting.thread.join(10)
+    with pytest.raises(SystemExit):
+        waiting.result()
+    assert (connections._waiting, connections._used) == ([], [])
+    assert used_by(only_first) == "fetcher"
 
 
 def test_background_services_use_one_connection_together(connections, background):

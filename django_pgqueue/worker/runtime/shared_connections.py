@@ -59,9 +59,11 @@ class Observer(Protocol):
 
 @dataclass(eq=False)
 class _Turn:
-    """A thread that waits for a connection."""
+    """A thread that uses a connection, or waits for one."""
 
     share: Share
+    link: Link | None = None
+    """The connection that it uses."""
     granted: SimpleQueue[Link] = field(default_factory=SimpleQueue)
 
 
@@ -91,14 +93,17 @@ class Share:
 
     @contextmanager
     def use(self) -> Iterator[EngineConnection]:
-        """Wait for a connection, and yield it as `Link.use()` does. Do not call this inside another `use()`."""
-        connections = self._connections
-        link = connections.take(self)
+        """Wait for a connection, and yield it as `Link.use()` does. Do not call this inside another `use()`.
+
+        A job can raise an exception in the thread of a service, also while that waits. The turn exists before the wait,
+        so its connection is passed on even then. Otherwise nobody would use that connection any more.
+        """
+        connections, turn = self._connections, _Turn(self)
         try:
-            with link.use() as connection:
+            with connections.take(turn).use() as connection:
                 yield connection
         finally:
-            connections.give_back(link, self)
+            connections.end(turn)
 
 
 class SharedConnections:
@@ -172,18 +177,25 @@ class SharedConnections:
 
     # ---------------------------------------------------------------- who uses which connection
 
-    def take(self, share: Share) -> Link:
-        """Return a connection that the calling thread uses until it calls `give_back()`. Wait until one is free."""
+    def take(self, turn: _Turn) -> Link:
+        """Return a connection that the calling thread uses until it calls `end()`. Wait until one is free."""
         with self._lock:
-            link = self._free_for(share)
+            link = self._free_for(turn.share)
             if link is not None:
-                self._note_use(link, share)
+                self._grant(link, turn)
                 return link
-            turn = _Turn(share)
             self._waiting.append(turn)
         link = turn.granted.get()
         restart_time_limit()  # of the calling service, because others caused the wait
         return link
+
+    def end(self, turn: _Turn) -> None:
+        """Give the connection of a turn back, or leave the queue if it waits for one."""
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
+        if turn.link is not None:
+            self.give_back(turn.link, turn.share)
 
     def give_back(self, link: Link, share: Share) -> None:
         """Pass a connection on to the first waiting thread that may use it."""
@@ -197,7 +209,7 @@ class SharedConnections:
             for turn in list(self._waiting):
                 if (free := self._free_for(turn.share)) is not None:
                     self._waiting.remove(turn)
-                    self._note_use(free, turn.share)
+                    self._grant(free, turn)
                     turn.granted.put(free)
         if observer is not None:
             observer.after_return()
@@ -226,6 +238,11 @@ class SharedConnections:
             case Preference.OPEN if not self._is_second_open:
                 return (self._first, self._second)
         return (self._second, self._first)
+
+    def _grant(self, link: Link, turn: _Turn) -> None:
+        """Let a turn use a connection. Requires `_lock`."""
+        turn.link = link
+        self._note_use(link, turn.share)
 
     def _note_use(self, link: Link, share: Share) -> None:
         """Record that a service uses a connection. Requires `_lock`."""

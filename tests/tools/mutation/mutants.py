@@ -634,6 +634,18 @@ CONNECTIONS = of_tests(
         "",
         path=SHARED,
     ),
+    Mutant(
+        "an interrupted service keeps its connection",
+        "        try:\n            with connections.take(turn).use() as connection:",
+        "        link = connections.take(turn)\n        try:\n            with link.use() as connection:",
+        path=SHARED,
+    ),
+    Mutant(
+        "an interrupted service stays in the queue",
+        "            if turn in self._waiting:\n                self._waiting.remove(turn)\n",
+        "            pass\n",
+        path=SHARED,
+    ),
     Mutant("the last one to wait is the first", "in list(self._waiting)", "in self._waiting[::-1]", path=SHARED),
     Mutant("any use keeps the second open", "(share.preference is not Preference.OPEN or", "(True or", path=SHARED),
     Mutant(
