@@ -15,7 +15,7 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, Phase, settings
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.db import notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.task import Task
@@ -194,6 +194,13 @@ def clean(cleaner: Callable[[], EngineConnection]) -> Iterator[Callable[[], None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TransactionTestCase, "_fixture_teardown", fixture_teardown)
         yield clean
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry() -> Iterator[None]:
+    """Forget what the registry has derived from the tasks of a test, such as tasks of the documentation's examples."""
+    yield
+    registry._limits = registry._chunk_keys = None
 
 
 @pytest.fixture
