@@ -61,6 +61,7 @@ def shop(server: str, contents: set[str], request: pytest.FixtureRequest) -> Any
         seed.fill(connection)
         seed.clear(connections["archive"])
         contents.add("the night")
+    seed.beat(connection)
     if not request.node.get_closest_marker("reads_only"):
         contents.clear()
     return connection

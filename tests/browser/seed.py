@@ -48,6 +48,10 @@ WORKERS: Final = (
     f"(2, 'web-2', 4712, '0.1.0', 'default,reports', 4, {NOW} - interval '9 h', {NOW} - interval '4 s', 4701, 118), "
     f"(3, 'web-3', 977, '0.0.9', '', 4, {NOW} - interval '3 d', {NOW} - interval '2 h', 970, 151)"
 )
+HEARTBEAT: Final = (
+    f"UPDATE pgqueue_worker SET last_heartbeat_at = {NOW} - (2 + id) * interval '1 s' WHERE id <= 2; "
+    f"UPDATE pgqueue_execution SET lease_expires_at = {NOW} + interval '50 s' WHERE finished_at IS NULL"
+)
 PAUSES: Final = (
     "INSERT INTO pgqueue_pause (kind, name, paused_at, paused_by, reason) "
     f"VALUES ('queue', 'reports', {NOW} - interval '40 min', 'anna', 'The warehouse is being restored.')"
@@ -205,6 +209,12 @@ def add_executions(
 def add_running(cursor: Any, ids: list[int], worker: int, since: str) -> None:
     """Insert the open execution of each of these running jobs."""
     cursor.execute(RUNNING, {"ids": ids, "worker": worker, "since": since})
+
+
+def beat(connection: Any) -> None:
+    """Extend the leases of the live workers, which otherwise end a minute after `fill()`."""
+    with connection.cursor() as cursor:
+        cursor.execute(HEARTBEAT)
 
 
 def clear(connection: Any) -> None:
