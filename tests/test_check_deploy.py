@@ -202,6 +202,7 @@ def test_dead_jobs_are_read_along_the_index(engine):
             "SELECT 'noop', '{}', 'dead', '2026-11-01'::timestamptz + n * interval '1 s' "
             "FROM generate_series(1, 5000) AS n"
         )
+        cursor.execute("ANALYZE pgqueue_job")
     page, before = lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 2000)
     params = {"before_at": before.run_after, "before_id": before.job_id, "limit": 100}
     found = list(nodes(explain(engine, "DEAD_CALLS", params, "generic")))

@@ -170,6 +170,7 @@ def test_plan_with_many_answered_requests_reads_no_history(add_worker, name):
             "SELECT %s, 'stack', statement_timestamp() FROM generate_series(1, 5000)",
             [worker_id],
         )
+        cursor.execute("ANALYZE pgqueue_worker_request")
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
         text = getattr(sql.workers if name == "RECORD_HEARTBEATS" else sql.worker_requests, name)
         parameters = {"worker_ids": [worker_id], "worker_id": worker_id, "resident_mib": [1], "limit": 20}

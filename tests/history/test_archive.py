@@ -362,6 +362,7 @@ def test_pace_spaces_batches_by_the_rate(monkeypatch):
 @pytest.mark.parametrize("task_names", [[], ["nobody"]])
 def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
     make(engine, 3000)
+    engine.execute("ANALYZE pgqueue_job")
     page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=1000)
     assert page.following is not None
     params = {
@@ -383,6 +384,7 @@ def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
 def test_acts_on_finished_jobs_read_only_these_jobs(engine, logs):
     """An execution without log lines costs a look at an index, and no row is read."""
     make(engine, 1000, logs=logs)
+    engine.execute("ANALYZE pgqueue_job, pgqueue_execution, pgqueue_execution_log")
     page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=50)
     params = {
         "job_ids": list(page.jobs),

@@ -28,6 +28,7 @@ EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
     *("pgqueue_batch", "pgqueue_batch_removal", "pgqueue_step", "pgqueue_event", "pgqueue_dependency"),
+    *("pgqueue_pause", "pgqueue_limit_override", "pgqueue_open_breaker"),
 )
 FILL = {
     "finished jobs": f"WITH job AS ({JOB} CASE WHEN n % 2 = 0 THEN 'dead' ELSE 'succeeded' END, 1, "
@@ -44,6 +45,12 @@ FILL = {
     "'limit:' || n % 500 FROM generate_series(1000001, 1005000) AS n",
     "limit states": "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
     f"SELECT 'limit:' || n % 500, {NOW}, CASE WHEN n % 2 = 0 THEN {NOW} END FROM generate_series(1, 5000) AS n",
+    "paused keys": "INSERT INTO pgqueue_pause (kind, name) SELECT 'limit', 'limit:' || n FROM generate_series(1, 5000) "
+    "AS n",
+    "overrides": "INSERT INTO pgqueue_limit_override (limit_key, concurrency) SELECT 'limit:' || n, 1 "
+    "FROM generate_series(1, 5000) AS n",
+    "open breakers": "INSERT INTO pgqueue_open_breaker (limit_key, after_execution_id) SELECT 'limit:' || n, 1 "
+    "FROM generate_series(1, 5000) AS n",
     "rollup": "INSERT INTO pgqueue_rollup (span, starts_at, queue_name, task_name, wait_buckets, wait_counts, "
     f"run_buckets, run_counts) SELECT 'hour', {NOW} - n * interval '1 min', 'default', 'task', '{{1}}', '{{1}}', "
     "'{1}', '{1}' FROM generate_series(1, 20000) AS n",
