@@ -163,13 +163,14 @@ def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_
     """Open an engine connection to the database of a Django alias; its `application_name` contains `role`.
 
     The server stops a statement a second after the connection stops waiting, because it would not notice that. Raises
-    `psycopg.OperationalError` if the server cannot be reached, or is an old primary after a failover.
+    `psycopg.OperationalError` if the server cannot be reached, is an old primary after a failover, or is a standby and
+    this is a process of a worker.
     """
     connection = _connect(alias, role, statement_timeout_seconds)
     connection.statement_timeout_seconds = statement_timeout_seconds
     connection.alias = alias
     try:
-        refuse_an_old_primary(connection, alias)
+        refuse_an_old_primary(connection, alias, is_engine=True)
     except psycopg.Error:
         connection.close()
         raise

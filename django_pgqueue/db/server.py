@@ -1,7 +1,7 @@
 """Check the server behind a database alias: its migrations, whether it is writable, and its timeline.
 
 The worker calls it at startup, and each time a connection is opened. It protects against an old primary that comes back
-after a failover: a process that has worked on the new primary refuses the old one.
+after a failover: a process that has worked on the new primary refuses the old one. A running worker refuses standbys.
 """
 
 from __future__ import annotations
@@ -15,6 +15,15 @@ from django.db.migrations.executor import MigrationExecutor
 TIMELINE: Final = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
 _newest_timeline: dict[str, str] = {}
 _promotions: dict[str, bool] = {"end this process": False, "seen": False}
+_standbys: dict[str, bool] = {"refuse": False}
+
+
+def refuse_standbys() -> None:
+    """Make `refuse_an_old_primary()` refuse engine connections to a standby, here and in processes forked from now on.
+
+    A session with a standby continues after its promotion, so this process would not see the new timeline.
+    """
+    _standbys["refuse"] = True
 
 
 def end_at_promotion() -> None:
@@ -31,7 +40,7 @@ def was_promoted() -> bool:
     return _promotions["seen"]
 
 
-def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> None:
+def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str, *, is_engine: bool = False) -> None:
     """Raise `psycopg.OperationalError` if this process has worked on a later timeline than the server's.
 
     Each promotion of a standby starts a new timeline. An old primary that comes back beside the new one accepts writes,
@@ -45,6 +54,8 @@ def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str) -> No
             raise
         return  # a hosted service that does not reveal its timeline
     if timeline is None:
+        if is_engine and _standbys["refuse"]:
+            raise psycopg.OperationalError(f"the server of {alias!r} is a standby")
         return
     known = _newest_timeline.get(alias, timeline)
     if timeline > known and _promotions["end this process"]:

@@ -43,6 +43,8 @@ def missing_requirement(alias: str) -> str:
 def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: Callable[[float], None]) -> None:
     """Wait until the database is ready, and log each new reason for waiting. Then warn about unknown queues.
 
+    From then on, engine connections to a standby are refused.
+
     Args:
         options: The worker's options.
         should_wait: Returns whether to continue waiting. Called before each check.
@@ -52,6 +54,7 @@ def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: C
     while should_wait():
         reason = missing_requirement(options.database) or _obstacle(options.database)
         if not reason:
+            server.refuse_standbys()
             _warn_about_queues(options)
             return
         if reason != logged and not clone_guard.is_foreign:  # the guard logs that once a minute

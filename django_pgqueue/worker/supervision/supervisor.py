@@ -284,6 +284,8 @@ class Supervisor:
         log_exit(process, exit_code)
         counts.process_ended(exit_reason)
         clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
+        if exit_reason is ExitReason.PROMOTED:
+            self.link.close()  # a pooler can keep it over the promotion; the next connection shows the timeline
         if exit_reason in (ExitReason.NONE, ExitReason.STUCK) or exit_reason in EXITED_AT_ONCE:
             self._spawn_at = time.monotonic() + self._backoff.seconds_after(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
