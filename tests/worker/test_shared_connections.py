@@ -14,7 +14,7 @@ from django_pgqueue.db.engine_connection import is_lost
 from django_pgqueue.worker.runtime import connection as connection_module
 from django_pgqueue.worker.runtime import shared_connections as module
 from django_pgqueue.worker.runtime.service import Service
-from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
+from django_pgqueue.worker.runtime.shared_connections import ConnectionInUse, Preference, SharedConnections
 from tests import helpers
 
 FETCHER, COMPLETER, OTHER = Preference.FIRST, Preference.SECOND, Preference.OPEN
@@ -103,6 +103,17 @@ def test_connection_of_a_service_that_is_interrupted_while_it_waits_is_passed_on
         waiting.result()
     assert (connections._waiting, connections._used) == ([], [])
     assert used_by(only_first) == "fetcher"
+
+
+def test_use_if_free_raises_instead_of_waiting_and_leaves_nothing_in_use(connections):
+    only_second = connections.share(Preference.ONLY_SECOND)
+    with only_second.use():
+        with pytest.raises(ConnectionInUse), only_second.use_if_free():
+            pytest.fail("the second connection is in use")
+        assert (connections._waiting, len(connections._used)) == ([], 1)
+    with only_second.use_if_free() as connection:
+        assert name_of(connection) == "completer"
+    assert (connections._waiting, connections._used) == ([], [])
 
 
 def test_background_services_use_one_connection_together(connections, background):

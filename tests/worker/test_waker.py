@@ -53,6 +53,7 @@ def first(connections, waker):
     with share.use() as connection:
         connection.execute(f"LISTEN {CHANNEL}")
         waker.expect_notifications(connection)
+        connection.on_wait = None  # a statement that a busy machine makes slow would count as a notification
     waker.wait_for_notifications(0.0)
     return share
 
@@ -164,11 +165,17 @@ def test_wait_returns_the_payloads_since_the_last_one(waker, first, engine):
 
 
 @pytest.mark.parametrize("sender", ["before_return", "answer"])
-def test_notification_that_arrives_with_an_answer_ends_the_wait(waker, first, engine, sender):
-    """libpq has read the notification from the socket, so the socket does not become readable for it."""
+def test_notification_that_arrives_with_an_answer_ends_the_wait(waker, first, connections, engine, monkeypatch, sender):
+    """libpq has read the notification from the socket, so the socket does not become readable for it.
+
+    The waiting thread has tried to read before, and failed because the connection was in use.
+    """
+    attempts, use = [], connections.use_first_if_free
+    monkeypatch.setattr(connections, "use_first_if_free", lambda read: attempts.append(use(read)))
     waiting = helpers.Background(lambda: waker.wait_for_notifications(LONG))
     with first.use() as connection:
         notify(engine, connection)
+        helpers.wait_until(lambda: attempts)
         if sender == "answer":
             connection.execute("SELECT 1")
         else:
@@ -267,9 +274,15 @@ def test_statements_of_others_do_not_end_the_wait(waker, first):
 
 def test_slow_statement_of_another_service_makes_the_fetcher_poll(waker, first, engine):
     """The server delivers no notification during a statement, so the waiting thread assumes that there was one."""
-    used = helpers.Background(lambda: _execute(first, "SELECT pg_sleep(0.4)"))
-    assert waker.wait_for_notifications(LONG) == PAYLOADS | {""}
-    assert used.thread.is_alive()
+    with first.use() as connection:
+        waker.expect_notifications(connection)
+        connection.execute("SET lock_timeout = 0")
+    waker.wait_for_notifications(0.0)
+    with engine.transaction():
+        engine.execute("SELECT pg_advisory_xact_lock(1)")
+        used = helpers.Background(lambda: _execute(first, "SELECT pg_advisory_lock(1)"))
+        assert waker.wait_for_notifications(LONG) == PAYLOADS | {""}
+        assert used.thread.is_alive()
     used.result()
 
 
@@ -298,7 +311,8 @@ def changes():
 
 
 @pytest.fixture
-def listener(connections, waker, changes):
+def listener(connections, waker, changes, monkeypatch):
+    monkeypatch.setattr(listener_module, "SELF_TEST_SECONDS", LONG)
     return Listener(connections, waker, lambda listens: changes.append(listens))
 
 
@@ -344,6 +358,35 @@ def test_listener_second_connection_lost_too_listens_without_a_pause(listener, c
         _execute(listener.first, "SELECT 1")
     listener.tick()
     assert changes == [True, True]
+
+
+@pytest.mark.promise("defect-listener-blocks-fetcher")
+def test_listener_never_waits_for_the_second_connection_while_it_uses_the_first(listener, changes):
+    """Maintenance and schedules may use the second one for seconds. The fetcher needs the first meanwhile."""
+    with listener.second.use():
+        assert helpers.Background(listener.tick).result() == listener_module.SELF_TEST_RETRY_SECONDS
+    assert changes == [False]
+    listener.tick()
+    assert changes == [False, True]
+
+
+def test_listener_without_a_second_connection_keeps_the_first(listener, changes, monkeypatch):
+    """If the server accepts no more connections, the fetcher needs the one that is open."""
+    with listener.first.use() as connection:
+        pass
+    with monkeypatch.context() as full:
+        full.setattr(connection_module, "connect", _refuse)
+        with pytest.raises(psycopg.OperationalError, match="too many"):
+            listener.tick()
+    assert changes == [False]
+    with listener.first.use() as still_open:
+        assert still_open is connection
+    listener.tick()
+    assert changes == [False, True]
+
+
+def _refuse(*arguments):
+    raise psycopg.OperationalError("too many connections")
 
 
 def test_listener_without_notifications_polls_and_keeps_the_connection(listener, changes, caplog, monkeypatch):

@@ -29,7 +29,7 @@ from django_pgqueue.log_events import event
 from django_pgqueue.waiting import listener
 from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.runtime.service import Service
-from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
+from django_pgqueue.worker.runtime.shared_connections import ConnectionInUse, Preference, SharedConnections
 
 from .notification_waker import FLOOD_NOTIFICATIONS, FLOOD_SECONDS, NotificationWaker
 
@@ -39,6 +39,8 @@ SELF_TEST: Final = "pgqueue_self_test"
 """A channel of its own, because a notification on the main one makes all idle workers poll."""
 SELF_TEST_SECONDS: Final = 1.0
 SELF_TEST_AGAIN_SECONDS: Final = 60.0
+SELF_TEST_RETRY_SECONDS: Final = 0.1
+"""How long until the next self-test if another service used the second connection."""
 FLOOD_REST_SECONDS: Final = 10.0
 """How long the worker does not listen after a flood of notifications."""
 
@@ -56,6 +58,14 @@ def listening_connections(
         return shared, shared
     own = SharedConnections(listen_alias, (listener_role, listener_role), waker)
     return SharedConnections(alias, roles), own
+
+
+class SelfTestNotSent(Exception):
+    """The second connection was in use, or it failed."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Listener(Service):
@@ -91,7 +101,14 @@ class Listener(Service):
                 self._flood_is_logged = False
                 return SELF_TEST_AGAIN_SECONDS
             self._heard_on = None
-            return self._listen(connection)
+            try:
+                return self._listen(connection)
+            except SelfTestNotSent as not_sent:
+                reason = not_sent.reason
+        self.on_change(listens=False)
+        if not isinstance(reason, ConnectionInUse):
+            raise reason
+        return SELF_TEST_RETRY_SECONDS
 
     def _listen(self, connection: EngineConnection) -> float:
         if self._can_listen(connection) and self._passes_self_test(connection):
@@ -160,7 +177,7 @@ class Listener(Service):
         payload = f"{os.getpid()} {time.monotonic()}"
         try:
             self._send(payload)
-        except psycopg.OperationalError:  # it was probably lost together with the former first connection
+        except SelfTestNotSent:  # the second connection was probably lost together with the former first one
             self._send(payload)
         deadline = time.monotonic() + SELF_TEST_SECONDS
         while (left_seconds := deadline - time.monotonic()) > 0:
@@ -169,8 +186,16 @@ class Listener(Service):
         return False
 
     def _send(self, payload: str) -> None:
-        with self.second.use() as other:
-            other.execute("SELECT pg_notify(%s, %s)", (SELF_TEST, payload))
+        """Send a notification on the second connection. An error of that one must not close the first.
+
+        Raises:
+            SelfTestNotSent: if another service uses the second connection, or because of an error.
+        """
+        try:
+            with self.second.use_if_free() as other:
+                other.execute("SELECT pg_notify(%s, %s)", (SELF_TEST, payload))
+        except (ConnectionInUse, psycopg.Error, OSError) as error:
+            raise SelfTestNotSent(error) from error
 
     def _pause_after(self, error: BaseException) -> float:
         self._heard_on = None

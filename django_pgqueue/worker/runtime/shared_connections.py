@@ -6,7 +6,8 @@ other services use the second connection while it is open, otherwise the first. 
 takes the other one, and opens it if need be.
 
 Invariants: one thread uses a connection at a time. Maintenance and schedules, whose statements can be slow, use at most
-one connection together, so the fetcher and the completer always have the other.
+one connection together, so the fetcher and the completer always have the other. The listener, which needs both at once,
+never waits for the second while it uses the first.
 
 Concurrency: `_lock` guards who uses which connection. A thread that finds none free waits in a queue. The thread that
 returns a connection passes it to the first waiting thread that may use it, so no thread can overtake another.
@@ -42,6 +43,10 @@ class Preference(Enum):
     OPEN = "the second if it is open"
     ONLY_FIRST = "only the first"
     ONLY_SECOND = "only the second"
+
+
+class ConnectionInUse(Exception):
+    """Another service uses the connection."""
 
 
 class Observer(Protocol):
@@ -101,6 +106,20 @@ class Share:
         connections, turn = self._connections, _Turn(self)
         try:
             with connections.take(turn).use() as connection:
+                yield connection
+        finally:
+            connections.end(turn)
+
+    @contextmanager
+    def use_if_free(self) -> Iterator[EngineConnection]:
+        """Yield a connection as `use()` does, but never wait for one. This may be called inside another `use()`.
+
+        Raises:
+            ConnectionInUse: if each connection that this service may use is in use.
+        """
+        connections, turn = self._connections, _Turn(self)
+        try:
+            with connections.take_if_free(turn).use() as connection:
                 yield connection
         finally:
             connections.end(turn)
@@ -180,13 +199,20 @@ class SharedConnections:
     def take(self, turn: _Turn) -> Link:
         """Return a connection that the calling thread uses until it calls `end()`. Wait until one is free."""
         with self._lock:
-            link = self._free_for(turn.share)
+            link = self._grant_free(turn)
             if link is not None:
-                self._grant(link, turn)
                 return link
             self._waiting.append(turn)
         link = turn.granted.get()
         restart_time_limit()  # of the calling service, because others caused the wait
+        return link
+
+    def take_if_free(self, turn: _Turn) -> Link:
+        """Return a connection as `take()` does, or raise `ConnectionInUse` if none is free."""
+        with self._lock:
+            link = self._grant_free(turn)
+        if link is None:
+            raise ConnectionInUse
         return link
 
     def end(self, turn: _Turn) -> None:
@@ -238,6 +264,13 @@ class SharedConnections:
             case Preference.OPEN if not self._is_second_open:
                 return (self._first, self._second)
         return (self._second, self._first)
+
+    def _grant_free(self, turn: _Turn) -> Link | None:
+        """Let a turn use a connection that is free, and return it, or None. Requires `_lock`."""
+        link = self._free_for(turn.share)
+        if link is not None:
+            self._grant(link, turn)
+        return link
 
     def _grant(self, link: Link, turn: _Turn) -> None:
         """Let a turn use a connection. Requires `_lock`."""
