@@ -84,7 +84,7 @@ def release(
 ) -> dict[int, TransitionResult]:
     """Release executions without counting the attempt.
 
-    `unknown`: this worker does not know the task, or the arguments do not fit the task's function.
+    `unknown`: this worker cannot run the job. It does not know the task, for example, or the arguments do not fit it.
     """
     return _release(connection, released, Outcome.RELEASED, unknown=unknown)
 
@@ -204,6 +204,12 @@ def _results_of_not_open(
             statuses[execution_id] = TransitionStatus.LOST
     remove_orphans(connection, orphans)
     return {execution_id: TransitionResult(status) for execution_id, status in statuses.items()}
+
+
+def outcomes_of(connection: Connection, keys: Sequence[ExecutionKey]) -> dict[int, str | None]:
+    """Return the outcomes of these executions by their ids: None for an open one, no entry for one that was removed."""
+    rows = execute(connection, sql.completions.SETTLE, key_params(keys))
+    return {execution_id: outcome for execution_id, outcome, _ in rows}
 
 
 def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> None:

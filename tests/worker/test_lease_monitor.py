@@ -16,6 +16,7 @@ from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight, Prefetched, Running
 from tests import helpers
+from tests.app import tasks
 
 
 @pytest.fixture
@@ -86,6 +87,20 @@ def test_cancel_poll_notified_during_poll_is_repeated(monitor, monkeypatch, fail
     monitor.tick()
     monitor.tick()
     assert polls == [([1], 1)] * 2
+
+
+def test_request_before_the_process_listens_is_found_when_it_does(monitor, monkeypatch):
+    """Its notification came too early, and the last poll too."""
+    polls, answers = [], []
+    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: polls.append(args) or [])
+    monkeypatch.setattr(lifecycle, "open_requests", lambda *args: answers.append(args) or [])
+    monitor.set_listens(listens=False)
+    monitor.tick()
+    before = len(polls), len(answers)
+    monitor.set_listens(listens=True)
+    monitor.tick()
+    monitor.tick()
+    assert (len(polls), len(answers)) == (before[0] + 1, before[1] + 1)
 
 
 def test_cancel_poll_job_being_started_is_asked_at_next_poll(monitor, monkeypatch):
@@ -170,6 +185,23 @@ def test_lease_monitor_ids_restart_interrupts_old_execution(engine, database_mon
     assert helpers.claim_one(engine).execution_id == old.execution_id
     database_monitor._compare()
     assert database_monitor.pool.interrupted == [{old.execution_id}]
+
+
+@pytest.mark.parametrize(
+    ("task", "is_interrupted"),
+    [(tasks.noop, True), (tasks.work_after_commit, True), (tasks.discarded_work_after_commit, False)],
+)
+def test_lease_monitor_removed_rows_interrupt_jobs_whose_success_keeps_rows(
+    engine, database_monitor, task, is_interrupted
+):
+    """The success of an atomic task without retention removes its rows. Its `on_commit()` functions run after that."""
+    helpers.make_job(engine, task_name=task.name)
+    claimed = helpers.claim_one(engine)
+    database_monitor.in_flight.add([claimed])
+    database_monitor.in_flight.start(claimed.execution_id, 0, wait=False)
+    helpers.empty_tables(engine)
+    database_monitor._compare()
+    assert database_monitor.pool.interrupted == ([{claimed.execution_id}] if is_interrupted else [])
 
 
 def test_lease_monitor_claim_ends_in_comparison_keeps_its_job(engine, database_monitor):

@@ -3,8 +3,8 @@
 The supervisor extends the leases (see `supervision.heartbeat`). The services here run in the worker process.
 `LeaseMonitor` compares once per heartbeat interval. It handles three cases:
 
-* **lost**: in flight since before the query was sent, but not open: another process has closed the execution. Its job
-  is interrupted.
+* **lost**: in flight since before the query was sent, but neither open nor succeeded: another process has closed the
+  execution. Its job is interrupted.
 * **unknown**: open but not in flight, in two answers. All claims that were under way at the first answer had ended
   before the second query was sent. The reply of a claim was lost, so the execution is released.
 * **cancellation requested**: a running job is asked to stop. A prefetched job is released, which ends it as cancelled.
@@ -25,14 +25,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, WORKER_REQUESTED
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import ExecutionKey, OpenExecution
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.states import Outcome
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.execution.report import success_ending
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service
@@ -89,6 +92,9 @@ class LeaseMonitor(Service):
 
     def set_listens(self, *, listens: bool) -> None:
         """Set whether notifications arrive. Safe from any thread."""
+        # Requests since the last poll were announced before this process listened. Without this poll, they would wait
+        # for the next heartbeat.
+        self._must_poll = self._must_poll or bool(len(self.in_flight))
         self._listens = listens
         self.wake()  # otherwise it would finish a sleep that assumes notifications
 
@@ -130,6 +136,8 @@ class LeaseMonitor(Service):
             is_open = {execution.key: execution for execution in lifecycle.open_executions(connection, self.worker_id)}
         # Only executions that are still in flight: one that ended meanwhile was closed by its own completion.
         missing = (known & self.in_flight.keys_before(float("inf"))) - set(is_open)
+        if missing:
+            missing -= self._committed(missing)
         lost = {key.execution_id for key in missing} - self.completer.ids()
         if lost:
             logger.warning(
@@ -139,6 +147,22 @@ class LeaseMonitor(Service):
             )
             self.pool.interrupt(lost)
         self._release_unknown(is_open, claims_ended)
+
+    def _committed(self, missing: set[ExecutionKey]) -> set[ExecutionKey]:
+        """Return those whose atomic tasks have committed their completions. Their `on_commit()` functions run now."""
+        with self.link.use() as connection:
+            outcomes = lifecycle.outcomes_of(connection, sorted(missing))
+        return {key for key in missing if self._has_committed(key.execution_id, outcomes)}
+
+    def _has_committed(self, execution_id: int, outcomes: Mapping[int, str | None]) -> bool:
+        """Return whether a running job has succeeded. The success of an atomic task without retention leaves no row."""
+        if execution_id in outcomes:
+            return outcomes[execution_id] == Outcome.SUCCEEDED
+        running = self.in_flight.running_with(execution_id)
+        task = registry.get(running.claimed.task_name) if running is not None else None
+        if running is None or task is None or not task.atomic:
+            return False
+        return success_ending(task, running.claimed) is Ending.DISCARDED
 
     def _poll_requests(self) -> None:
         # Reset before the poll: a request that arrives during the poll needs another poll.
