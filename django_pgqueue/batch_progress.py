@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from . import lifecycle
 from .db.statements import Connection
-from .states import State
 
 
 class BatchProgress(NamedTuple):
@@ -18,6 +17,8 @@ class BatchProgress(NamedTuple):
     succeeded: int = 0
     dead: int = 0
     cancelled: int = 0
+    waiting: int = 0
+    """Jobs of workflows that wait for others."""
 
     @property
     def finished(self) -> int:
@@ -27,7 +28,7 @@ class BatchProgress(NamedTuple):
     @property
     def total(self) -> int:
         """All jobs that were added so far."""
-        return self.ready + self.running + self.finished
+        return self.waiting + self.ready + self.running + self.finished
 
     @property
     def fraction(self) -> float:
@@ -36,12 +37,6 @@ class BatchProgress(NamedTuple):
 
 
 def progress_of(connection: Connection, batch_ids: Iterable[int]) -> dict[int, BatchProgress]:
-    """Return the progress of several batches, by id, with one query. A job in the state `waiting` counts as ready."""
+    """Return the progress of several batches, by id, with one query."""
     counted = lifecycle.batches.count_jobs(connection, batch_ids)
-    return {batch_id: _progress(counts) for batch_id, counts in counted.items()}
-
-
-def _progress(counts: dict[str, int]) -> BatchProgress:
-    waiting = counts.pop(State.WAITING.value, 0)
-    progress = BatchProgress(**counts)
-    return progress._replace(ready=progress.ready + waiting)
+    return {batch_id: BatchProgress(**counts) for batch_id, counts in counted.items()}

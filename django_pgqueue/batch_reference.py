@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .exceptions import QueueError
+from .exceptions import InvalidTask, QueueError
 
 
 class BatchFinished(QueueError):
@@ -39,6 +39,16 @@ def batch_problems(option: str, value: Any) -> Iterator[str]:
         yield f"{option} must be a Batch, not {type(value).__name__}: Batch.get(id) returns the batch with an id"
     elif value.id is None:
         yield f"{option} is not stored yet: use it in a with statement, or call its open() first"
+
+
+def check_parent(parent: Any) -> None:
+    """Raise an error if a value cannot be the parent of a batch or a workflow."""
+    if parent is not None and not isinstance(parent, BatchReference):
+        raise TypeError(
+            f"parent must be a Batch, not {type(parent).__name__}: pass Batch.get(id), or the batch of a workflow"
+        )
+    if parent is not None and parent.id is None:
+        raise InvalidTask("the parent of a batch is not stored yet: use it in a with statement, or call its open()")
 
 
 def batch_column(batch: BatchReference | None) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from django.db import connections, router, transaction
 
 from . import batch_ends, lifecycle
 from .batch_progress import BatchProgress, progress_of
-from .batch_reference import BatchReference
-from .context import running_job
+from .batch_reference import BatchReference, check_parent
+from .context import running_database, running_job
 from .enqueue import bulk, joining
-from .enqueue.advice import called_in_coroutine
+from .enqueue.advice import called_in_coroutine, listed
 from .enqueue.callbacks import stored_call
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
@@ -85,8 +85,7 @@ class Batch(BatchReference):
     ) -> None:
         from .models import JobBatch  # tasks load before the apps are ready
 
-        if parent is not None and parent.id is None:
-            raise InvalidTask("the parent of a batch is not stored yet: use it in a with statement, or call its open()")
+        check_parent(parent)
         super().__init__(None, database or (parent.database if parent else router.db_for_write(JobBatch)))
         if parent is not None and parent.database != self.database:
             raise InvalidTask(
@@ -148,7 +147,10 @@ class Batch(BatchReference):
 
     def __enter__(self) -> Self:
         self._block = transaction.atomic(using=self.database)
-        self._block.__enter__()
+        try:
+            self._block.__enter__()
+        except SynchronousOnlyOperation as error:
+            raise called_in_coroutine("a batch", "batch.aopen()", "opened") from error
         try:
             self._saved_by_block = self.id is None
             return self.open() if self._saved_by_block else self
@@ -197,6 +199,8 @@ class Batch(BatchReference):
                 tasks[id(call.task)] = call.task, replace(call.task, batch=self)
             return TaskCall(tasks[id(call.task)][1], call.args, call.kwargs)
 
+        if isinstance(calls, TaskCall):
+            calls = listed("Batch.add()", calls, "calls")
         return bulk.enqueue_many(map(own, calls))
 
     # ------------------------------------------------------------------ find and read
@@ -217,13 +221,12 @@ class Batch(BatchReference):
         A job adds further jobs to its own batch by it, for example when it has found out how many there are.
 
         Args:
-            database: Alias of the database of the job, as in `TaskContext.database`. By default the one that the
-                routers choose.
+            database: Alias of the database of the batch. By default that of the job, where its batch is too.
         """
         batch_id = getattr(running_job.get(), "batch_id", None)
         if batch_id is None:
             return None
-        batch = cls(database=database)
+        batch = cls(database=database or running_database.get())
         batch.id = batch_id
         return batch
 
@@ -246,11 +249,15 @@ class Batch(BatchReference):
         return progress_of(self._connection, [self._stored_id])[self._stored_id]
 
     def cancel(self) -> int:
-        """Cancel the unfinished jobs of the batch itself, and return their number.
+        """Cancel the unfinished jobs of the batch and of the batches nested in it, and return their number.
 
         Running jobs are asked to stop. Jobs that wait for others come first, so that none of them starts meanwhile.
         """
-        return self.jobs.filter(state=State.WAITING).cancel() + self.jobs.exclude(state__in=FINISHED).cancel()
+        from .models import Job, JobBatch  # as above
+
+        batch_ids = JobBatch.ids_with_nested(self._stored_id, self.database)
+        jobs = Job.objects.using(self.database).filter(batch_id__in=batch_ids)
+        return jobs.filter(state=State.WAITING).cancel() + jobs.exclude(state__in=FINISHED).cancel()
 
     # ------------------------------------------------------------------ from asynchronous code
 

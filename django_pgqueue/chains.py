@@ -6,19 +6,22 @@ Applications call them. They are immutable, and build a `Workflow` when they are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 
+from .definition import TaskDefinition
+from .enqueue.advice import listed
 from .enqueue.calls import TaskCall
 from .exceptions import InvalidTask
 from .workflows import Node, Policy, Workflow
 
 if TYPE_CHECKING:
     from .batches import Batch
-    from .task import Task
 
 R = TypeVar("R")
 S = TypeVar("S")
 Q = ParamSpec("Q")
+R_contra = TypeVar("R_contra", contravariant=True)
+S_co = TypeVar("S_co", covariant=True)
 
 
 class WorkflowOptions(TypedDict, total=False):
@@ -33,6 +36,16 @@ class WorkflowOptions(TypedDict, total=False):
     if_dependency_fails: Policy
 
 
+class Follower(Protocol[R_contra, Q, S_co]):
+    """The type of a task that takes a result as its first argument.
+
+    `Task[Concatenate[R, Q], S]` would not do: pyright then refuses a task that takes more than the result can be, such
+    as `int | None` for an `int`. `s()` also returns the call of a coroutine function with the type of its result.
+    """
+
+    def s(self, result: R_contra, /, *args: Q.args, **kwargs: Q.kwargs) -> TaskCall[S_co]: ...
+
+
 class Chain(Generic[R]):
     """Calls that run one after another. Each gets the result of the one before as its first argument.
 
@@ -45,13 +58,13 @@ class Chain(Generic[R]):
         self._call = call
         self._before = before
 
-    def then(self, task: Task[Concatenate[R, Q], S], *args: Q.args, **kwargs: Q.kwargs) -> Chain[S]:
+    def then(self, task: Follower[R, Q, S], *args: Q.args, **kwargs: Q.kwargs) -> Chain[S]:
         """Return this chain with a further call: `task(result, *args, **kwargs)`."""
-        return Chain(TaskCall(task, args, kwargs), self)
+        return Chain(_call_of("then()", task, args, kwargs), self)
 
-    def fan_out(self, tasks: Iterable[Task[Concatenate[R, Q], S]], *args: Q.args, **kwargs: Q.kwargs) -> Group[S]:
+    def fan_out(self, tasks: Iterable[Follower[R, Q, S]], *args: Q.args, **kwargs: Q.kwargs) -> Group[S]:
         """Return a group in which each task gets the result of this chain: `task(result, *args, **kwargs)`."""
-        return Group([TaskCall(task, args, kwargs) for task in tasks], self)
+        return Group([_call_of("fan_out()", task, args, kwargs) for task in listed("fan_out()", tasks, "tasks")], self)
 
     def enqueue(self, **options: Unpack[WorkflowOptions]) -> Workflow:
         """Store the jobs in the caller's transaction, and return their workflow, whose last node is the last call.
@@ -92,17 +105,24 @@ class Group(Generic[R]):
     __slots__ = ("_before", "_parts")
 
     def __init__(self, parts: Iterable[Part[R]], before: Chain[Any] | None = None) -> None:
-        self._parts = list(parts)
+        if isinstance(parts, Group):
+            raise TypeError("a group is continued by its then(task), not by chord(group, task)")
+        self._parts = listed("a group", parts, "calls")
         self._before = before
         for part in self._parts:
             if not isinstance(part, TaskCall | Chain):
-                raise TypeError(f"a group takes calls made by task.s(…) and chains, not {type(part).__name__}")
-        if not self._parts:
-            raise InvalidTask("the group is empty: pass at least one call")
+                raise TypeError(
+                    f"a group takes calls made by task.s(…) and chains, not {type(part).__name__}{_hint(part)}"
+                )
+        if not self._parts and before is not None:
+            raise InvalidTask("fan_out() got no task: the next call would not wait for the chain")
 
-    def then(self, task: Task[Concatenate[list[R], Q], S], *args: Q.args, **kwargs: Q.kwargs) -> Chain[S]:
-        """Return a chain with a call that gets the list of all results: `task(results, *args, **kwargs)`."""
-        return Chain(TaskCall(task, args, kwargs), self)
+    def then(self, task: Follower[list[R], Q, S], *args: Q.args, **kwargs: Q.kwargs) -> Chain[S]:
+        """Return a chain with a call that gets the list of all results: `task(results, *args, **kwargs)`.
+
+        The call after an empty group gets an empty list, and is ready at once.
+        """
+        return Chain(_call_of("then()", task, args, kwargs), self)
 
     def enqueue(self, **options: Unpack[WorkflowOptions]) -> Workflow:
         """Store the jobs in the caller's transaction, and return their workflow. See `Chain.enqueue()`."""
@@ -121,6 +141,26 @@ class Group(Generic[R]):
             else workflow.add(TaskCall(part.task, (*results, *part.args), part.kwargs))
             for part in self._parts
         ]
+
+
+def _hint(part: object) -> str:
+    """Return what to write instead of a member of a group."""
+    if isinstance(part, Group):
+        return ": write a Workflow, whose add() takes the calls of nested groups"
+    if isinstance(part, Iterable):
+        return ": write group(*calls)"
+    return ""
+
+
+def _call_of(form: str, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TaskCall[Any]:
+    """Return a call that gets a result as well. Its arguments are checked when the workflow is built."""
+    if not isinstance(task, TaskDefinition):
+        several = ". To start several tasks with one result, write fan_out([task, …])"
+        raise TypeError(
+            f"{form} takes a task and its further arguments, as in then(store, 17), not {type(task).__name__}"
+            f"{several if isinstance(task, Group | Chain | list | tuple) else ''}"
+        )
+    return TaskCall(task, args, kwargs)
 
 
 def _built(part: Chain[Any] | Group[Any], options: WorkflowOptions) -> Workflow:
@@ -155,9 +195,7 @@ def group(*parts: Part[R]) -> Group[R]:
     return Group(parts)
 
 
-def chord(
-    parts: Iterable[Part[R]], task: Task[Concatenate[list[R], Q], S], *args: Q.args, **kwargs: Q.kwargs
-) -> Chain[S]:
+def chord(parts: Iterable[Part[R]], task: Follower[list[R], Q, S], *args: Q.args, **kwargs: Q.kwargs) -> Chain[S]:
     """Return a group with a call that gets the list of all results: `group(*parts).then(task, *args, **kwargs)`.
 
     Example::

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 running_job: Final[ContextVar[LoggedJob | None]] = ContextVar("pgqueue_running_job", default=None)
 """The attempt that runs in this thread or coroutine, or None."""
+running_database: Final[ContextVar[str | None]] = ContextVar("pgqueue_running_database", default=None)
+"""Alias of the database of that attempt's job, or None."""
+
+
+def set_running(job: LoggedJob | None, database: str | None) -> None:
+    """Record which attempt runs in this thread or coroutine."""
+    running_job.set(job)
+    running_database.set(database)
 
 
 class ProgressReporter(Protocol):

@@ -21,7 +21,7 @@ from .context import TaskAdapter, TaskContext
 from .exceptions import InvalidTask, Retry, seconds
 from .job_log import LEVELS
 from .options import OPTIONS, TaskFields, normalise
-from .redaction import RESULT, hidden_from_reports, unknown_names
+from .redaction import RESULT, STEP_VARIABLES, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
 from .setting_kinds import retention_seconds
 from .signatures import signature_of
@@ -53,6 +53,8 @@ class TaskDefinition(TaskFields):
         normalise(self)
         _validate(self)
         names = self.sensitive - {RESULT}
+        if names and self.takes_context:
+            names |= STEP_VARIABLES
         object.__setattr__(self, "entry", hidden_from_reports(self.func, names) if names else self.func)
         object.__setattr__(self, "own_timeout_seconds", None if self.timeout is None else seconds(self.timeout))
 
@@ -185,6 +187,14 @@ def _function_problems(task: TaskDefinition) -> Iterator[str]:
         yield "an async task cannot be atomic: Django has no asynchronous transactions"
     if task.takes_context and next(iter(task.signature.parameters), "") != "context":
         yield "takes_context=True needs a first argument named context"
+    first = next(iter(task.signature.parameters.values()), None)
+    if first is None or task.takes_context:
+        return
+    annotation = first.annotation
+    if isinstance(annotation, str):  # another class can have the name
+        annotation = getattr(func, "__globals__", {}).get(annotation)
+    if annotation is TaskContext:
+        yield f"{first.name!r} is a TaskContext, which workers pass only with takes_context=True"
 
 
 def _option_problems(task: TaskDefinition) -> Iterator[str]:

@@ -24,7 +24,7 @@ class Ending(Enum):
     FAILED = "failed"
     CRASHED = "crashed its process"
     RELEASED = "released"
-    UNKNOWN = "released: this worker does not know the task, or its arguments do not fit"
+    UNKNOWN = "released: this worker cannot run the job now"
     SNOOZED = "snoozed"
     SUSPENDED = "suspended"
     CANCELLED = "cancelled"

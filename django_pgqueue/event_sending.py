@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error as DatabaseError
 from django.db import connections, router, transaction
 
@@ -52,7 +53,14 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
 
     event_name, event_key = checked_name(name, "event"), key_text(key)
     connection = connections[using or router.db_for_write(Job)]
-    lifecycle.events.send_event(connection, event_name, event_key, None if payload is None else encode_result(payload))
+    stored = None if payload is None else encode_result(payload, "the payload of the event")
+    try:
+        lifecycle.events.send_event(connection, event_name, event_key, stored)
+    except SynchronousOnlyOperation as error:
+        raise SynchronousOnlyOperation(
+            f"the event {event_name!r} was sent from a coroutine: use `await asend_event(…)` there. To share a "
+            "transaction with other writes, put all of them into one function, and call it with sync_to_async()."
+        ) from error
     wake = partial(_wake, connection.alias, event_name, event_key)
     if connection.in_atomic_block:
         transaction.on_commit(wake, using=connection.alias, robust=True)

@@ -45,10 +45,24 @@ class ResultPlaceholder:
     def __iter__(self) -> NoReturn:
         raise TypeError(UNKNOWN_YET)
 
+    def __len__(self) -> NoReturn:
+        raise TypeError(UNKNOWN_YET)
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise TypeError(UNKNOWN_YET)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"no attribute {name!r}: {UNKNOWN_YET}", name=name, obj=self)
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError(UNKNOWN_YET)
+
+    __hash__ = object.__hash__
+
 
 UNKNOWN_YET: Final = (
     "the result of a workflow's node is not known before the node has run: pass it to another node as an argument, "
-    "alone or in a list, a tuple or a dict"
+    "alone or in a list, a tuple or a dict. To use a part of it, let that node's task take it apart"
 )
 
 

@@ -22,6 +22,9 @@ HIDDEN: Final = "[hidden]"
 """Shown instead of a sensitive value."""
 RESULT: Final = "return"
 """Name in `sensitive` that hides the result. No argument can have this name."""
+STEP_VARIABLES: Final = frozenset({"args", "kwargs"})
+"""Variables of the frames of a durable step, which can contain a sensitive argument of its task. Django hides the names
+of a decorated function in the frames below it too."""
 BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 BY_NAME: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 ENQUEUE_METHODS: Final = ("enqueue", "enqueue_on_commit", "enqueue_many")

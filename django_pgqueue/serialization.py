@@ -27,7 +27,10 @@ from . import codecs
 from .conf import get_settings
 from .envelope import UNCHANGED, is_envelope, seal
 from .exceptions import CannotDecode
+from .placeholders import ResultPlaceholder
 
+RETURN_VALUE: Final = "the return value"
+"""The place of a result in errors."""
 MAX_DEPTH: Final = 100
 """Maximum nesting depth. Python's decoder fails at about 1,000 levels, and PostgreSQL at a greater depth."""
 MAX_INTEGER_BITS: Final = 14_000
@@ -151,21 +154,23 @@ def _check_size(text: str) -> None:
         )
 
 
-def encode_result(value: Any) -> str:
+def encode_result(value: Any, place: str = RETURN_VALUE) -> str:
     """Return the text to store for a task's return value: its JSON text, encoded by the project's codec.
+
+    `place` names another value in errors: that of a step, or the payload of an event.
 
     Raises:
         TypeError: JSON cannot represent a value.
         ValueError: A value cannot be stored, or the result is larger than `PGQUEUE["MAX_RESULT_BYTES"]`, or the codec
             has failed.
     """
-    normalised = normalise(value, "the return value", 0)
+    normalised = normalise(value, place, 0)
     text = _to_json(normalised)
     limit = get_settings().MAX_RESULT_BYTES
     if (size := size_of(text)) > limit:
         raise ValueError(
-            f"the return value is {size:,} bytes of JSON, more than PGQUEUE['MAX_RESULT_BYTES'] = {limit:,}: "
-            "store it and return its id, or set store_result=False"
+            f"{place} is {size:,} bytes of JSON, more than PGQUEUE['MAX_RESULT_BYTES'] = {limit:,}: store it and "
+            + ("return its id, or set store_result=False" if place == RETURN_VALUE else "pass its id")
         )
     stored = codecs.encode(text)
     if stored is text and is_envelope(normalised):  # without an envelope of its own, it would be decoded when read
@@ -214,7 +219,7 @@ def normalise(value: Any, place: str, depth: int) -> Any:
         return _object(value, place, depth)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return [normalise(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
-    raise TypeError(f"{place} is of type {type(value).__name__}, which JSON cannot represent: {_advice(value)}")
+    raise TypeError(f"{place} is of type {type(value).__name__}, which JSON cannot represent: {_advice(value, place)}")
 
 
 def _text(value: str, place: str) -> str:
@@ -271,7 +276,19 @@ def _plain_key(key: Any, place: str) -> Any:
     return _integer(key, key_place) if isinstance(key, int) else _number(key, key_place)
 
 
-def _advice(value: Any) -> str:
+def _advice(value: Any, place: str) -> str:
+    """Return what to pass instead. Only arguments and return values have annotations that convert them."""
+    advice = _advice_for_annotated(value)
+    return advice if place.startswith(("argument ", RETURN_VALUE)) else advice.partition(", or ")[2] or advice
+
+
+def _advice_for_annotated(value: Any) -> str:
+    if isinstance(value, ResultPlaceholder):
+        return (
+            "only a node of the same workflow gets it, alone or in a list, a tuple or a dict: Workflow.add(task.s(…))"
+        )
+    if hasattr(type(value), "result_or_none"):
+        return "pass the node's result"
     for types, advice in ADVICE:
         if isinstance(value, types):
             return advice

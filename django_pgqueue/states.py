@@ -46,6 +46,10 @@ class Outcome(StrEnum):
     it continues, and the attempt was not counted."""
 
 
+UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED, Outcome.SUSPENDED})
+"""Outcomes that do not count as an attempt. They are not the reason of a later cancellation."""
+
+
 class StepKind(StrEnum):
     """The kinds of durable steps."""
 

@@ -6,11 +6,14 @@ unit test that calls the function of a task, a step is a plain call, and a sleep
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 
 from .steps import EventKey, Step, StepError, StepRunner, as_step, checked_name, key_text, seconds_until
 
@@ -44,8 +47,9 @@ class StepCalls:
             StepError: A step cannot be used here, or the code does not fit the stored steps. The message says why.
             LeaseLost: The job belongs to another worker now. Nothing was stored.
         """
-        runner = self._runner()
+        runner = self._runner_in_thread("step", "astep")
         step = as_step(step)
+        _check_function("step", step, function)
         return function(*args, **kwargs) if runner is None else runner.step(step, function, args, kwargs)
 
     @overload
@@ -57,6 +61,7 @@ class StepCalls:
     async def astep(self, step: Step[Any] | str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Do the same as `step()` in a coroutine. A coroutine function is awaited; a plain one runs in a thread."""
         runner, step = self._runner(), as_step(step)
+        _check_function("astep", step, function)
         if runner is not None:
             return await runner.astep(step, function, args, kwargs)
         return await (function if iscoroutinefunction(function) else sync_to_async(function))(*args, **kwargs)
@@ -74,7 +79,7 @@ class StepCalls:
         Raises:
             StepError: A step cannot be used here, or the code does not fit the stored steps. The message says why.
         """
-        runner = self._runner()
+        runner = self._runner_in_thread("sleep", "asleep")
         if runner is not None:
             runner.sleep(name, wake)
         else:
@@ -109,7 +114,7 @@ class StepCalls:
             EventTimeout: The event did not come in time.
             StepError: A step cannot be used here, or the code does not fit the stored steps. The message says why.
         """
-        runner = self._runner()
+        runner = self._runner_in_thread("wait_for_event", "await_event")
         if runner is None:
             raise _no_job(event, key)
         return runner.wait_for_event(event, key, timeout, event if name is None else name)
@@ -126,6 +131,33 @@ class StepCalls:
     def _runner(self) -> StepRunner | None:
         """Return what runs the steps of this attempt. None without a job: steps are plain calls then."""
         raise NotImplementedError
+
+    def _runner_in_thread(self, method: str, form: str) -> StepRunner | None:
+        """Return the runner. On the event loop, where Django refuses every query, name the form for coroutines."""
+        runner = self._runner()
+        if runner is not None and _is_on_event_loop():
+            raise SynchronousOnlyOperation(
+                f"context.{method}() was called in a coroutine: await context.{form}() there"
+            )
+        return runner
+
+
+def _is_on_event_loop() -> bool:
+    """Return whether Django refuses queries here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE")
+
+
+def _check_function(method: str, step: Step[Any], function: object) -> None:
+    """Refuse the result of a call in place of the function."""
+    if not callable(function):
+        raise TypeError(
+            f"the step {step.name!r} needs a function that it can call, not {type(function).__name__}: pass the "
+            f"function and its arguments, as in {method}({step.name!r}, charge_card, order_id)"
+        )
 
 
 def _check_sleep(name: str, wake: Duration | datetime) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import UUID
 
@@ -22,6 +22,8 @@ MAX_KEY_LENGTH: Final = 200
 """Characters of an event's key at most."""
 FOREVER_SECONDS: Final = float(MAX_SECONDS)
 """After this time (100 years) a job that waits without a timeout is due. Infinity cannot be subtracted."""
+ENDLESS: Final = timedelta(days=30_000)
+"""A suspended job that is due later than this waits for an event without a timeout."""
 
 EventKey = str | int | UUID | None
 """The types of the key of an event. Numbers and UUIDs become text. None is the empty text."""
@@ -97,7 +99,8 @@ class Step(Generic[T_contra]):
             raise ValueError(f"retries must be from 0 to {MAX_RETRIES}, not {self.retries}")
         check_backoff(self.backoff)
         if self.compensate is not None and not callable(getattr(self.compensate, "s", None)):
-            raise TypeError(f"compensate must be a task, not {type(self.compensate).__name__}: decorate it with @task")
+            advice = "decorate it with @task" if callable(self.compensate) else "pass the task itself"
+            raise TypeError(f"compensate must be a task, not {type(self.compensate).__name__}: {advice}")
 
     @property
     def backoff_function(self) -> Callable[..., Duration | None]:
@@ -147,6 +150,14 @@ class Suspended(BaseException):
 
 class StepError(QueueError, RuntimeError):
     """A step cannot be used here, or the code does not fit the stored steps of the job. The message says what to do."""
+
+
+class StepsChanged(StepError):
+    """The code does not fit the stored steps of the job: another release has stored them in another order or kind.
+
+    The worker releases the job without counting the attempt, as a job of an unknown task. So neither a wrong deploy nor
+    a worker with old code uses up attempts, or undoes the steps.
+    """
 
 
 class EventTimeout(QueueError, TimeoutError):
@@ -199,7 +210,8 @@ def key_text(key: EventKey) -> str:
         return ""
     if isinstance(key, bool) or not isinstance(key, str | int | UUID):
         raise TypeError(f"the key of an event must be a string, a whole number or a UUID, not {type(key).__name__}")
-    text = str(key)
+    # An enum with the mixin `str` or `int` is the same key as its value. `str()` would return the name of the member.
+    text = str.__str__(key) if isinstance(key, str) else int.__repr__(key) if isinstance(key, int) else str(key)
     _check_text(text, "the key of the event", MAX_KEY_LENGTH)
     return text
 
@@ -218,6 +230,11 @@ def seconds_until(wake: Duration | datetime) -> float:
     if wake.tzinfo is None:
         raise ValueError(f"a sleep ends at an aware datetime, not at {wake!r}: add a time zone")
     return min(max(0.0, (wake - datetime.now(UTC)).total_seconds()), FOREVER_SECONDS)
+
+
+def is_endless(due_at: datetime, seen_at: datetime) -> bool:
+    """Return whether a suspended job waits for an event without a timeout. Its row is due in 100 years then."""
+    return due_at - seen_at > ENDLESS
 
 
 def event_in_words(name: str | None, key: str | None) -> str:

@@ -7,14 +7,14 @@ inside functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connections, router
+from django.db import connections
 
 from . import queues
 from .conf import get_settings
@@ -24,7 +24,6 @@ from .enqueue import bulk, call_limits, joining, plain, search_keys, unique
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall, check_fit
 from .enqueue.job_ids import JobIds
-from .exceptions import InvalidTask
 from .options import DatabaseOf, UsingOptions
 from .redaction import hidden_from_reports, hiding_class
 from .serialization import encode_arguments
@@ -35,26 +34,27 @@ if TYPE_CHECKING:
     from .models import Job
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task(TaskDefinition, Generic[P, R]):
+class Task(TaskDefinition, Generic[P, R_co]):
     """A function whose calls can be enqueued as jobs. Created by `@task`, which describes the options.
 
     Calling a task calls its function directly. A task is immutable: `using()` returns a changed copy.
     """
 
-    func: Callable[..., R]
+    func: Callable[..., R_co]
 
     if not TYPE_CHECKING:  # type checkers would take its arguments for those of `Task()`
 
         def __new__(cls, **fields):
             return object.__new__(hiding_class(cls) if fields.get("sensitive") else cls)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function directly, without a job. If it takes a context or a chunk, it gets one without a job."""
-        result: R = self.call_function(args, kwargs)
+        result: R_co = self.call_function(args, kwargs)
         return result
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -81,7 +81,7 @@ class Task(TaskDefinition, Generic[P, R]):
         run_after: RunAfter | None = None,
         database: str | DatabaseOf | Unchanged | None = UNCHANGED,
         **options: Unpack[UsingOptions],
-    ) -> Task[P, R]:
+    ) -> Task[P, R_co]:
         """Return a copy of this task with other options.
 
         None resets `max_attempts`, `unique_key` (with `unique_while` and `on_conflict`), `limit`, `expires`, `batch`,
@@ -199,15 +199,7 @@ class Task(TaskDefinition, Generic[P, R]):
             Job.DoesNotExist: There is no such job, or it has another task.
             InvalidTask: The database depends on the arguments, so the id does not identify one job.
         """
-        from .models import Job  # tasks load before the apps are ready
-
-        if callable(self.database):
-            raise InvalidTask(f"{self.name} has jobs in several databases: call using(database=…).get_result()")
-        alias = self.database or router.db_for_write(Job)
-        try:
-            return Job.objects.using(alias).get(pk=int(result_id), task_name__in=(self.name, *self.aliases))
-        except (ValueError, OverflowError, Job.DoesNotExist):
-            raise Job.DoesNotExist(f"{self.name} has no job {result_id!r} in the database {alias!r}") from None
+        return plain.job_of(self, result_id)
 
     async def aget_result(self, result_id: str | int) -> Job:
         """Return a job of this task by its id, from asynchronous code."""
@@ -245,7 +237,11 @@ class Task(TaskDefinition, Generic[P, R]):
         """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
         return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
+    @overload
+    def s(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]: ...
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R_co]: ...
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[Any]:
         """Return a call of this task with these arguments and the task's options, without enqueueing it.
 
         Pass it to `enqueue_many()`, which checks whether the arguments fit the function.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .envelope import EncodedValue
 from .exceptions import CannotDecode
-from .states import Outcome, State
+from .states import UNCOUNTED, Outcome, State
 
 STATUS: Final[Mapping[str, str]] = {
     State.READY: "READY",
@@ -24,8 +24,6 @@ STATUS: Final[Mapping[str, str]] = {
     State.CANCELLED: "FAILED",
 }
 """The framework's status for each state. A row with an unknown state is FAILED."""
-UNCOUNTED: Final = frozenset({Outcome.RELEASED, Outcome.SNOOZED, Outcome.SUSPENDED})
-"""Outcomes that do not count as an attempt."""
 OF_ERRORS: Final = ("outcome", "exception_class", "error", "traceback")
 """Columns of an execution that `errors_of()` reads."""
 WORKER_LOST: Final = "django_pgqueue.exceptions.WorkerLost"

@@ -17,9 +17,10 @@ from django.db import connections, transaction
 
 from . import lifecycle
 from .batch_progress import BatchProgress
+from .batch_reference import check_parent
 from .batches import Batch
 from .enqueue import plain
-from .enqueue.advice import called_in_coroutine
+from .enqueue.advice import called_in_coroutine, listed
 from .enqueue.calls import TaskCall, check_fit
 from .enqueue.nodes import EncodedNodes, NodeCall
 from .exceptions import InvalidTask
@@ -119,6 +120,7 @@ class Workflow:
         database: str | None = None,
         if_dependency_fails: Policy = "cancel",
     ) -> None:
+        check_parent(parent)
         _check_policy(if_dependency_fails)
         self._batch_options: dict[str, Any] = {
             "description": description,
@@ -159,7 +161,7 @@ class Workflow:
         self._check_call(call)
         policy = self._policy if if_dependency_fails is None else _check_policy(if_dependency_fails)
         policies: dict[int, str] = {}
-        for node in after:
+        for node in listed("after", after, "nodes"):
             policies[self._place_of(node)] = policy
         for placeholder in placeholders_in([call.args, call.kwargs]):
             policies[self._place_of(placeholder.node)] = policy
@@ -186,6 +188,8 @@ class Workflow:
                 "write using(batch=None).s(…), or pass the batch as Workflow(parent=…)"
             )
         check_fit(task, call.args, call.kwargs)
+        if any(isinstance(value, Node) for value in (*call.args, *call.kwargs.values())):
+            raise TypeError(f"{task.name} gets a node as an argument: pass node.result, or name the node in after=[…]")
         if callable(task.database) and has_placeholders([call.args, call.kwargs]):
             raise InvalidTask(
                 f"the database of {task.name} depends on its arguments, and results are not known yet: "
@@ -236,7 +240,7 @@ class Workflow:
         if self._batch is not None:
             raise InvalidTask("the workflow is enqueued already: make a new Workflow")
         if not self._calls:
-            raise InvalidTask("the workflow has no jobs: call its add() first")
+            raise InvalidTask("the workflow has no jobs: add at least one call")
         connection = connections[str(self._database)]
         batch = Batch(**self._batch_options, database=self._database)
         try:
@@ -291,7 +295,6 @@ class Workflow:
 
 
 def _check_policy(policy: Policy) -> Policy:
-    known = get_args(Policy)
-    if policy not in known:
+    if policy not in (known := get_args(Policy)):
         raise ValueError(f"if_dependency_fails is {policy!r}, but must be one of {', '.join(map(repr, known))}")
     return policy

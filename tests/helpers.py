@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing as closing
 from contextlib import contextmanager
 from datetime import timedelta
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg.rows import dict_row
 
 from django_pgqueue import lifecycle
@@ -36,11 +38,17 @@ AGES = 20e-6, 10e-6
 Rows = dict[int, dict[str, Any]]
 
 
+LOCK_WAIT_SECONDS = 20.0
+"""How long a session of a test waits for a lock. An engine connection waits for 2 s, which a busy machine can exceed
+while the test lets one session wait for another."""
+
+
 def connect(role: str = "test", *, durable: bool = False) -> EngineConnection:
     """Open an engine connection to the test database. Its commits wait for the disk only if `durable` is true."""
     connection = engine_connection.connect("default", role)
     if not durable:
         connection.execute("SET synchronous_commit = off")
+    connection.execute(f"SET lock_timeout = '{LOCK_WAIT_SECONDS:g}s'")
     return connection
 
 
@@ -189,6 +197,18 @@ def make_nodes(
     if edges:
         lifecycle.graphs.add_dependencies(connection, edges)
     return job_ids
+
+
+def make_suspended_job(connection) -> int:
+    """Add a job that a step suspends for an hour after its first attempt. Return its id."""
+    job_id = make_job(connection, delay_seconds=3600.0)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, wake_at) "
+            "SELECT id, 'long', 1, 'sleep', 1, enqueued_at, run_after FROM pgqueue_job WHERE id = %s",
+            [job_id],
+        )
+    return job_id
 
 
 def lanes_from_start(*lanes: Lane) -> dict[Lane, Cursor]:
@@ -367,6 +387,34 @@ def pause_after(waited_seconds: float) -> float:
     Each check is a query. Hundreds of queries a second would take processor time from the code that the test waits for.
     """
     return min(0.05, max(0.005, waited_seconds / 20))
+
+
+class Clock:
+    """The clock of some modules. It starts at the real time, and advances only by `pass_by()` and by each reading.
+
+    A test that uses it does not depend on the speed of the machine. The clock of the leases becomes the same one, and
+    `time.time()` goes on with it.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType, reading_seconds: float = 0.0) -> None:
+        self.now, self.reading_seconds = time.monotonic(), reading_seconds
+        self._epoch_offset = time.time() - self.now
+        replacement = SimpleNamespace(
+            **vars(time)
+            | {"monotonic": self.read, "time": self.read_epoch, "clock_gettime": lambda clock_id: self.read()}
+        )
+        for module in modules:
+            monkeypatch.setattr(module, "time", replacement)
+
+    def read(self) -> float:
+        self.pass_by(self.reading_seconds)
+        return self.now
+
+    def read_epoch(self) -> float:
+        return self.read() + self._epoch_offset
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def waits_for_lock(watcher, pid: int) -> bool:

@@ -33,6 +33,8 @@ class Step:
     compensates: bool = False
     """Whether it has a compensation that is neither added nor forgotten."""
     compensation_id: int | None = None
+    wake: int | None = None
+    """When the first suspension by it ends. None: never."""
 
     def row(self) -> tuple[Any, ...]:
         return self.is_finished, self.key, self.event_id, self.tries, self.compensates, self.compensation_id
@@ -52,6 +54,8 @@ class Job:
     state: State = State.READY
     finished: int | None = None
     asked: bool = False
+    suspended_by: str | None = None
+    """The step that suspends the job. None: the job is ready for another reason."""
     steps: dict[str, Step] = field(default_factory=dict)
 
     def row(self) -> tuple[Any, ...]:
@@ -75,7 +79,7 @@ class Model:
         """The key of each event."""
 
     def move(self, job: Job, state: State, **changes: Any) -> State:
-        job.state, job.finished = state, self.now if state in FINISHED else None
+        job.state, job.finished, job.suspended_by = state, self.now if state in FINISHED else None, None
         for name, value in changes.items():
             setattr(job, name, value)
         return state
@@ -83,6 +87,14 @@ class Model:
     def holder(self, key: str | None) -> Job | None:
         jobs = (job for job in self.jobs.values() if job.state in (State.READY, State.RUNNING))
         return next((job for job in jobs if key is not None and job.key == key), None)
+
+    def suspend(self, job: Job, name: str, step: Step, due: int) -> State:
+        """Suspend a job by a step. The waits that its code has not called again have lost their events."""
+        for other in job.steps.values():
+            other.key = other.key if other.is_finished else None
+        job.steps[name] = step
+        state = State.CANCELLED if job.asked else State.READY
+        return self.move(job, state, due=due, expires=None, suspended_by=name)
 
     # ------------------------------------------------------------------ events
 
@@ -94,12 +106,12 @@ class Model:
         )
 
     def sleepers(self, key: str) -> list[Job]:
-        """Return the jobs that wait for an event and are not due."""
+        """Return the jobs that an event wakes: it is what suspends them."""
         return [
             job
             for job in self.jobs.values()
             if job.state is State.READY and job.due > self.now
-            if any(step.key == key and not step.is_finished for step in job.steps.values())
+            if job.suspended_by is not None and job.steps[job.suspended_by].key == key
         ]
 
     def missed(self) -> list[Job]:

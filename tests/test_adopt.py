@@ -8,13 +8,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_pgqueue import lifecycle
+from django_pgqueue import Batch, batch_ends, chain, lifecycle, sagas
 from django_pgqueue.management.subcommands import adopt_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
-from django_pgqueue.models import Installation, Job, Pause, Schedule
+from django_pgqueue.models import Installation, Job, JobBatch, Pause, Schedule
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.runtime.clone_guard import difference
 from tests import helpers
+from tests.app import tasks
 from tests.worker.test_clone_guard import restore_dump
 
 
@@ -66,7 +67,10 @@ def test_adopt_shows_what_the_database_contains(dump):
     assert shown == {
         "jobs that are due": "1",
         "jobs that are due later": "1",
+        "jobs of workflows that wait for other jobs": "0",
         "running jobs": "1",
+        "batches that have not succeeded": "0",
+        "steps that can be undone": "0",
         "schedules": "1",
         "workers with a recent heartbeat": "0",
     }
@@ -91,6 +95,41 @@ def test_adopt_cancel_waiting_leaves_no_job_to_run(dump):
     helpers.rescue(dump)
     assert states() == ["cancelled", "cancelled", "cancelled"]
     assert not Schedule.objects.get().enabled
+
+
+@pytest.fixture
+def stored_calls(dump):
+    """An unfinished workflow with callbacks, and a job with a step to undo, whose calls have queues of their own."""
+    calls = {f"on_{end}": tasks.noop.using(queue_name=f"of_{end}").s(end) for end in ("failure", "complete", "success")}
+    chain(tasks.add.s(1)).then(tasks.add).enqueue(**calls)
+    with Batch(on_complete=tasks.noop.s("nothing left")) as batch:
+        tasks.noop.using(batch=batch).enqueue()
+    job = tasks.noop.enqueue()
+    dump.execute(
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, finished_at, compensation, "
+        """compensation_arguments) VALUES (%s, 'charge', 1, 'step', 1, now(), now(), '{"task_name": "refund", """
+        """"queue_name": "undo", "priority": 0, "max_attempts": 1}', '{"args": [], "kwargs": {}}')""",
+        [job.pk],
+    )
+    return dump
+
+
+@pytest.mark.promise("defect-copy-enqueues-callbacks")
+@pytest.mark.promise("adopt")
+def test_adopt_cancel_waiting_removes_callbacks_and_compensations(stored_calls):
+    assert "Removed 4 callbacks of batches and 1 compensations of steps." in adopt("--cancel-waiting")
+    helpers.rescue(stored_calls)
+    batch_ends.sweep(stored_calls, with_complete=True)
+    sagas.sweep(stored_calls, 0, lambda refused: None)
+    assert set(states()) == {"cancelled"}
+    assert JobBatch.objects.filter(completed_at__isnull=False).count() == 2
+
+
+@pytest.mark.promise("adopt")
+def test_adopt_pause_pauses_the_queues_of_stored_calls(stored_calls):
+    adopt("--pause")
+    paused = set(Pause.objects.values_list("name", flat=True))
+    assert paused >= {"of_failure", "of_complete", "of_success", "undo"}
 
 
 @pytest.mark.promise("adopt")

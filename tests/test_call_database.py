@@ -7,10 +7,12 @@ from datetime import date
 import pytest
 from django.db import transaction
 
-from django_pgqueue import Task, cron, enqueue_many, registry, task
+from django_pgqueue import Batch, Task, cron, enqueue_many, registry, task
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.models import Job
 from django_pgqueue.schedules.declarations import check_schedule
+from django_pgqueue.signals import job_enqueued
+from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 
 pytestmark = pytest.mark.usefixtures("other")
@@ -131,3 +133,17 @@ def test_result_by_id_needs_the_database():
 def test_invalid_database_of_task_raises(value):
     with pytest.raises(InvalidTask, match="database must be an alias in DATABASES or a function of the arguments"):
         task(database=value)(by_day)
+
+
+@pytest.mark.promise("defect-current-batch-of-another-database")
+def test_current_batch_is_in_the_database_of_its_job(request):
+    """A batch of another database with the same id would be a different one."""
+    databases: list[str] = []
+    receiver = lambda sender, database, **_: databases.append(database)  # noqa: E731
+    job_enqueued.connect(receiver)
+    request.addfinalizer(lambda: job_enqueued.disconnect(receiver))
+    with Batch(database="other") as batch:
+        tasks.grow_batch.using(batch=batch).enqueue(1)
+    assert run_jobs(database="other") == 3
+    assert databases == ["other"] * 3
+    assert Batch.current() is None

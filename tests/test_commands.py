@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import socket
+import sys
 from io import StringIO
 
 import pytest
@@ -15,6 +17,7 @@ from django.test import override_settings
 from django_pgqueue import __version__, checks, log, registry, signals
 from django_pgqueue.management import queue_arguments
 from django_pgqueue.management.commands import runworker
+from django_pgqueue.management.subcommands import status_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.testing import run_jobs
@@ -207,6 +210,26 @@ def test_pgqueue_refusal_has_the_documented_exit_code(db, arguments, code):
     with pytest.raises(CommandError) as caught:
         call_command("pgqueue", *arguments)
     assert caught.value.returncode == code
+
+
+def test_pgqueue_whose_reader_has_gone_ends_without_traceback(db, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with io.TextIOWrapper(os.fdopen(writer, "wb", buffering=0), write_through=True) as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        with pytest.raises(SystemExit) as caught:
+            call_command("pgqueue", "status", stdout=stdout)
+        sys.stdout.close()  # the null device, which takes the rest of the output
+    assert caught.value.code == ExitCode.FAILED
+
+
+def test_pgqueue_error_of_another_pipe_is_raised(db, monkeypatch):
+    def fail(*args):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(status_command.stats, "overview", fail)
+    with pytest.raises(BrokenPipeError):
+        call_command("pgqueue", "status")
 
 
 def test_exit_codes_are_those_of_the_reference():

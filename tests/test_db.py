@@ -89,6 +89,18 @@ def test_connect_after_promotion_marks_process_to_end(engine_threshold, monkeypa
     assert server.was_promoted()
 
 
+def test_connect_to_standby_is_refused_in_processes_of_a_worker(engine_threshold, monkeypatch):
+    """Its session would continue after the promotion, and the process would not see the new timeline."""
+    monkeypatch.setattr(server, "_standbys", {"refuse": False})
+    monkeypatch.setattr(server, "TIMELINE", "SELECT NULL")
+    engine_threshold()
+    server.refuse_standbys()
+    with pytest.raises(psycopg.OperationalError, match="is a standby"):
+        engine_threshold()
+    with connection.cursor():
+        server.refuse_an_old_primary(connection.connection, "default")  # a job may read from a standby
+
+
 def test_connect_without_known_timeline_is_accepted(engine_threshold, monkeypatch):
     monkeypatch.setattr(server, "_newest_timeline", {"default": "0000000A"})
     for answer in ("SELECT NULL", "SELECT no_such_function()"):

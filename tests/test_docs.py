@@ -296,6 +296,7 @@ def test_page_named_options_exist(page):
         "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold"},
         "docs/project/stability.md": {"--matrix"},
         "docs/production/upgrading.md": {"--exit-code"},  # of git
+        "docs/guides/testing.md": {"--no-migrations"},  # of pytest-django
         TUTORIAL: {"--rm", "--detach", "--publish", "--env", "--createdb"},  # options of Docker and createuser
         "docs/internals/reliability.md": OF_THE_SUITES,
         "docs/internals/scale.md": OF_THE_SUITES | {"--measure", "--soak-seconds", "--soak-every"},  # of long_history

@@ -276,8 +276,10 @@ CLAUSES = {
     ),
     "kept nodes of workflows": Clause(
         "( in_graph IS NULL OR ( SELECT true FROM pgqueue_job AS other WHERE other.batch_id = batch_id "
-        "AND other.state = ANY ( CASE WHEN state = 'succeeded' "
-        "THEN '{waiting,ready,running,dead,cancelled}'::varchar[] ELSE '{waiting,ready,running}'::varchar[] END ) "
+        "AND other.state = ANY ( CASE state WHEN 'succeeded' "
+        "THEN '{waiting,ready,running,dead,cancelled}'::varchar[] "
+        "WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[] "
+        "ELSE '{waiting,ready,running}'::varchar[] END ) "
         "LIMIT 1 ) IS NULL )",
         "in_graph IS NULL",
         "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK DELETE ARCHIVE READ_FOR_ARCHIVE",

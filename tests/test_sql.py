@@ -224,6 +224,7 @@ def call_statements_of_batches(engine):
     lifecycle.batches.incomplete_batches(engine, 0, 9)
     lifecycle.batches.unsettled_batches(engine, 0, 9)
     lifecycle.batches.count_jobs(engine, [created.batch_id])
+    lifecycle.batches.forget_callbacks(engine)
     lifecycle.batches.prune_batches(engine, 0.0)
 
 
@@ -265,6 +266,7 @@ def call_statements_of_deploys(engine):
     lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
     lifecycle.stored_calls.pending_callbacks(engine, 0, 9)
     lifecycle.stored_calls.pending_compensations(engine, 0, 9)
+    lifecycle.stored_calls.queues_of_calls(engine)
 
 
 def call_statements_of_remote_tokens(engine):
@@ -340,6 +342,8 @@ def call_statements_of_steps(engine):
     lifecycle.sagas.compensate(engine, [claimed.job_id])
     lifecycle.sagas.pending_sagas(engine, 0, 9)
     lifecycle.sagas.is_compensating(engine, claimed.job_id)
+    engine.execute("UPDATE pgqueue_step SET compensation = '{}'")
+    lifecycle.sagas.forget_compensations(engine)
     lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     lifecycle.wake(engine, "approved", "7")
     steps.wake_suspended(engine, [claimed.job_id])

@@ -221,7 +221,7 @@ def test_notify_of_the_page_reaches_the_workers_channel(committing, engine, seco
     engine.execute(f"LISTEN {CHANNEL}")
     [notify] = [text for text in SQL if text.startswith("NOTIFY")]
     second.execute(notify)
-    [found] = engine.notifies(timeout=5, stop_after=1)
+    [found] = engine.notifies(timeout=20, stop_after=1)
     assert (found.channel, found.payload) == ("pgqueue", "")
     assert f"PERFORM pg_notify('{CHANNEL}', '');" in statement("CREATE FUNCTION")
     for language in ("go", "js"):

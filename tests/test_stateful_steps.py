@@ -159,6 +159,9 @@ class Steps(History):
         if job and self.receive(execution, job, key) and self.receive(execution, job, key):
             return
         name = self.next_wait(job) if job else "wait0"
+        if job and name in job.steps:
+            wake = job.steps[name].wake
+            ticks = FOREVER if wake is None else wake - self.model.now
         if between is not None:
             self.send(key, between == "sent")
         wait = Suspension(name, POSITIONS[name], StepKind.EVENT, ticks * TICK, ticks < FOREVER, 0, "", EVENT, key)
@@ -194,9 +197,13 @@ class Steps(History):
         assert (result.status is TransitionStatus.DONE) == (job is not None)
         if job:
             del self.open[execution_id]
-            job.steps[suspension.name] = Step(False, suspension.event_key, tries=suspension.tries)
-            due = job.due if job.asked else self.model.now + int(suspension.delay_seconds / TICK)
-            state = self.model.move(job, State.CANCELLED if job.asked else State.READY, due=due, expires=None)
+            ticks, stored = int(suspension.delay_seconds / TICK), job.steps.get(suspension.name)
+            wake = self.model.now + ticks if suspension.has_end else None
+            if stored is not None and suspension.kind is not StepKind.STEP:
+                wake = stored.wake
+            step = Step(False, suspension.event_key, tries=suspension.tries, wake=wake)
+            due = job.due if job.asked else self.model.now + ticks if wake is None else wake
+            state = self.model.suspend(job, suspension.name, step, due)
             assert result.state is state
 
     @action(6, ending=ENDINGS, is_killed=st.booleans())

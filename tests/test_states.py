@@ -164,10 +164,11 @@ def suspend(engine, specimen):
 
 
 def wake(engine, specimen):
-    """Wake a job that waits for an event. Only a job that is due later has something to be woken from."""
+    """Wake a job that a wait suspends: it is due at the end of the wait. Only a job that is due later can be woken."""
     engine.execute(
-        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, event_name, event_key) "
-        "VALUES (%s, 'wait', 1, 'event', 1, statement_timestamp(), 'approved', '7')",
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, wake_at, event_name, event_key) "
+        "SELECT id, 'wait', 1, 'event', 1, statement_timestamp(), run_after, 'approved', '7' FROM pgqueue_job "
+        "WHERE id = %s",
         [specimen.job_id],
     )
     return lifecycle.wake(engine, "approved", "7")[0]

@@ -4,6 +4,7 @@ import asyncio
 import functools
 from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -31,6 +32,10 @@ def with_context(context: TaskContext, a: int = 1) -> tuple[int | None, int, int
 async def coroutine(a: int) -> int:
     """Return twice."""
     return 2 * a
+
+
+def with_bare_context(context, a):
+    return a
 
 
 def generator():
@@ -113,6 +118,12 @@ def test_using_returns_a_changed_copy():
         changed.priority = 1
 
 
+def test_task_call_without_its_context_says_what_to_write():
+    made: Any = task(with_bare_context)
+    with pytest.raises(TypeError, match=r"argument: 'a'\. If 'context' is the TaskContext, write @task\(takes_con"):
+        made.enqueue(1)
+
+
 @pytest.mark.parametrize(
     ("function", "options", "wanted"),
     [
@@ -123,6 +134,7 @@ def test_using_returns_a_changed_copy():
         (coroutine, {"atomic": True}, "atomic"),
         (plain, {"takes_context": True}, "argument named context"),
         (another, {"takes_context": True}, "argument named context"),
+        (with_context, {}, "'context' is a TaskContext, which workers pass only with takes_context=True"),
         (plain, {"name": "a b"}, "characters"),
         (plain, {"name": "x" * 101}, "100"),
         (plain, {"queue_name": "'; DROP TABLE job; --"}, "queue_name"),

@@ -190,7 +190,8 @@ class Model:
 
     def can_be_removed(self, job: Job) -> bool:
         """Return whether the job has ended and no other job of the workflow can need it."""
-        states = UNFINISHED | FAILED if job.state is State.SUCCEEDED else UNFINISHED
+        needing = {State.SUCCEEDED: FAILED, State.CANCELLED: {State.DEAD}}.get(job.state, set())
+        states = UNFINISHED | needing
         others = [other for other in self.jobs.values() if other.batch_id == job.batch_id and other.state in states]
         return job.state in FINISHED and not (job.is_node and others)
 

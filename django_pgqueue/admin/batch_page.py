@@ -31,7 +31,7 @@ from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of
 
 from . import batch_bar, databases, private, workflow_graph
 from .batch_acts import buttons
-from .batch_words import badges
+from .batch_words import badges, note_of
 from .filters import row_id_of
 from .formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from .job_columns import attach_executions, last_error, with_latest_execution, word
@@ -95,6 +95,7 @@ def batch_page(
     description = shortened(vars(batch)["description_text"], TITLE_LENGTH)
     title = f"{number}: {description}" if description else number
     may_view_jobs = request.user.has_perm("pgqueue.view_job")
+    nested = _nested(request, batch)
     context = {
         **admin.admin_site.each_context(request),
         **admin.navigation(request),
@@ -104,6 +105,7 @@ def batch_page(
         "has_view_permission": True,
         "batch": batch,
         "badges": badges(batch),
+        "note": note_of(batch, counts, has_nested=bool(nested["nested"])),
         "is_live": batch.completed_at is None or bool(counts.unfinished.value),
         "bar": batch_bar.bar(batch.pk, counts),
         "progress": progress(counts),
@@ -114,7 +116,7 @@ def batch_page(
         "jobs": _jobs(request, batch) if may_view_jobs else [],
         "may_view_jobs": may_view_jobs,
         "jobs_shown": JOBS_SHOWN,
-        **_nested(request, batch),
+        **nested,
         **workflow_graph.context(workflow_graph.drawing(request, batch.pk, alias)),
         **extra_context,
     }

@@ -19,13 +19,14 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import JobBatch
+from django_pgqueue.models.batch_states import COMPLETE, CONDITIONS, FAILED, OPEN, RUNNING, SUCCEEDED
 from django_pgqueue.stats.batch_counts import batch_counts
 
 from . import databases
 from .batch_acts import CANCEL, RETRY, close_view, jobs_view, not_found
 from .batch_bar import with_words
 from .batch_page import batch_page
-from .batch_words import COMPLETE, FAILED, OPEN, RUNNING, SUCCEEDED, badges
+from .batch_words import badges
 from .filters import row_id_of
 from .formatting import moment_ago, shortened, visible
 from .links import address
@@ -52,15 +53,8 @@ class StageFilter(admin.SimpleListFilter):
         return list(STATES.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Return the batches with conditions of partial indexes: those of a state can be few among many."""
-        conditions: dict[str | None, dict[str, bool]] = {
-            OPEN: {"completed_at__isnull": True, "closed_at__isnull": True},
-            RUNNING: {"completed_at__isnull": True, "closed_at__isnull": False},
-            FAILED: {"succeeded_at__isnull": True, "failed_at__isnull": False},
-            COMPLETE: {"completed_at__isnull": False},
-            SUCCEEDED: {"succeeded_at__isnull": False},
-        }
-        return queryset.filter(**conditions.get(self.value(), {}))
+        """Return the batches of the state."""
+        return queryset.filter(**CONDITIONS.get(self.value() or "", {}))
 
 
 STATES: Final[dict[str, Any]] = {

@@ -29,6 +29,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.models import Job
+from django_pgqueue.placeholders import markers_in
 from django_pgqueue.redaction import has_sensitive, redacted_call
 from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.task import Task
@@ -144,6 +145,11 @@ def editable(job: Job) -> tuple[Task[..., Any], Call]:
         raise NotEditable(_("The arguments of this job cannot be edited. %s") % note) from None
     if is_hidden:
         raise NotEditable(_("The arguments of this job cannot be edited, because it has sensitive ones."))
+    # The new job is in no workflow, so its worker would not replace the markers by results.
+    if job.in_graph and next(markers_in([args, kwargs]), None) is not None:
+        raise NotEditable(
+            _("The arguments of this job cannot be edited, because they contain results of other jobs. Retry it.")
+        )
     return task, Call(args, kwargs)
 
 

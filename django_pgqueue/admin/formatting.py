@@ -23,6 +23,7 @@ from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
+from django_pgqueue.steps import is_endless
 
 LABELS: Final = {
     "ready": gettext_lazy("ready"),
@@ -97,13 +98,15 @@ def seen_at(row: Any) -> datetime:
     return at if isinstance(at, datetime) else datetime.now(UTC)
 
 
-def situation(job: Job, started_at: datetime | None = None, *, is_paused: bool = False) -> str:
+def situation(
+    job: Job, started_at: datetime | None = None, *, is_paused: bool = False, is_suspended: bool = False
+) -> str:
     """Return how long a job has been in its state, or what it waits for. The page shows it after the state."""
     now = seen_at(job)
     if job.state == State.RUNNING:
         return _running(job, now, started_at)
     if job.state == State.READY:
-        return _ready(job, now, is_paused=is_paused)
+        return _suspended(job, now) if is_suspended else _ready(job, now, is_paused=is_paused)
     if job.state == State.WAITING:
         return _("for other jobs of its workflow")
     if job.finished_at is not None:
@@ -120,6 +123,13 @@ def _running(job: Job, now: datetime, started_at: datetime | None) -> str:
     if job.cancel_requested_at is not None:
         parts.append(_("cancel requested %(ago)s") % {"ago": ago(job.cancel_requested_at, now)})
     return ", ".join(parts)
+
+
+def _suspended(job: Job, now: datetime) -> str:
+    """Return until when a step suspends a job. Everybody may read it, so it names neither the event nor an error."""
+    if is_endless(job.run_after, now):
+        return _("suspended until its event comes")
+    return _("suspended, due in %(span)s") % {"span": duration(now - job.run_after)}
 
 
 def _ready(job: Job, now: datetime, *, is_paused: bool) -> str:

@@ -22,6 +22,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.job_search import Pauses, word_of
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
+from django_pgqueue.steps import is_endless
 
 from .formatting import ago, breakable, duration, moment, moment_ago, seen_at, shortened, word_badge
 from .operations import OperationsAdmin
@@ -91,6 +92,13 @@ def latest_execution(job: Job) -> Execution | None:
     return next(iter(vars(job).get("latest_executions", ())), None)
 
 
+def is_suspended(job: Job) -> bool:
+    """Return whether a step suspends a job until later. Requires `attach_executions()`."""
+    execution = latest_execution(job)
+    is_later = job.state == State.READY and job.run_after > seen_at(job)
+    return is_later and execution is not None and execution.outcome == Outcome.SUSPENDED
+
+
 def last_error(job: Job) -> str:
     """Return the exception's class and, if the user may see it, the start of the error of the latest execution."""
     execution = latest_execution(job)
@@ -134,6 +142,8 @@ class JobColumns(OperationsAdmin):
     def wait(self, job: Job) -> Any:
         """Return since when or until when a ready job waits; for others, how long the latest attempt had waited."""
         if job.state == State.READY:
+            if is_suspended(job) and is_endless(job.run_after, seen_at(job)):
+                return gettext("for an event")
             waited = seen_at(job) - job.run_after
             is_due = waited >= timedelta()
             text = duration(waited, brief=True) if is_due else ago(job.run_after, seen_at(job), brief=True)

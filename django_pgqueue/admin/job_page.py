@@ -25,15 +25,16 @@ from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.states import Outcome, State
+from django_pgqueue.steps import is_endless
 
 from . import databases, edit_and_retry, live_stack, private, shown
 from .argument_changes import IS_EDITED, related_jobs
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
 from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
 from .job_actions import offered
-from .job_columns import FAILURES
+from .job_columns import FAILURES, is_suspended
 from .job_graph import related_of
-from .job_steps import HAS_STEPS, read_steps, shown_step
+from .job_steps import HAS_STEPS, compensation_note, read_steps, shown_step
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
 from .limit_links import key_link
@@ -82,12 +83,18 @@ def job_page(
         "has_view_permission": True,
         "job": job,
         **story(request, job, attempts),
-        "situation": situation(job, attempts[0]["execution"].started_at if attempts else None, is_paused=bool(pauses)),
+        "situation": situation(
+            job,
+            attempts[0]["execution"].started_at if attempts else None,
+            is_paused=bool(pauses),
+            is_suspended=is_suspended(job),
+        ),
         "facts": facts(request, job, pauses),
         "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
         "headers": private.shown_headers(job, vars(job)["headers_text"]),
         "result": private.shown_result(job, vars(job)["result_text"]),
         "steps": [shown_step(request, job, step) for step in steps],
+        "compensation_note": compensation_note(request, job, steps),
         "related": related_of(request, job),
         "step_timeline": step_timeline(job, steps, attempts),
         "attempts": attempts[:EXECUTIONS_SHOWN],
@@ -145,7 +152,7 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Crashes"), job.crashes or None),
         (_("Runs"), _("in an isolated process") if job.isolated else None),
         (_("Enqueued"), when(job.enqueued_at)),
-        (_("Due"), when(job.run_after) if job.state != State.WAITING or job.run_after > seen_at(job) else None),
+        (_("Due"), _due(job)),
         (_("Expires"), when(job.expires_at)),
         (_("Finished"), when(job.finished_at)),
         (_("Cancel requested"), when(job.cancel_requested_at)),
@@ -161,6 +168,13 @@ def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, 
         (_("Enqueued by schedule"), _enqueued_by(request, job)),
     ]
     return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _due(job: Job) -> Any:
+    """Return when the job is or was due. None for a job of a workflow that is not delayed."""
+    if is_suspended(job) and is_endless(job.run_after, seen_at(job)):
+        return _("when its event comes")
+    return dated(job.run_after, seen_at(job)) if job.state != State.WAITING or job.run_after > seen_at(job) else None
 
 
 def _batch(request: HttpRequest, job: Job) -> Any:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from django.db.models import Exists, OuterRef, TextField
 from django.db.models.functions import Cast, Left
@@ -16,7 +17,7 @@ from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import State, StepKind, StepState
 
 from . import databases, private
-from .formatting import badge, duration, moment, visible
+from .formatting import badge, duration, moment, visible, word_badge
 from .links import address_for
 
 HAS_STEPS: Final = Exists(JobStep.objects.filter(job_id=OuterRef("pk")))
@@ -33,11 +34,51 @@ COLOURS: Final[dict[str, str]] = {
 
 
 def read_steps(job: Job) -> list[JobStep]:
-    """Return the steps of a job in their order, with their texts cut by PostgreSQL. One query."""
+    """Return the steps of a job in their order, with their texts cut by PostgreSQL.
+
+    Runs one query, and another one for the states of the compensations if there are any.
+    """
     texts = {"value_text": Left(Cast("result", TextField()), VALUE_LIMIT), "error_text": Left("error", VALUE_LIMIT)}
     steps = JobStep.objects.using(job._state.db).filter(job_id=job.pk)
     steps = steps.defer("result", "error", "compensation_arguments").annotate(**texts)
-    return list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
+    found = list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
+    ids = [step.compensation_id for step in found if step.compensation_id is not None]
+    states = dict(Job.objects.using(job._state.db).filter(pk__in=ids).values_list("pk", "state")) if ids else {}
+    for step in found:
+        vars(step)["compensation_state"] = states.get(step.compensation_id or 0, "")
+    return found
+
+
+class CompensationNote(NamedTuple):
+    """A sentence about the compensations of a job, with links to those that the operator has to look at."""
+
+    text: str
+    jobs: list[tuple[str, str]]
+
+
+def compensation_note(request: HttpRequest, job: Job, steps: Sequence[JobStep]) -> CompensationNote | None:
+    """Return what stops the compensations of a dead or cancelled job, or that they run. None: nothing is left to undo.
+
+    `steps` are those of `read_steps()`.
+    """
+    if job.state not in (State.DEAD, State.CANCELLED):
+        return None
+    stopped = [step for step in steps if vars(step)["compensation_state"] in (State.DEAD, State.CANCELLED)]
+    if stopped:
+        text = _(
+            "A compensation has failed or was cancelled. Retry it: earlier steps are undone after it has succeeded."
+        )
+        return CompensationNote(text, [_link_to(request, step) for step in stopped])
+    is_unfinished = any(vars(step)["compensation_state"] not in ("", State.SUCCEEDED) for step in steps)
+    if is_unfinished or any(step.compensation is not None for step in steps):
+        return CompensationNote(_("Its steps are being undone, the last one first."), [])
+    return None
+
+
+def _link_to(request: HttpRequest, step: JobStep) -> tuple[str, str]:
+    """Return the number of the job that undoes a step, and its URL; "" if the site has no page for it."""
+    url: Any = address_for(request, "job_change", step.compensation_id or 0)
+    return f"#{step.compensation_id}", databases.link(request, url) if url else ""
 
 
 def shown_step(request: HttpRequest, job: Job, step: JobStep) -> dict[str, Any]:
@@ -67,11 +108,12 @@ def is_left_out(job: Job, step: JobStep) -> bool:
 
 
 def _compensation(request: HttpRequest, job: Job, step: JobStep) -> dict[str, str]:
-    """Return the text about the compensation of a step, with the number and the address of its job if it has one."""
+    """Return the text about the compensation of a step, with the number, the URL and the state of its job, if any."""
     if step.compensation_id is not None:
-        url: Any = address_for(request, "job_change", step.compensation_id)
-        number = f"#{step.compensation_id}"
-        return {"text": _("Compensation:"), "number": number, "url": databases.link(request, url) if url else ""}
+        number, url = _link_to(request, step)
+        state = vars(step)["compensation_state"]
+        shown = word_badge(state) if state else badge("unknown", _("removed"))
+        return {"text": _("Compensation:"), "number": number, "url": url, "state": shown}
     if step.compensation is None:
         return {}
     task = {"task": visible(str(step.compensation.get("task_name", "")))}

@@ -21,10 +21,11 @@ from django_pgqueue import stats
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.stats import Reason, Why
+from django_pgqueue.steps import is_endless
 
 from . import databases, private
 from .formatting import duration, moment, seen_at, visible, word_badge
-from .job_columns import FAILURES, word
+from .job_columns import FAILURES, is_suspended, word
 from .limit_links import jobs_url, limit_url
 from .links import address_for
 from .tracebacks import pieces
@@ -151,7 +152,8 @@ def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[Event]:
 
 def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[datetime, str, str]]:
     yield job.enqueued_at, _("enqueued"), "ready"
-    if job.run_after > job.enqueued_at and job.state != State.WAITING:
+    waits_for_event = is_suspended(job) and is_endless(job.run_after, seen_at(job))
+    if job.run_after > job.enqueued_at and job.state != State.WAITING and not waits_for_event:
         is_ahead = job.state == State.READY and job.run_after > seen_at(job)
         is_retry = bool(attempts) and job.run_after >= attempts[0]["execution"].claimed_at
         label = (_("next attempt due") if is_retry else _("due")) if is_ahead else _("due")

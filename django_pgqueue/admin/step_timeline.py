@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import FINISHED, State, StepKind
@@ -117,7 +117,8 @@ def _attempts(executions: Iterable[Any], until: datetime) -> _Line:
         spans.append(_span(kind, execution.started_at or execution.claimed_at, execution.finished_at, until))
     total = sum((span.end - span.start for span in spans), timedelta())
     words = {"count": len(spans), "span": duration(total)}
-    return _Line(_("in a worker"), spans, _("%(count)s times, %(span)s in all") % words)
+    text = ngettext("%(count)s time, %(span)s in all", "%(count)s times, %(span)s in all", len(spans))
+    return _Line(_("in a worker"), spans, text % words)
 
 
 def _step(step: JobStep, until: datetime) -> _Line:
@@ -130,7 +131,8 @@ def _step(step: JobStep, until: datetime) -> _Line:
         span = _span(WAITED, step.started_at, step.finished_at, until)
         text = _("waited %(span)s") if step.finished_at else _("has waited %(span)s")
     elif step.tries > 1 or step.finished_at is None:
-        span, text = _span(RETRIED, step.started_at, step.finished_at, until), _("%(tries)s tries in %(span)s")
+        span = _span(RETRIED, step.started_at, step.finished_at, until)
+        text = ngettext("%(tries)s try in %(span)s", "%(tries)s tries in %(span)s", step.tries)
     else:
         span, text = _span(RAN, step.started_at, step.finished_at, until), _("ran %(span)s")
     words = {"tries": step.tries, "span": duration(span.end - span.start), "until": ""}

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from django.http import HttpRequest
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue.states import State
 from django_pgqueue.stats.graph_groups import Group, grouped, merged
@@ -43,6 +45,13 @@ SIGNS: Final[dict[str, str]] = {
     State.WAITING: "…",
 }
 """The signs of the states, in the order in which a box with several jobs counts them."""
+EDGES: Final[dict[str, Promise | str]] = {
+    "cancel": gettext_lazy("If the job fails, the dependent is cancelled."),
+    "ignore": gettext_lazy("The dependent runs even if the job fails."),
+    "block": gettext_lazy("If the job fails, the dependent waits for a retry."),
+    "failed": gettext_lazy("The job has failed, which stops the dependent."),
+}
+"""The legend of the kinds of edges. The CSS class of each is `pgqueue-edge-<kind>`."""
 
 
 class Box(NamedTuple):
@@ -68,6 +77,7 @@ class Edge(NamedTuple):
 class Row(NamedTuple):
     """A box as a row of the table."""
 
+    layer: int
     name: SafeString
     url: str
     states: list[tuple[SafeString, str]]
@@ -86,6 +96,10 @@ class Drawing(NamedTuple):
     more_rows: int
     is_grouped: bool
     note: str
+    legend: list[tuple[str, Promise | str]]
+    """The kinds of edges in the drawing."""
+    signs: str
+    """The meaning of the signs in boxes of several jobs; "" without such boxes."""
 
 
 def drawing(request: HttpRequest, batch_id: int, alias: str) -> Drawing | None:
@@ -105,12 +119,14 @@ def drawing(request: HttpRequest, batch_id: int, alias: str) -> Drawing | None:
     rows = [_row(request, batch_id, group, needed[number]) for number, group in enumerate(groups[:ROWS_SHOWN])]
     found = _without_boxes("", rows, len(groups) - len(rows), is_grouped=len(groups) < len(graph.nodes))
     if len(groups) > MOST_BOXES or groups[-1].layer >= MOST_LAYERS or len(edges) > MOST_CURVES:
-        return found._replace(note=_("The workflow is too large to be drawn."))
+        note = _("It is too large to be drawn, with over %(boxes)s boxes, %(layers)s layers or %(edges)s arrows.")
+        most = {"boxes": MOST_BOXES, "layers": MOST_LAYERS, "edges": f"{MOST_CURVES:,}"}
+        return found._replace(note=note % most)
     return _drawn(request, batch_id, graph, groups, edges, found)
 
 
 def _without_boxes(note: str, rows: Sequence[Row] = (), more_rows: int = 0, *, is_grouped: bool = False) -> Drawing:
-    return Drawing([], [], "", "", "", list(rows), more_rows, is_grouped, note)
+    return Drawing([], [], "", "", "", list(rows), more_rows, is_grouped, note, [], "")
 
 
 def _drawn(
@@ -131,6 +147,8 @@ def _drawn(
         width=f"{placed.width:.0f}",
         height=f"{placed.height:.0f}",
         summary=_("Graph of %(jobs)s jobs in %(layers)s layers: %(states)s") % words,
+        legend=[(kind, label) for kind, label in EDGES.items() if kind in edges.values()],
+        signs=", ".join(f"{sign} {_word(state)}" for state, sign in SIGNS.items()) if found.is_grouped else "",
     )
 
 
@@ -177,7 +195,10 @@ def _word(state: str) -> str:
 
 
 def _signs(counts: Mapping[str, int]) -> str:
-    """Return the counts of a box with several jobs: "990 ✓ · 10 ×"."""
+    """Return the counts of a box with several jobs, "990 ✓ · 10 ×", or the state that all of them have."""
+    if len(counts) == 1:
+        [state] = counts
+        return _("all %(sign)s %(state)s") % {"sign": SIGNS.get(state, "?"), "state": _word(state)}
     return " · ".join(f"{counts[state]:,} {sign}" for state, sign in SIGNS.items() if counts.get(state))
 
 
@@ -186,13 +207,20 @@ def _states_text(counts: Mapping[str, int]) -> str:
 
 
 def _row(request: HttpRequest, batch_id: int, group: Group, needed: Sequence[Group]) -> Row:
-    shown: list[Any] = [_name(each) for each in needed[:NEEDS_SHOWN]]
+    shown: list[Any] = [_name_and_layer(each) for each in needed[:NEEDS_SHOWN]]
     if len(needed) > NEEDS_SHOWN:
         shown.append(_("and %(count)s more") % {"count": len(needed) - NEEDS_SHOWN})
     is_single = len(group.nodes) == 1
     states = [(word_badge(state), "" if is_single else f"{count:,}") for state, count in group.counts.items()]
     needs = format_html_join(", ", "{}", ((each,) for each in shown))
-    return Row(_name(group), _url(request, batch_id, group), states, needs)
+    return Row(group.layer + 1, _name(group), _url(request, batch_id, group), states, needs)
+
+
+def _name_and_layer(group: Group) -> SafeString:
+    """Return the name of a box. Jobs of one task in several layers have the same name otherwise."""
+    if len(group.nodes) == 1:
+        return _name(group)
+    return format_html("{} ({})", _name(group), _("layer %(number)s") % {"number": group.layer + 1})
 
 
 def _name(group: Group) -> SafeString:

@@ -23,8 +23,8 @@ from django_pgqueue.envelope import EncodedValue
 from django_pgqueue.exceptions import CannotDecode, seconds
 from django_pgqueue.options import SAME_COLUMN
 from django_pgqueue.redaction import HIDDEN, hides_result, redacted_call
-from django_pgqueue.states import State
-from django_pgqueue.task_results import UNCOUNTED, errors_of
+from django_pgqueue.states import UNCOUNTED, State
+from django_pgqueue.task_results import errors_of
 
 from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 

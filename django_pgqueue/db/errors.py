@@ -36,6 +36,17 @@ def is_of_rows(error: BaseException) -> bool:
     return cause.sqlstate[:2] not in STATES_OF_THE_SERVER
 
 
+def is_outage(error: BaseException) -> bool:
+    """Return whether a failed statement of an engine connection should be repeated when the database works again.
+
+    A table that another session has locked and a statement that the server has cancelled are no outages: the statements
+    on other tables still succeed.
+    """
+    if isinstance(error, errors.LockNotAvailable | errors.QueryCanceled):
+        return False
+    return isinstance(error, psycopg.OperationalError | OSError)
+
+
 def message_without_detail(error: Exception) -> str:
     """Return an error's message without the server's detail. The detail can quote the row, with its arguments."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None

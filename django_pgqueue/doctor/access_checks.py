@@ -67,7 +67,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "send events": privileges(
         "INSERT (name, key, payload, sent_at), SELECT (id) ON pgqueue_event",
         "USAGE ON pgqueue_event_id_seq",
-        "SELECT (job_id, event_name, event_key, finished_at) ON pgqueue_step",
+        "SELECT (job_id, event_name, event_key, finished_at, wake_at) ON pgqueue_step",
         "SELECT (id, state, run_after), UPDATE (run_after) ON pgqueue_job",
     ),
     "run jobs": privileges(

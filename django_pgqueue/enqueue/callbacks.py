@@ -50,12 +50,15 @@ def check_call(name: str, call: TaskCall[Any], connection: BaseDatabaseWrapper, 
     task, args, kwargs = call.task, call.args, call.kwargs
     if task.unique_key is not None:
         raise InvalidTask(
-            f"{name}: {task.name} has a unique key, and another job with it would keep the callback away: "
-            "write using(unique_key=None).s(…)"
+            f"{name}: {task.name} has a unique key, and another job with it would keep this one away: "
+            f"write {task.func.__name__}.using(unique_key=None)"
         )
     if task.batch is not None:
         raise InvalidTask(f"{name}: a callback belongs to no batch: remove using(batch=…) from {task.name}")
-    check_fit(task, args, kwargs)
+    try:
+        check_fit(task, args, kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
     alias = plain.alias_of(task, args, kwargs)
     if alias != connection.alias:
         raise InvalidTask(

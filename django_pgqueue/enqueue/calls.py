@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.signatures import signature_of
 from django_pgqueue.validation import check_call
+
+from .advice import missing_attribute_of_call
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -29,6 +32,16 @@ class TaskCall(Generic[R_co]):
     task: TaskDefinition
     args: tuple[Any, ...] = field(repr=False)
     kwargs: dict[str, Any] = field(repr=False)
+
+    if not TYPE_CHECKING:  # type checkers would accept any attribute
+
+        def __getattr__(self, name):
+            """Say what to call instead of a method of Celery's signatures."""
+            raise missing_attribute_of_call(self, name)
+
+        def __or__(self, other: object) -> NoReturn:
+            """Say how to write a chain of Celery."""
+            raise TypeError("calls are not combined by |: write chain(first.s(…)).then(second)")
 
 
 Calls = Iterable[TaskCall[Any] | tuple[Any, ...] | list[Any] | Mapping[str, Any]]
@@ -99,7 +112,9 @@ def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, An
     try:
         check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
     except TypeError as error:
-        raise TypeError(f"{task.name}() cannot be called with these arguments: {error}") from None
+        expects_context = not task.takes_context and next(iter(signature_of(task.func).parameters), "") == "context"
+        hint = ". If 'context' is the TaskContext, write @task(takes_context=True)" if expects_context else ""
+        raise TypeError(f"{task.name}() cannot be called with these arguments: {error}{hint}") from None
 
 
 def _type_of(call: Any) -> str:

@@ -104,15 +104,16 @@ class EncodedNodes:
 
     def write(self, batch_id: int) -> None:
         """Insert the nodes and the edges, and announce the jobs."""
-        rows = [{**row, "batch_id": batch_id} for row in self._rows]
         for page in _pages(self._nodes):
+            # Only the rows of this page: with options for each call, all rows in each page would be quadratic.
+            places = {number: place for place, number in enumerate(dict.fromkeys(node.number for node in page))}
             lifecycle.graphs.add_nodes(
                 self._connection,
                 job_ids=[node.job_id for node in page],
                 waits=[node.waits for node in page],
                 arguments=[node.arguments for node in page],
-                options=[node.number for node in page],
-                rows=rows,
+                options=[places[node.number] for node in page],
+                rows=[{**self._rows[number], "batch_id": batch_id} for number in places],
                 limits=[node.limit for node in page],
             )
         edges = iter(self._edges)

@@ -133,6 +133,19 @@ def reload(job: Job) -> Job:
     return current
 
 
+def job_of(task: TaskDefinition, result_id: str | int) -> Job:
+    """Return a job of a task by its id. Raises as `Task.get_result()`."""
+    from django_pgqueue.models import Job  # task modules are imported before models can be
+
+    if callable(task.database):
+        raise InvalidTask(f"{task.name} has jobs in several databases: call using(database=…).get_result()")
+    alias = task.database or router.db_for_write(Job)
+    try:
+        return Job.objects.using(alias).get(pk=int(result_id), task_name__in=(task.name, *task.aliases))
+    except (ValueError, OverflowError, Job.DoesNotExist):
+        raise Job.DoesNotExist(f"{task.name} has no job {result_id!r} in the database {alias!r}") from None
+
+
 def send_enqueued(task: TaskDefinition, connection: BaseDatabaseWrapper, job_ids: Sequence[int]) -> None:
     """Wake the workers after the commit, and send `job_enqueued` for each job now, inside the caller's transaction."""
     after_enqueue(connection, task.name, task.queue_name, job_ids)

@@ -19,7 +19,7 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers
 from django_pgqueue.db.statements import Connection, execute
 
-from .execute import execute_with_retry, own_transaction
+from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
 
 
@@ -74,15 +74,16 @@ def close_batch(connection: Connection, batch_id: int) -> bool:
 
 def batches_to_end(connection: Connection, batch_ids: Iterable[int]) -> list[int]:
     """Return those of these batches for which `end_batches()` has something to do."""
-    rows = execute_with_retry(connection, sql.batches.BATCHES_TO_END, {"batch_ids": numbers(sorted(batch_ids))})
+    params = {"batch_ids": numbers(sorted(batch_ids))}
+    rows = execute_with_retry(connection, sql.batches.BATCHES_TO_END, params, TRANSIENT_EXCEPT_LOCKS)
     return [row[0] for row in rows]
 
 
 def end_batches(connection: Connection, batch_ids: Collection[int]) -> dict[int, list[BatchEvent] | None]:
     """Record the ends of batches and add the jobs of their callbacks, in one transaction; return the events of each.
 
-    The result is None for a batch that another session has locked. So it is for all batches if the caller's
-    transaction does not see what others commit: it could miss a job that was added since.
+    The result is None for a batch that another session has locked. It is None for all batches if the isolation level of
+    the caller's transaction hides the commits of others: the statement could miss a job that was added since.
     """
     with own_transaction(connection) as sees_others:
         ids = numbers(sorted(batch_ids))
@@ -115,6 +116,16 @@ def count_jobs(connection: Connection, batch_ids: Iterable[int]) -> dict[int, di
     for batch_id, state, count in rows:
         counts[batch_id][state] = count
     return counts
+
+
+def forget_callbacks(connection: Connection, limit: int = PRUNE_LIMIT) -> int:
+    """Remove the callbacks of all batches that have not succeeded, a page at a time. Return their number."""
+    count, after_id, found = 0, 0, limit
+    while found == limit:
+        params = {"after_id": after_id, "limit": limit}
+        [(found, forgotten, after_id)] = execute(connection, sql.batches.FORGET_CALLBACKS, params)
+        count += forgotten
+    return count
 
 
 def prune_batches(

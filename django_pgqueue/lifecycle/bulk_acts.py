@@ -21,6 +21,7 @@ from uuid import UUID
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import ActOutcome, Seen, State, TransitionName
 
 from . import operator
@@ -241,7 +242,10 @@ def _execute(connection: EngineConnection, act: _Act) -> Batch:
     names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     seen = {row.job_id: Seen(row.state, row.finished_at, row.run_after) for row in batch.rows}
     change = _transition(act.action, act.selection)
-    changed = change(connection, list(names), seen=seen, lock_seconds=LOCK_SECONDS) if names else {}
+    try:
+        changed = change(connection, list(names), seen=seen, lock_seconds=LOCK_SECONDS) if names else {}
+    except JobLocked:  # each of them, or a dependent that its retry restores: the act continues with the others
+        changed = {}
     left = sum(row.is_chosen for row in batch.rows) - len(changed)
     record_audit(connection, act.audit_id, sorted(changed), left=left)
     if batch.is_last:

@@ -1,12 +1,11 @@
-"""Add the nodes of workflows, advance those whose dependencies have ended, and restore those of a retried job.
+"""Add the nodes of workflows, advance them when their dependencies have ended, and restore them after a retry.
 
 `workflows` calls these functions for applications, `graph_ends` for workers and operators. They protect one invariant:
-a waiting job becomes ready once, after all its dependencies have ended, or cancelled once. No counter is kept. The
-decision is made from the rows of the dependencies, so that a crash or a transition by another path cannot make a count
-wrong.
+a waiting job becomes ready or cancelled exactly once, and becomes ready only after all its dependencies have ended. The
+rows of the dependencies decide. There is no counter, which a crash or a transition by another path could make wrong.
 
 Concurrency: a session that advances a job locks it first, and decides in a second statement. An operator's retry of a
-dependency locks the same jobs before it restores them. So one of both sees what the other has done.
+dependency locks the same jobs before it restores them. So the session that comes second sees what the first has done.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
 from .enqueueing import Limits, limits_as_json, numbered
-from .execute import Refused, divided, execute_with_retry, own_transaction
+from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
+from .types import NodeResult
 
 FIND_LIMIT: Final = 1000
 """Edges or waiting jobs that one statement looks at."""
@@ -58,13 +58,6 @@ class FoundWaiting(NamedTuple):
     job_ids: list[int]
     last_id: int | None
     is_empty: bool
-
-
-class NodeResult(NamedTuple):
-    """The state of a job, and its result as JSON text."""
-
-    state: str
-    result: str | None
 
 
 class PrunedDependencies(NamedTuple):
@@ -160,7 +153,7 @@ def find_dependents(connection: Connection, ended_ids: Collection[int]) -> Itera
     while left:
         after_ids = [after_id, *[0] * (len(left) - 1)]
         params = {"job_ids": numbers(left), "after_ids": numbers(after_ids), "limit": FIND_LIMIT}
-        rows = execute_with_retry(connection, sql.graphs.FIND_DEPENDENTS, params)
+        rows = execute_with_retry(connection, sql.graphs.FIND_DEPENDENTS, params, TRANSIENT_EXCEPT_LOCKS)
         [(count, last_needs_id, last_job_id, job_ids)] = rows
         if job_ids:
             yield job_ids
@@ -179,8 +172,8 @@ def find_missed(connection: Connection, after_id: int = 0) -> FoundWaiting:
 def _advance_jobs(connection: Connection, job_ids: Sequence[int]) -> dict[int, AdvancedJob | None]:
     """Advance waiting jobs in one transaction. The result is None for a job that was not locked.
 
-    Such a job waits no longer, or another session has locked it. So it is for all jobs if the caller's transaction does
-    not see what others commit: it could miss the end of a dependency.
+    Such a job no longer waits, or another session has locked it. The result is None for all jobs if the isolation level
+    of the caller's transaction hides the commits of others: the statement could miss the end of a dependency.
     """
     advanced: dict[int, AdvancedJob | None] = dict.fromkeys(job_ids)
     with own_transaction(connection) as sees_others:
@@ -204,16 +197,19 @@ def _selected(connection: Connection, statement: str, job_ids: Iterable[int]) ->
 # --------------------------------------------------------------------------- restore
 
 
-def restore(connection: Connection, retried_ids: Collection[int]) -> dict[int, State]:
-    """Make those jobs wait again that the ends of these retried jobs have cancelled. Call it in the transaction of the
-    retry. Return the new states of those retried jobs that are not ready: they wait, or are cancelled again.
+def restore(
+    connection: Connection, retried_ids: Collection[int], lock_seconds: float = LOCK_SECONDS
+) -> dict[int, State]:
+    """Make the jobs wait again that were cancelled because of these retried jobs. Call it in the retry's transaction.
+
+    Return the new states of the retried jobs that are not ready: they wait, or are cancelled again.
 
     A job that has to wait and has another failed dependency is cancelled again at once.
 
     Raises:
-        JobLocked: Another session has kept a dependent locked for 5 s.
+        JobLocked: Another session has kept a dependent locked for `lock_seconds`, at most 5 s.
     """
-    _lock_restorable(connection, retried_ids)
+    _lock_restorable(connection, retried_ids, lock_seconds)
     params = {"job_ids": numbers(sorted(retried_ids))}
     waiting = [row[0] for row in execute(connection, sql.graphs.RESTORE, params)]
     states = dict.fromkeys(waiting, State.WAITING)
@@ -226,10 +222,10 @@ def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:
     return sorted(_selected(connection, sql.graphs.NODES_OF, job_ids))
 
 
-def _lock_restorable(connection: Connection, retried_ids: Collection[int]) -> None:
+def _lock_restorable(connection: Connection, retried_ids: Collection[int], lock_seconds: float) -> None:
     """Lock the jobs that a retry concerns. Look again after each lock, because the state may have changed before it."""
     params, locked = {"job_ids": numbers(sorted(retried_ids))}, set[int]()
-    deadline, interval = time.monotonic() + LOCK_SECONDS, 0.005
+    deadline, interval = time.monotonic() + min(lock_seconds, LOCK_SECONDS), 0.005
     while missing := {row[0] for row in execute(connection, sql.graphs.RESTORABLE, params)} - locked:
         taken = _selected(connection, sql.graphs.LOCK_RESTORABLE, missing)
         locked |= set(taken)
@@ -244,9 +240,18 @@ def _lock_restorable(connection: Connection, retried_ids: Collection[int]) -> No
 # --------------------------------------------------------------------------- read and remove
 
 
-def read_results(connection: Connection, ranges: Sequence[tuple[int, int]]) -> dict[int, NodeResult]:
-    """Return the state and the result of each job in these ranges of ids, with one query."""
-    params = {"first_ids": numbers(first for first, _ in ranges), "last_ids": numbers(last for _, last in ranges)}
+def read_results(
+    connection: Connection, ranges: Sequence[tuple[int, int]], most_bytes: int | None = None
+) -> dict[int, NodeResult]:
+    """Return the state and the result of each job in these ranges of ids, with one query.
+
+    `most_bytes` leaves out the jobs with a larger result.
+    """
+    params = {
+        "first_ids": numbers(first for first, _ in ranges),
+        "last_ids": numbers(last for _, last in ranges),
+        "most_bytes": most_bytes,
+    }
     rows = execute(connection, sql.graphs.READ_RESULTS, params)
     return {job_id: NodeResult(state, result) for job_id, state, result in rows}
 

@@ -23,7 +23,6 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.log_events import event
 from django_pgqueue.states import FINISHED, Seen, State
-from django_pgqueue.steps import CompensationUnfinished
 
 from . import graphs, sagas
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint, transaction_of
@@ -77,7 +76,7 @@ def retry(
 
     These jobs are left alone: those that differ from `seen` (another operator has retried them since), those whose
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
-    at that moment, or the database refuses a job, the jobs are retried one by one.
+    at that moment, the database refuses a job, or a dependent stays locked, the jobs are retried one by one.
 
     A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again. A job that
     has to wait and has another failed dependency is cancelled again, and is not in the result.
@@ -91,24 +90,19 @@ def retry(
                 connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, alone=alone
             )
             if alone and not changed:
-                _check_compensation(connection, job_ids[0])
+                sagas.check_compensation(connection, job_ids[0])
             return changed
     except UNIQUE_VIOLATIONS:
         if len(job_ids) == 1:
             return {}
+    except JobLocked:  # one locked dependent must not keep the other jobs from being retried
+        if len(job_ids) == 1:
+            raise
+        lock_seconds = 0.0
     except FAILURES as error:
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
     return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds)
-
-
-def _check_compensation(connection: Connection, job_id: int) -> None:
-    """Raise `CompensationUnfinished` if this is why a job was not retried."""
-    if sagas.is_compensating(connection, job_id):
-        raise CompensationUnfinished(
-            f"job {job_id} cannot be retried while its steps are compensated: retry it when the job of the last "
-            "compensation has succeeded, and retry or delete a compensation that is dead"
-        )
 
 
 def _retry_one_by_one(
@@ -124,8 +118,8 @@ def _retry_one_by_one(
     for job_id in _retry_order(connection, job_ids):
         try:
             changed |= retry(connection, [job_id], alone=alone, seen=seen, lock_seconds=lock_seconds)
-        except FAILURES as error:
-            if not may_divide(connection, error):
+        except (JobLocked, *FAILURES) as error:
+            if not isinstance(error, JobLocked) and not may_divide(connection, error):
                 raise
             refused.append(Refused(job_id, error))
     _report(refused, some_changed=bool(changed))
@@ -221,17 +215,15 @@ def _repeat_while_locked(
             "seen_states": texts(seen[job_id].state if seen and job_id in seen else "" for job_id in ids),
             "seen_instants": texts(exact(instants.get(job_id)) for job_id in ids),
         }
-        return _answers(connection, statement, {**compared, **params}, nodes)
+        return _answers(connection, statement, {**compared, **params}, nodes, limit)
 
     changed: dict[int, State] = {}
-    answered: dict[int, str | None]
-    refused: list[int]
     waiting = sorted(set(job_ids))
     limit = LOCK_WAIT_SECONDS if lock_seconds is None else lock_seconds
     deadline, interval = time.monotonic() + limit, 0.005
     while waiting:
         if alone or statement is sql.operator.RETRY:  # their callers handle the error
-            answered, refused = transition(waiting), []
+            answered, refused = transition(waiting), list[int]()
         else:
             answered, refused = _in_parts(connection, waiting, transition)
         changed |= {job_id: State(state) for job_id, state in answered.items() if state}
@@ -247,17 +239,17 @@ def _repeat_while_locked(
 
 
 def _answers(
-    connection: Connection, statement: str, params: Mapping[str, object], nodes: set[int] | None
+    connection: Connection, statement: str, params: Mapping[str, object], nodes: set[int] | None, lock_seconds: float
 ) -> dict[int, str | None]:
     if statement is sql.operator.RETRY:
-        return _retry_and_restore(connection, params)
+        return _retry_and_restore(connection, params, lock_seconds)
     rows = execute_with_retry(connection, statement, params)
     if nodes is not None:
         nodes.update(job_id for job_id, state, in_graph in rows if state and in_graph)
     return {row[0]: row[1] for row in rows}
 
 
-def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> dict[int, str | None]:
+def _retry_and_restore(connection: Connection, params: Mapping[str, object], limit: float) -> dict[int, str | None]:
     """Run RETRY, and restore the dependents of the retried nodes in the same transaction.
 
     A node that is cancelled again counts as unchanged.
@@ -266,7 +258,7 @@ def _retry_and_restore(connection: Connection, params: Mapping[str, object]) -> 
         rows = execute_with_retry(connection, sql.operator.RETRY, params)
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
-        states = graphs.restore(connection, retried) if retried else {}
+        states = graphs.restore(connection, retried, limit) if retried else {}
         return answered | {job_id: None if state in FINISHED else state.value for job_id, state in states.items()}
 
 

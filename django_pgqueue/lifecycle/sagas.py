@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.steps import CompensationUnfinished
 
-from .execute import Refused, divided, execute_with_retry
+from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry
+
+FORGET_LIMIT: Final = 1000
+"""Jobs whose compensations one statement forgets."""
 
 
 class AddedCompensation(NamedTuple):
@@ -44,7 +48,8 @@ def compensate(connection: Connection, job_ids: Iterable[int]) -> Compensated:
 
 
 def _compensate(connection: Connection, job_ids: Collection[int]) -> dict[int, AddedCompensation | None]:
-    rows = execute_with_retry(connection, sql.sagas.COMPENSATE, {"job_ids": numbers(job_ids)})
+    params = {"job_ids": numbers(job_ids)}
+    rows = execute_with_retry(connection, sql.sagas.COMPENSATE, params, TRANSIENT_EXCEPT_LOCKS)
     return dict.fromkeys(job_ids) | {row[0]: AddedCompensation._make(row) for row in rows}
 
 
@@ -54,6 +59,24 @@ def pending_sagas(connection: Connection, after_id: int, limit: int) -> list[int
     return [row[0] for row in rows]
 
 
+def forget_compensations(connection: Connection) -> int:
+    """Forget all compensations that are not added yet, a page of jobs at a time. Return their number."""
+    count, after_id = 0, 0
+    while job_ids := pending_sagas(connection, after_id, FORGET_LIMIT):
+        [(forgotten,)] = execute(connection, sql.sagas.FORGET_COMPENSATIONS, {"job_ids": numbers(job_ids)})
+        count, after_id = count + forgotten, job_ids[-1]
+    return count
+
+
 def is_compensating(connection: Connection, job_id: int) -> bool:
     """Return whether the compensation of a job has begun and is not over."""
     return bool(execute(connection, sql.sagas.IS_COMPENSATING, {"job_id": job_id}))
+
+
+def check_compensation(connection: Connection, job_id: int) -> None:
+    """Raise `CompensationUnfinished` if this is why a job was not retried."""
+    if is_compensating(connection, job_id):
+        raise CompensationUnfinished(
+            f"job {job_id} cannot be retried while its steps are compensated: retry it when the job of the last "
+            "compensation has succeeded, and retry or delete a compensation that is dead"
+        )

@@ -2,8 +2,9 @@
 
 A running attempt calls `load_steps()` and `store_step()` on the Django connection of its thread, and the completer
 calls `suspend()` and `wake_suspended()`. It protects two invariants: an attempt that has lost its execution stores no
-step, and an event that was committed wakes the jobs that wait for it. For the second, the sender and the completer look
-for each other after their own commit, so one of them sees the other. `wake_missed()` finds what a crash has prevented.
+step, and a committed event wakes the jobs that wait for it. For the second, the sender and the completer look for each
+other after their own commit, so at least one of them sees the other. If a crash prevents this, `wake_missed()` finds
+the job later.
 """
 
 from __future__ import annotations
@@ -150,13 +151,13 @@ def wake(connection: Connection, event_name: str, event_key: str, after_id: int 
 
 
 def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]:
-    """Make those of these jobs due whose event has come. Return their ids."""
+    """Make a job due if its event has come. Return the ids of the jobs that are due now."""
     params = {"job_ids": numbers(sorted(job_ids))}
     return {row[0] for row in execute_with_retry(connection, sql.steps.WAKE_SUSPENDED, params)}
 
 
 def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
-    """Make those jobs due whose event has come, of one page of all waits behind `after`."""
+    """Read one page of all waits behind `after`, and make a job due if its event has come."""
     params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
     [(found, *mark, job_ids)] = execute_with_retry(connection, sql.steps.WAKE_MISSED, params)
     return Woken(job_ids, SweepMark(*mark) if found == limit else None, not found)

@@ -150,6 +150,11 @@ def pending_compensations(connection: Connection, after_id: int, limit: int) -> 
     return [(job_id, [(task_name, arguments)]) for job_id, task_name, arguments in rows]
 
 
+def queues_of_calls(connection: Connection) -> set[str]:
+    """Return the queues of the jobs that callbacks of batches and compensations can still add."""
+    return {row[0] for row in execute(connection, sql.stored_calls.QUEUES_OF_CALLS, {})}
+
+
 def _task_and_arguments(text: str) -> tuple[str, str]:
     call = json.loads(text)
     return call["task_name"], json.dumps(call["arguments"])

@@ -90,6 +90,13 @@ class ExecutionKey(NamedTuple):
     """Whole milliseconds since 1970, by the database's clock."""
 
 
+class NodeResult(NamedTuple):
+    """The state of a job, and its result as JSON text."""
+
+    state: str
+    result: str | None
+
+
 class Claimed(NamedTuple):
     """A job that this worker has claimed: one open execution. `arguments` is JSON text, not decoded yet.
 
@@ -125,6 +132,8 @@ class Claimed(NamedTuple):
     """Whether the circuit breaker of its limit key was open: the end of the job closes it, or opens it again."""
     others: tuple[Claimed, ...] | None = None
     """The other jobs of the chunk, which run in the same call. None: the job was not claimed as a chunk."""
+    results: dict[int, NodeResult] | None = None
+    """The results of other jobs that its arguments need. None: the attempt reads them itself, if there are any."""
 
     def __repr__(self) -> str:
         """Return the ids and the task. Error reports show the variables of frames, and arguments can be secret."""

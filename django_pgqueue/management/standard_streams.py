@@ -43,6 +43,20 @@ def discard_unwritable_output() -> None:
         sys.stdout = _null()
 
 
+def has_lost_reader() -> bool:
+    """Return whether the reader of standard output, such as `head`, has closed the pipe. Then discard the output."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
+        return False
+    poller = select.poll()
+    poller.register(descriptor, 0)  # errors are always reported
+    is_lost = any(events & select.POLLERR for _, events in poller.poll(0))
+    if is_lost:
+        sys.stdout = _null()
+    return is_lost
+
+
 def _can_write(stdout: OutputWrapper) -> bool:
     """Return whether a line can be written without blocking. A pipe counts as writable if 4 KiB fit into it."""
     try:

@@ -18,7 +18,7 @@ from django_pgqueue.doctor.session import Session
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
-from django_pgqueue.stats.suspended import batches_by_state, suspended_jobs, unreceived_events
+from django_pgqueue.stats.suspended import SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
@@ -65,9 +65,9 @@ class Snapshot:
             self.groups.append((OTHER, rest))
         self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
         """Each label with its limits. Nothing is read if no task of this process declares a limit."""
-        self.suspended = suspended_jobs(connection.alias)
+        self.suspended = suspended_jobs(connection.alias).by_kind
         self.unreceived_events = unreceived_events(connection.alias)
-        self.batches = batches_by_state(connection.alias)
+        self.batches = batch_figures(connection.alias)
 
 
 def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[QueueStats]]:
@@ -131,11 +131,22 @@ def _finished(snapshot: Snapshot) -> Iterator[Sample]:
 def _suspended(snapshot: Snapshot) -> Iterator[Sample]:
     for label, queues in snapshot.groups:
         for kind, state in SUSPENSIONS.items():
-            yield (label, state), sum(snapshot.suspended.get((queue.name, kind), 0) for queue in queues)
+            yield (label, state), sum(found.jobs for found in _suspended_in(snapshot, queues, kind))
+
+
+def _oldest_suspended(snapshot: Snapshot) -> Iterator[Sample]:
+    for label, queues in snapshot.groups:
+        for kind, state in SUSPENSIONS.items():
+            ages = (found.oldest_seconds for found in _suspended_in(snapshot, queues, kind))
+            yield (label, state), max(ages, default=0.0)
+
+
+def _suspended_in(snapshot: Snapshot, queues: Iterable[QueueStats], kind: str) -> Iterator[SuspendedJobs]:
+    return (snapshot.suspended[queue.name, kind] for queue in queues if (queue.name, kind) in snapshot.suspended)
 
 
 def _batches(snapshot: Snapshot) -> Iterator[Sample]:
-    return (((state,), count) for state, count in snapshot.batches.items())
+    return (((state,), count) for state, count in snapshot.batches.by_state.items())
 
 
 def _schedules(snapshot: Snapshot) -> Iterator[Sample]:
@@ -189,10 +200,18 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         _suspended,
     ),
     (
+        Gauge("pgqueue_oldest_suspended_seconds", "How long the oldest such step has waited, or 0.", QUEUE_AND_STATE),
+        _oldest_suspended,
+    ),
+    (
         Gauge("pgqueue_events_unreceived", "Events among the newest 10,000 that no job has received."),
         _one(lambda snapshot: snapshot.unreceived_events),
     ),
     (Gauge("pgqueue_batches", "Batches by state, at most 10,000.", ("state",)), _batches),
+    (
+        Gauge("pgqueue_oldest_open_batch_seconds", "How long ago the oldest open batch was created, or 0."),
+        _one(lambda snapshot: snapshot.batches.oldest_open_seconds),
+    ),
     (
         Gauge("pgqueue_limit_running_weight", "Weights of the running jobs of a limit.", LIMIT),
         _by_limit(lambda limit: limit.running_weight),

@@ -54,6 +54,16 @@ class JobBatch(models.Model):
     def __str__(self) -> str:
         return self.description or f"batch #{self.pk}"
 
+    @classmethod
+    def ids_with_nested(cls, batch_id: int, database: str) -> list[int]:
+        """Return the id of a batch and those of all batches nested in it, with one query for each level."""
+        found, level = [batch_id], [batch_id]
+        while level:
+            nested = cls._default_manager.using(database).filter(parent_id__in=level)
+            level = list(nested.values_list("pk", flat=True))
+            found += level
+        return found
+
 
 class BatchRemoval(models.Model):
     """Jobs of a batch that were removed: discarded, pruned, archived or deleted. The progress still counts them.

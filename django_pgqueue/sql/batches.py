@@ -36,8 +36,7 @@ WHERE id = %(batch_id)s AND closed_at IS NULL
 RETURNING id
 """
 
-# Return those of these batches that have a job, a removed job or a nested batch by which they fail, complete or
-# succeed now.
+# Return the batches that fail, complete or succeed now, because of a job, a removed job or a nested batch.
 #
 # Caller: lifecycle.batches.batches_to_end(), after jobs of the batches have ended, and from the sweep
 # Locks:  none. Its snapshot is younger than the commit of the caller's completion. Of two sessions that complete the
@@ -271,8 +270,34 @@ CROSS JOIN LATERAL (
 GROUP BY tree.root_id, counted.state
 """
 
+# Remove the callbacks of one page of the batches that have not succeeded. Return how many batches the page had, the
+# number of removed callbacks, and the last batch of the page.
+#
+# Caller: lifecycle.batches.forget_callbacks(), before `pgqueue adopt` cancels all jobs of a copied database. Otherwise
+#         the ends of their batches would enqueue the callbacks
+# Locks:  waits for a transaction that is ending one of these batches
+# Index:  pgqueue_batch_unsettled, the primary key
+FORGET_CALLBACKS: Final = """/* pgqueue:forget_callbacks */
+WITH page AS MATERIALIZED (
+    SELECT id, num_nonnulls(on_failure, on_complete, on_success) AS callbacks
+    FROM pgqueue_batch
+    WHERE succeeded_at IS NULL AND id > %(after_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s::bigint
+),
+forgotten AS (
+    UPDATE pgqueue_batch
+    SET on_failure = NULL, on_complete = NULL, on_success = NULL
+    WHERE id = ANY (ARRAY (SELECT id FROM page WHERE callbacks > 0))
+)
+SELECT count(*), coalesce(sum(callbacks), 0)::bigint, max(id) FROM page
+"""
+
 # Remove complete batches past their retention that have no jobs and no nested batches any more, from one page of the
 # table. Return how many rows the page had, how many of them were removed, and the last batch of the page.
+#
+# The parent of a removed batch takes over the counts of its jobs. Otherwise the parent would forget them: its progress
+# would shrink, and if the removed batch was all that had failed, the sweep would enqueue its on_success.
 #
 # Caller: lifecycle.batches.prune_batches(), page by page
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
@@ -282,10 +307,10 @@ WITH page AS MATERIALIZED (
     SELECT id, completed_at FROM pgqueue_batch WHERE id > %(after_id)s::bigint ORDER BY id LIMIT %(limit)s
 ),
 old AS MATERIALIZED (
-    SELECT locked.id
+    SELECT locked.id, locked.parent_id
     FROM page
     CROSS JOIN LATERAL (
-        SELECT id FROM pgqueue_batch WHERE id = page.id FOR UPDATE SKIP LOCKED
+        SELECT id, parent_id FROM pgqueue_batch WHERE id = page.id FOR UPDATE SKIP LOCKED
     ) AS locked
     WHERE page.completed_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
@@ -294,6 +319,15 @@ old AS MATERIALIZED (
 ),
 uncounted AS (
     DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))
+    RETURNING batch_id, state, count
+),
+taken_over AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT old.parent_id, uncounted.state, sum(uncounted.count)::bigint
+    FROM uncounted
+    JOIN old ON old.id = uncounted.batch_id
+    WHERE (SELECT true FROM pgqueue_batch WHERE id = old.parent_id) IS NOT NULL
+    GROUP BY old.parent_id, uncounted.state
 ),
 gone AS (
     DELETE FROM pgqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM old))

@@ -162,8 +162,8 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # Caller: lifecycle.release() and snooze()
 # Fence, Locks, Index: as SUCCEED
 #
-# `unknown`: the worker does not know the task, or its arguments do not fit. The job keeps the time of the first such
-# release until an attempt has started. For jobs that go into free slots, the claim records the start.
+# `unknown`: the worker cannot run the job. The job keeps the time of the first such release until an attempt has
+# started. For jobs that go into free slots, the claim records the start.
 #
 # `holds`: the task raised `Throttled`. The limit key of its job is held until the job is due. The hold is a row of its
 # own, which no claim replaces, so the statement needs no lock of the key.
@@ -316,7 +316,7 @@ SELECT id FROM mine
 # Return the outcomes of executions that a transition skipped because they were closed or locked, and whether their jobs
 # exist.
 #
-# Caller: lifecycle, after a transition that returned fewer executions than were requested
+# Caller: lifecycle, after a transition that returned fewer executions than were requested, and for the lease monitor
 SETTLE: Final = """/* pgqueue:settle */
 SELECT asked.id, asked.outcome, asked.has_job
 FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)

@@ -144,8 +144,8 @@ SELECT (SELECT count(*) FROM page), (SELECT needs_id FROM last), (SELECT job_id 
 
 # Return which waiting jobs of one page can be advanced: the number of jobs in the page, the last one, and the jobs.
 #
-# Caller: lifecycle.graphs.find_missed(), page by page. It finds the jobs whose dependencies have ended in another way
-#         than by a completion, and those that a crash between a completion and ADVANCE has left behind
+# Caller: lifecycle.graphs.find_missed(), page by page. It finds the jobs whose dependencies have ended without a
+#         completion, and the jobs that are left if a worker crashes between a completion and ADVANCE
 # Locks:  none
 # Index:  pgqueue_job_waiting, primary keys
 # Cost:   one search for each edge of the page
@@ -184,7 +184,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(id) FROM page),
        ARRAY (SELECT id FROM seen WHERE fails IS NOT false OR waits IS NOT true ORDER BY id)
 """
 
-# Lock waiting jobs until the end of the transaction, to decide what becomes of them.
+# Lock waiting jobs until the end of the transaction. ADVANCE then makes them ready or cancels them.
 #
 # Caller: lifecycle.advance(), before ADVANCE in the same transaction
 # Locks:  NO KEY UPDATE, SKIP LOCKED, in id order. A skipped job is tried again by the caller or by the sweep
@@ -201,7 +201,7 @@ CROSS JOIN LATERAL (
 ) AS locked
 """
 
-# Return those of these jobs that wait. After LOCK_WAITING has skipped them, another session has locked them.
+# Return the jobs that still wait. LOCK_WAITING has skipped them, so another session has locked them.
 #
 # Caller: lifecycle.advance(), if LOCK_WAITING has not returned all jobs
 # Index:  pgqueue_job_pkey
@@ -211,8 +211,8 @@ FROM unnest(%(job_ids)s::bigint[]) AS given (id)
 CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = 'waiting' OFFSET 0) AS job
 """
 
-# Make locked waiting jobs ready whose dependencies have ended, and cancel those with a failed one. Return the changed
-# jobs, and whether each is due.
+# Advance locked waiting jobs: make a job ready if its dependencies have ended, or cancel it if one has failed. Return
+# the changed jobs, and whether each is due.
 #
 # Moves:  waiting → ready, cancelled
 # Caller: lifecycle.advance()
@@ -220,8 +220,8 @@ CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = '
 # Locks:  the jobs, which the transaction has locked already, and the edges of the cancelled ones
 # Index:  primary keys, pgqueue_dependency_needs
 #
-# The decision is made from the rows of the dependencies, never from a counter. A dependency without a row, which only
-# a deletion by SQL leaves behind, counts as failed, and `block` counts as `cancel` then: nothing could end the wait.
+# The rows of the dependencies decide, not a counter. If the row of a dependency is missing, somebody has deleted it by
+# SQL. It counts as failed, and `block` acts as `cancel`: otherwise the job would wait without end.
 #
 # A condition on the state would let the planner choose the index of waiting jobs. If it believes that there are none,
 # it would read them all.
@@ -302,8 +302,8 @@ moved AS (
 SELECT id, state, task_name, queue_name, batch_id, is_due FROM moved
 """
 
-# Return the dependents that an operator's retry of these jobs concerns: those that wait for them, those that their
-# ends have cancelled, and the dependents of these.
+# Return the dependents that a retry of these jobs can change: the jobs that wait for them, the jobs that were cancelled
+# because of them, and the dependents of both.
 #
 # Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
 # Index:  pgqueue_dependency_needs, primary key of pgqueue_job
@@ -340,8 +340,8 @@ CROSS JOIN LATERAL (
 ) AS locked
 """
 
-# Make jobs wait again that the ends of retried jobs had cancelled, and retried jobs whose dependencies are not over.
-# Return the jobs that wait now.
+# Make two kinds of jobs wait: the jobs that were cancelled because of a retried job, and the retried jobs whose
+# dependencies have not ended. Return the jobs that wait now.
 #
 # Moves:  cancelled → waiting; retried: ready → waiting
 # Caller: lifecycle.restore(), in the transaction of RETRY
@@ -396,16 +396,25 @@ FROM unnest(%(job_ids)s::bigint[]) AS given (id)
 CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND in_graph OFFSET 0) AS job
 """
 
-# Return the states and results of these jobs.
+# Return the states and results of these jobs. With `most_bytes`, leave out the jobs that have a larger result.
 #
 # Caller: lifecycle.graphs.read_results(), before a node runs that gets results of others
 # Index:  pgqueue_job_pkey
+#
+# pg_column_size() returns the compressed size without reading the result, so large ones cost nothing.
 READ_RESULTS: Final = """/* pgqueue:read_results */
 SELECT job.id, job.state, job.result::text
 FROM unnest(%(first_ids)s::bigint[], %(last_ids)s::bigint[]) AS given (first_id, last_id)
 CROSS JOIN LATERAL (
     SELECT id, state, result FROM pgqueue_job WHERE id BETWEEN given.first_id AND given.last_id OFFSET 0
 ) AS job
+WHERE %(most_bytes)s::integer IS NULL
+   OR job.result IS NULL
+   OR CASE
+       WHEN pg_column_size(job.result) <= %(most_bytes)s::integer
+       THEN octet_length(job.result::text) <= %(most_bytes)s::integer
+       ELSE false
+   END
 """
 
 # Remove the edges of dependents that no longer exist, from one page of the table. Return how many rows the page had,

@@ -228,9 +228,9 @@ old AS MATERIALIZED (
               FROM pgqueue_job AS other
               WHERE other.batch_id = job.batch_id
                 AND other.state = ANY (
-                    CASE
-                        WHEN job.state = 'succeeded'
-                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )

@@ -27,9 +27,9 @@ WITH old AS MATERIALIZED (
               FROM pgqueue_job AS other
               WHERE other.batch_id = job.batch_id
                 AND other.state = ANY (
-                    CASE
-                        WHEN job.state = 'succeeded'
-                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
@@ -101,9 +101,9 @@ WITH old AS MATERIALIZED (
               FROM pgqueue_job AS other
               WHERE other.batch_id = job.batch_id
                 AND other.state = ANY (
-                    CASE
-                        WHEN job.state = 'succeeded'
-                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
@@ -173,9 +173,9 @@ WHERE state = %(state)s
           FROM pgqueue_job AS other
           WHERE other.batch_id = job.batch_id
             AND other.state = ANY (
-                CASE
-                    WHEN job.state = 'succeeded'
-                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                CASE job.state
+                    WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                     ELSE '{waiting,ready,running}'::varchar[]
                 END
             )
@@ -206,9 +206,9 @@ WHERE task_name = %(task_name)s
           FROM pgqueue_job AS other
           WHERE other.batch_id = job.batch_id
             AND other.state = ANY (
-                CASE
-                    WHEN job.state = 'succeeded'
-                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                CASE job.state
+                    WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                     ELSE '{waiting,ready,running}'::varchar[]
                 END
             )
@@ -240,9 +240,9 @@ WITH old AS MATERIALIZED (
               FROM pgqueue_job AS other
               WHERE other.batch_id = job.batch_id
                 AND other.state = ANY (
-                    CASE
-                        WHEN job.state = 'succeeded'
-                        THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
@@ -308,9 +308,9 @@ WHERE state = %(state)s
           FROM pgqueue_job AS other
           WHERE other.batch_id = job.batch_id
             AND other.state = ANY (
-                CASE
-                    WHEN job.state = 'succeeded'
-                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                CASE job.state
+                    WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                     ELSE '{waiting,ready,running}'::varchar[]
                 END
             )
@@ -337,9 +337,9 @@ WHERE task_name = %(task_name)s
           FROM pgqueue_job AS other
           WHERE other.batch_id = job.batch_id
             AND other.state = ANY (
-                CASE
-                    WHEN job.state = 'succeeded'
-                    THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                CASE job.state
+                    WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                    WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
                     ELSE '{waiting,ready,running}'::varchar[]
                 END
             )

@@ -114,6 +114,22 @@ ORDER BY job_id
 LIMIT %(limit)s::bigint
 """
 
+# Forget the compensations of these jobs that are not added yet. Return how many there were.
+#
+# Caller: lifecycle.sagas.forget_compensations(), before `pgqueue adopt` cancels all jobs of a copied database.
+#         Otherwise the end of a job would add the jobs that undo its steps
+# Locks:  waits for a transaction that is compensating one of these jobs
+# Index:  pgqueue_step_pkey
+FORGET_COMPENSATIONS: Final = """/* pgqueue:forget_compensations */
+WITH forgotten AS (
+    UPDATE pgqueue_step
+    SET compensation = NULL, compensation_arguments = NULL
+    WHERE job_id = ANY (%(job_ids)s::bigint[]) AND compensation IS NOT NULL
+    RETURNING job_id
+)
+SELECT count(*) FROM forgotten
+"""
+
 # Return whether the compensation of a job has begun and is not over.
 #
 # Caller: lifecycle.retry(), to say why it has not retried a single job

@@ -48,20 +48,31 @@ SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result
 RETURNING job_id
 """
 
-# Close executions whose task sleeps, waits for an event, or retries a step, and store that in the row of the step.
-# Their jobs become ready for the time at which they continue. The attempt is not counted.
+# Suspend jobs whose task sleeps, waits for an event, or retries a step: close the execution, and store the reason in
+# the row of the step. The job becomes ready, due at the time at which it continues. The attempt is not counted.
 #
 # Moves:  running → ready later, cancelled (if a cancellation was requested)
 # Caller: lifecycle.suspend(), from the completer
 # Fence, Locks, Index: as SUCCEED
 #
-# A job that has started in time does not expire while it is suspended. The end of a sleep and of a wait stay those of
-# the first suspension.
+# A job that has started in time does not expire while it is suspended. If a job is suspended again by the same sleep or
+# wait, the end that was stored first stays. The job is due exactly at that end. WAKE compares both times, to know
+# whether this step suspends the job. So no other statement may make the job due at that time.
+#
+# New code may no longer call a wait that has not ended. Its event must not wake the job, which waits for something else
+# now, so the other waits lose their events. If the code calls such a wait again, this statement stores its event again.
+# CASE keeps the planner from the index of all waits.
 SUSPEND: Final = """/* pgqueue:suspend */
 WITH mine AS MATERIALIZED (
     SELECT locked.id, locked.job_id, locked.attempt, locked.cancelled, given.started_seconds_ago,
            given.finished_seconds_ago, given.reason, given.name, given.position, given.kind, given.delay_seconds,
-           given.has_end, given.tries, given.error, given.event_name, given.event_key
+           given.tries, given.error, given.event_name, given.event_key,
+           CASE WHEN given.has_end THEN coalesce(
+               CASE WHEN given.kind <> 'step' THEN (
+                   SELECT wake_at FROM pgqueue_step WHERE job_id = locked.job_id AND name = given.name
+               ) END,
+               statement_timestamp() + %(time_shift)s::interval + make_interval(secs => given.delay_seconds)
+           ) END AS wake_at
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
         %(finished_seconds_ago)s::float8[], %(reasons)s::text[], %(names)s::varchar[], %(positions)s::float8[],
@@ -95,14 +106,19 @@ stored AS (
     INSERT INTO pgqueue_step
         (job_id, name, position, kind, attempt, tries, error, started_at, wake_at, event_name, event_key)
     SELECT job_id, name, position, kind, attempt, tries, error, statement_timestamp() + %(time_shift)s::interval,
-           CASE WHEN has_end
-                THEN statement_timestamp() + %(time_shift)s::interval + make_interval(secs => delay_seconds) END,
-           nullif(event_name, ''), CASE WHEN event_name <> '' THEN event_key END
+           wake_at, nullif(event_name, ''), CASE WHEN event_name <> '' THEN event_key END
     FROM mine
     ON CONFLICT (job_id, name) DO UPDATE
     SET attempt = excluded.attempt, tries = excluded.tries, error = excluded.error,
-        event_name = excluded.event_name, event_key = excluded.event_key,
-        wake_at = CASE WHEN excluded.kind = 'step' THEN excluded.wake_at ELSE pgqueue_step.wake_at END
+        event_name = excluded.event_name, event_key = excluded.event_key, wake_at = excluded.wake_at
+),
+passed AS (
+    UPDATE pgqueue_step AS step
+    SET event_name = NULL, event_key = NULL
+    FROM mine
+    WHERE step.job_id = mine.job_id
+      AND step.name <> mine.name
+      AND CASE WHEN step.event_name IS NULL THEN false ELSE step.finished_at IS NULL END
 ),
 moved AS (
     UPDATE pgqueue_job AS job
@@ -113,7 +129,10 @@ moved AS (
         expires_at = NULL,
         run_after = CASE
             WHEN mine.cancelled THEN job.run_after
-            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
+            ELSE coalesce(
+                mine.wake_at,
+                statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
+            )
         END,
         finished_at = CASE
             WHEN mine.cancelled
@@ -125,16 +144,19 @@ moved AS (
 SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
 """
 
-# Make jobs due that wait for an event with this name and key. Return how many waits the page had, its last job, and the
-# jobs that are due now.
+# Make the jobs due that wait for an event with this name and key. Return the number of waits in the page, its last job,
+# and the jobs that are due now.
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.wake(), after the transaction that has sent the event has committed
 # Locks:  SKIP LOCKED, in id order. The sweep wakes a job that was locked
 # Index:  pgqueue_step_waiting
+#
+# If the job has failed or snoozed since its wait, it is due later for another reason, and its backoff stays. It finds
+# the event when it runs again. A wait without an end suspends its job for 100 years.
 WAKE: Final = """/* pgqueue:wake */
 WITH page AS MATERIALIZED (
-    SELECT job_id
+    SELECT job_id, wake_at
     FROM pgqueue_step
     WHERE event_name = %(event_name)s::varchar
       AND event_key = %(event_key)s::varchar
@@ -152,6 +174,11 @@ mine AS MATERIALIZED (
         WHERE job.id = page.job_id
           AND job.state = 'ready'
           AND job.run_after > statement_timestamp() + %(time_shift)s::interval
+          AND (
+              job.run_after = page.wake_at
+              OR page.wake_at IS NULL
+                 AND job.run_after > statement_timestamp() + %(time_shift)s::interval + interval '50 years'
+          )
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
 ),
@@ -164,7 +191,7 @@ moved AS (
 SELECT (SELECT count(*) FROM page), (SELECT max(job_id) FROM page), ARRAY (SELECT id FROM mine)
 """
 
-# Make those of these jobs due whose event has come. Return their ids.
+# Make a job due if its event has come. Return the ids of the jobs that are due now.
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.wake_suspended(), after SUSPEND has committed. An event that was committed before is seen here. The
@@ -188,6 +215,11 @@ WITH mine AS MATERIALIZED (
               WHERE step.job_id = job.id
                 AND step.event_name IS NOT NULL
                 AND step.finished_at IS NULL
+                AND (
+                    job.run_after = step.wake_at
+                    OR step.wake_at IS NULL
+                       AND job.run_after > statement_timestamp() + %(time_shift)s::interval + interval '50 years'
+                )
                 AND event.id <> ALL (
                     ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = step.job_id)
                 )
@@ -204,17 +236,17 @@ moved AS (
 SELECT id FROM mine
 """
 
-# Make those jobs of one page of the waits due whose event has come. Return the number of waits in the page, the values
-# behind which the next page begins, and the jobs.
+# Read one page of waits, and make a job due if its event has come. Return the number of waits in the page, the values
+# after which the next page begins, and the jobs.
 #
 # Moves:  ready, unchanged
-# Caller: lifecycle.wake_missed(), page by page. It finds jobs that a crash between a commit and its WAKE, or between
-#         SUSPEND and WAKE_SUSPENDED, has left behind, and events that were inserted by SQL.
+# Caller: lifecycle.wake_missed(), page by page. It wakes the jobs that are left if a process crashes between a
+#         commit and its WAKE, or between SUSPEND and WAKE_SUSPENDED, and if an event was inserted by SQL.
 # Locks:  SKIP LOCKED: another worker may be waking the same jobs
 # Index:  pgqueue_step_waiting, pgqueue_event_key, primary keys
 WAKE_MISSED: Final = """/* pgqueue:wake_missed */
 WITH page AS MATERIALIZED (
-    SELECT event_name, event_key, job_id
+    SELECT event_name, event_key, job_id, wake_at
     FROM pgqueue_step
     WHERE event_name IS NOT NULL
       AND finished_at IS NULL
@@ -224,7 +256,7 @@ WITH page AS MATERIALIZED (
     LIMIT %(limit)s
 ),
 due AS MATERIALIZED (
-    SELECT DISTINCT job_id
+    SELECT job_id, wake_at
     FROM page
     WHERE EXISTS (
         SELECT
@@ -246,6 +278,11 @@ mine AS MATERIALIZED (
         WHERE job.id = due.job_id
           AND job.state = 'ready'
           AND job.run_after > statement_timestamp() + %(time_shift)s::interval
+          AND (
+              job.run_after = due.wake_at
+              OR due.wake_at IS NULL
+                 AND job.run_after > statement_timestamp() + %(time_shift)s::interval + interval '50 years'
+          )
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
 ),
@@ -262,7 +299,7 @@ SELECT (SELECT count(*) FROM page), (SELECT event_name FROM last), (SELECT event
        (SELECT job_id FROM last), ARRAY (SELECT id FROM mine)
 """
 
-# Remove the steps of these jobs. Return the job of each, and whether its compensation was neither added nor forgotten.
+# Remove the steps of these jobs. Return the job of each, and whether it had a compensation that was not added yet.
 #
 # Caller: lifecycle.remove_steps(), after SUCCEED_AND_DISCARD has removed jobs that had used steps, and in the
 #         transaction of a statement that has replaced the calls of jobs

@@ -160,6 +160,19 @@ ORDER BY job_id
 FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
 """
 
+# The queues of the jobs that batches which have not succeeded, and compensations, can still add.
+#
+# Caller: lifecycle.stored_calls.queues_of_calls(), from `pgqueue adopt`
+# Index:  pgqueue_batch_unsettled, pgqueue_step_compensation
+QUEUES_OF_CALLS: Final = """/* pgqueue:queues_of_calls */
+SELECT call ->> 'queue_name'
+FROM pgqueue_batch
+CROSS JOIN LATERAL unnest(ARRAY[on_failure, on_complete, on_success]) AS call
+WHERE succeeded_at IS NULL AND call IS NOT NULL
+UNION
+SELECT compensation ->> 'queue_name' FROM pgqueue_step WHERE compensation IS NOT NULL
+"""
+
 # The next batches that have not succeeded, with their callbacks that can still be called, as text: PostgreSQL does not
 # read every escape sequence that JSON has.
 #

@@ -191,6 +191,7 @@ class Overview(Depth):
 
     Attributes:
         dead_24h: Jobs that became dead within 24 hours and were not retried since.
+        suspended: Jobs that a durable step suspends. They are counted as `scheduled` or `retrying` too.
         enqueued_per_minute, finished_per_minute: The sums of `queues`.
         workers: Number of live worker processes.
         slots_busy, slots_total: The sums of these processes.
@@ -199,6 +200,7 @@ class Overview(Depth):
     """
 
     dead_24h: Count
+    suspended: Count
     enqueued_per_minute: float
     finished_per_minute: float | None
     workers: int

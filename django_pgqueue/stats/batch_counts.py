@@ -135,6 +135,14 @@ class BatchCounts:
         return self.waiting + self.ready + self.running
 
     @property
+    def is_blocked(self) -> bool:
+        """Whether jobs wait for others, and none of those runs or is ready, because some have failed.
+
+        It is also true for the moment in which the dependents of the last job have not become ready yet.
+        """
+        return bool(self.waiting.value and self.failed.value and not self.ready.value and not self.running.value)
+
+    @property
     def total(self) -> Count:
         """All jobs that were added so far."""
         return self.succeeded + self.failed + self.unfinished

@@ -16,7 +16,8 @@ from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.registry import in_words
-from django_pgqueue.states import FINISHED, Outcome, State
+from django_pgqueue.states import FINISHED, UNCOUNTED, Outcome, State
+from django_pgqueue.steps import is_endless
 
 from . import queries
 from .alias import connection_of
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from django_pgqueue.models import Job
 
 SHOWN_TASKS: Final = 3
-FOREVER_DAYS: Final = 30_000
-"""A suspended job that is due later than this waits for an event without a timeout."""
 COLUMNS: Final = (
     *("job_id", "task_name", "queue_name", "priority", "state", "attempt", "max_attempts", "run_after", "is_later"),
     *("expires_at", "is_expired", "unknown_since", "finished_at", "cancel_requested_at", "outcome", "claimed_at"),
@@ -112,8 +111,7 @@ def _of_row(row: Any) -> Why | None:
         )
         return _why(row, Reason.UNKNOWN_TASK, sentence, unknown_since=row.unknown_since, error=row.error or "")
     if row.is_later and row.outcome == Outcome.SUSPENDED:
-        is_endless = (row.run_after - row.seen_at).days >= FOREVER_DAYS
-        until = "" if is_endless else f", until {time_text(row.run_after)}"
+        until = "" if is_endless(row.run_after, row.seen_at) else f", until {time_text(row.run_after)}"
         sentence = f"It is suspended since {time_text(row.ended_at)}: {(row.error or '').rstrip('.')}{until}."
         return _why(row, Reason.SUSPENDED, sentence)
     if row.is_later and row.attempt:
@@ -132,7 +130,7 @@ def _finished(row: Any) -> Why:
     if row.state == State.SUCCEEDED:
         return _why(row, Reason.FINISHED, f"It succeeded at {at}.", finished_at=row.finished_at)
     if row.state == State.CANCELLED:
-        detail = f": {sentence_of(row.error)}" if row.error else "."
+        detail = f": {sentence_of(row.error)}" if row.error and row.outcome not in UNCOUNTED else "."
         sentence = f"It was cancelled at {at}{detail}"
     else:
         sentence = f"It is dead since {at}, after attempt {row.attempt} of {row.max_attempts}: {_error(row)}"

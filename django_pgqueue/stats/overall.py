@@ -15,6 +15,7 @@ from .alias import connection_of
 from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, QueueStats, TaskStats, WorkerStats
 from .depths import COUNT_LIMIT, Reading, Ready, Sums, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
+from .suspended import suspended_jobs
 
 
 def queues(database: str | None = None) -> list[QueueStats]:
@@ -100,7 +101,7 @@ def queue_figures(database: str | None = None) -> QueueFigures:
 def overview(database: str | None = None) -> Overview:
     """Return the figures of all queues together, and the queues.
 
-    Runs one read-only statement more than `queues()`.
+    Runs two read-only statements more than `queues()`.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
@@ -123,6 +124,7 @@ def overview(database: str | None = None) -> Overview:
         **sums,
         oldest_due_seconds=max(oldest, default=None),
         dead_24h=Count(min(dead_24h, COUNT_LIMIT), dead_24h <= COUNT_LIMIT),
+        suspended=suspended_jobs(connection.alias).jobs,
         enqueued_per_minute=sum(queue.enqueued_per_minute for queue in all_queues),
         finished_per_minute=sum(queue.finished_per_minute or 0.0 for queue in all_queues)
         if get_settings().STATS

@@ -27,7 +27,7 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     """It did not start by its `expires_at`. A worker will cancel it."""
     UNKNOWN_TASK = "unknown task"
-    """A worker has released it, because it does not know the task, or the arguments do not fit."""
+    """A worker has released it, because it could not run it: it does not know the task, for example."""
     SUSPENDED = "suspended"
     """A step of its task sleeps, waits for an event, or is to be tried again."""
     WAITING = "waiting"

@@ -32,7 +32,7 @@ from django_pgqueue.exceptions import (
     JobGone,
     seconds,
 )
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import FINISHED, UNCOUNTED, State
 
 from . import listener
 
@@ -181,9 +181,11 @@ def _result(job: Job) -> Any:
     """Return the result of a finished and refreshed job, or raise its error."""
     if job.state == State.SUCCEEDED:
         return return_value(job)
-    failures = job.executions.using(_alias(job)).order_by("-id").values_list("exception_class", "error")
-    exception_class, error = failures.first() or ("", "")
+    last = job.executions.using(_alias(job)).order_by("-id").values_list("outcome", "exception_class", "error")
+    outcome, exception_class, error = last.first() or ("", "", "")
     cancelled = job.state == State.CANCELLED
+    if cancelled and outcome in UNCOUNTED:  # it was cancelled afterwards, while it slept or was released
+        exception_class = error = ""
     ending = "was cancelled" if cancelled else f"is dead after {job.attempt} of {job.max_attempts} attempts"
     cause = ": ".join(filter(None, [exception_class, error]))
     message = f"{_name(job)} {ending}{cause and f': {cause}'}"

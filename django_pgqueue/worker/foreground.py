@@ -17,7 +17,7 @@ import psycopg
 from django.db import connections, transaction
 
 from django_pgqueue import batch_ends, graph_ends, registry, sagas
-from django_pgqueue.context import running_job
+from django_pgqueue.context import running_database, running_job, set_running
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle.graphs import AdvancedJob
@@ -120,12 +120,12 @@ def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callabl
     If the caller has a transaction open, a failed statement undoes only what the task has written. In a worker the task
     runs without a surrounding transaction.
     """
-    before = running_job.get(), recorder.get()
+    before = (running_job.get(), running_database.get()), recorder.get()
     try:
         recorder.set(None)  # a job that another one runs in this thread keeps its own lines only
         return _attempt(connections[alias], attempt_of(claimed, alias, notes, asked_to_cancel))
     finally:
-        running_job.set(before[0])
+        set_running(*before[0])
         recorder.set(before[1])
 
 

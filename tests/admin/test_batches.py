@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, lifecycle
+from django_pgqueue import Batch, Workflow, lifecycle
 from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.stats.answers import Count
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
@@ -131,6 +131,51 @@ def test_counts_of_a_parent_include_nested_batches() -> None:
 
 
 # ------------------------------------------------------------------ the page
+
+
+def test_page_of_open_batch_says_that_somebody_has_to_close_it(viewer: Client) -> None:
+    batch = Batch().open()
+    tasks.add.using(batch=batch).enqueue(1)
+    assert "somebody closes it" not in page_of(viewer, batch)
+    run_jobs()
+    assert "it does not complete until somebody closes it" in page_of(viewer, batch)
+    batch.close()
+    assert "somebody closes it" not in page_of(viewer, batch)
+
+
+def test_batch_is_blocked_only_if_nothing_else_can_run() -> None:
+    one = Count(1)
+    assert BatchCounts(waiting=one, dead=one).is_blocked
+    assert BatchCounts(waiting=one, cancelled=one, succeeded=one).is_blocked
+    assert not BatchCounts(waiting=one, dead=one, ready=one).is_blocked
+    assert not BatchCounts(waiting=one, dead=one, running=one).is_blocked
+    assert not BatchCounts(waiting=one).is_blocked and not BatchCounts(dead=one).is_blocked
+
+
+def test_page_of_blocked_workflow_says_what_to_do(viewer: Client) -> None:
+    workflow = Workflow(if_dependency_fails="block")
+    workflow.add(tasks.noop.s(), after=[workflow.add(tasks.fail.using(max_attempts=1).s("error"))])
+    workflow.enqueue()
+    words = "No job is ready or running. Waiting jobs depend on failed ones"
+    assert words not in page_of(viewer, workflow.batch)
+    run_jobs()
+    assert words in page_of(viewer, workflow.batch)
+    workflow.jobs.get(state="dead").retry()
+    assert words not in page_of(viewer, workflow.batch)
+
+
+def test_page_of_retried_complete_batch_says_when_it_succeeds(viewer: Client) -> None:
+    batch = failed_batch()
+    assert "pgqueue-reason" not in page_of(viewer, batch)
+    batch.jobs.get(state="dead").retry()
+    assert "It succeeds when all its jobs have succeeded." in page_of(viewer, batch)
+
+
+def test_page_of_closed_batch_without_unfinished_jobs_says_what_it_waits_for(viewer: Client) -> None:
+    outer = Batch().open()
+    Batch(parent=outer).open()
+    outer.close()
+    assert "The batch completes after its nested batches." in page_of(viewer, outer)
 
 
 def test_page_lists_failed_jobs_with_links(viewer: Client) -> None:

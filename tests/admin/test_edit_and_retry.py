@@ -16,7 +16,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import history, middleware, registry
+from django_pgqueue import chain, history, middleware, registry
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.envelope import ERASED, seal
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
@@ -230,6 +230,18 @@ def test_edit_needs_each_permission(client_of: Callable[..., Client], make_job: 
     for answer in (client.get(url), client.post(url, {"argument-a": "1"})):
         assert answer.status_code == 403
     assert Job.objects.count() == 1
+
+
+@pytest.mark.promise("defect-edited-node-gets-marker")
+def test_edit_of_a_node_with_results_is_refused(editor: Client) -> None:
+    """The new job would be in no workflow, and its task would be called with the stored marker of the result."""
+    workflow = chain(tasks.add.s(1)).then(tasks.add).enqueue()
+    run_jobs()
+    first, second = workflow.jobs.order_by("pk")
+    page = text_of(editor, second, {})
+    assert "because they contain results of other jobs. Retry it." in page
+    assert "argument-" in editor.get(f"{JOBS}{first.pk}/edit/").content.decode()
+    assert workflow.jobs.count() == Job.objects.count() == 2
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.apps import apps
 from django.test import Client
 from django.utils import timezone
 
+import django_pgqueue
 from django_pgqueue import control
 from django_pgqueue.admin.tracebacks import pieces
 from django_pgqueue.models import Job, Worker
@@ -138,4 +141,14 @@ def test_timeline_of_job_to_be_retried_ends_with_its_next_attempt(operator: Clie
 
 def test_only_unfinished_jobs_are_refreshed(operator: Client, make_job: JobMaker) -> None:
     for state, is_live in (("ready", True), ("running", True), ("dead", False)):
-        assert ('id="pgqueue-job" data-live' in page_of(operator, make_job(state).pk)) is is_live
+        assert ('id="pgqueue-job-page" data-live' in page_of(operator, make_job(state).pk)) is is_live
+
+
+@pytest.mark.promise("defect-refresh-shows-navigation")
+def test_no_region_has_the_id_of_a_row_of_the_sidebar() -> None:
+    """Django names these rows by the model. `live.js` would find the row in place of the region."""
+    templates = Path(django_pgqueue.__file__).parent / "templates"
+    ids = {found for file in templates.rglob("*.html") for found in re.findall(r'\bid="([^"]+)"', file.read_text())}
+    models = apps.get_app_config("pgqueue").get_models()
+    assert "pgqueue-job-page" in ids
+    assert not ids & {f"pgqueue-{model._meta.model_name}" for model in models}

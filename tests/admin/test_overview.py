@@ -20,6 +20,7 @@ from django_pgqueue import control, lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.models import Worker
 from django_pgqueue.worker.completion.attempt_counter import Tally
+from tests import helpers
 
 from .conftest import JobMaker
 
@@ -79,7 +80,12 @@ def test_tiles_count_the_jobs_in_each_state(operator: Client, make_job: JobMaker
     assert (tiles["running"], tiles["dead in 24 h"], tiles["workers"]) == ("1", "1", "1")
     assert re.match(r"1[01] min", tiles["oldest due"])
     assert tiles["finished per min"].startswith("34 ") and tiles["slots busy"].endswith(" / 4")
-    assert tiles_of(operator, INDEX) == tiles
+    assert {**tiles_of(operator, INDEX), "oldest due": tiles["oldest due"]} == tiles
+    assert not {"waiting", "suspended"} & tiles.keys()
+    helpers.make_nodes(connection, needs=[helpers.make_job(connection, task_name="gone")])
+    assert tiles_of(operator)["waiting"] == "1 for other jobs"
+    helpers.make_suspended_job(connection)
+    assert tiles_of(operator)["suspended"] == "1 scheduled or retrying"
 
 
 def test_every_link_of_the_page_leads_to_a_page(operator: Client, make_job: JobMaker) -> None:

@@ -69,6 +69,11 @@ def test_bars_show_when_each_step_ran_slept_and_waited() -> None:
     assert found.is_now and not found.is_cut
 
 
+def test_text_of_one_attempt_and_of_one_try_is_singular() -> None:
+    found = drawn([step("pay", "step", 10)], execution(0, 30))
+    assert [row.text for row in found.rows] == ["1 time, 30 min in all", "1 try in 1 h 30 min"]
+
+
 def test_sleep_that_goes_on_ends_at_the_reading() -> None:
     found = drawn([step("rest", "sleep", 0, wake_at=at(1000))], execution(0, 1))
     assert bars(found)["rest"] == [("slept", 0, 100)]

@@ -383,18 +383,18 @@ async def async_orm() -> list[str]:
 
 
 @task
-def overlap(path: str) -> None:
+def overlap(path: str, seconds: float = 0.02) -> None:
     """Record begin and end, some time apart."""
     mark(path, "begin")
-    time.sleep(0.02)
+    time.sleep(seconds)
     mark(path, "end")
 
 
 @task
-async def async_overlap(path: str) -> None:
+async def async_overlap(path: str, seconds: float = 0.02) -> None:
     """The same on the event loop."""
     mark(path, "begin")
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(seconds)
     mark(path, "end")
 
 
@@ -622,6 +622,29 @@ def fork_and_come_back_in_a_thread(name: str) -> str:
     """The same in a transaction that both have."""
     Group.objects.create(name=name)
     return come_back_twice(name)
+
+
+@task(atomic=True)
+def work_after_commit(path: str, started: str, ended: str) -> None:
+    """Work in an `on_commit()` function until the file `path` exists."""
+
+    def work() -> None:
+        wait_for_file(path, started=started)
+        Path(ended).touch()
+
+    transaction.on_commit(work)
+
+
+@task(atomic=True, isolation="process")
+def isolated_work_after_commit(path: str, started: str, ended: str) -> None:
+    """The same in another process."""
+    work_after_commit(path, started, ended)
+
+
+@task(atomic=True, retention=0)
+def discarded_work_after_commit(path: str, started: str, ended: str) -> None:
+    """The same in a job that leaves no row."""
+    work_after_commit(path, started, ended)
 
 
 def come_back_twice(name: str) -> str:
@@ -1057,7 +1080,7 @@ def by_task_result(exception: BaseException, task_result: Job) -> float | None:
     """Return delays for two attempts, from the attributes that a result of Django's framework has too."""
     if isinstance(exception, LookupError) or len(task_result.errors) > 1:
         return None
-    return task_result.attempts - 1
+    return 30.0 * (task_result.attempts - 1)
 
 
 def by_attempts(exception: BaseException, task_result: Job) -> float | None:
@@ -1159,7 +1182,7 @@ def isolated_noop() -> int:
     return os.getpid()
 
 
-@task(isolation="process", timeout=1.0, max_attempts=1)
+@task(isolation="process", timeout=4.0, max_attempts=1)
 def isolated_with_timeout() -> None:
     """End at once, well before the timeout."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -138,6 +139,17 @@ def test_batch_with_one_callback_enqueues_only_it(option):
 
 
 @pytest.mark.promise("batch-end-found-by-sweep")
+def test_cancel_ends_the_jobs_of_nested_batches_too():
+    with Batch() as outer:
+        tasks.add.using(batch=outer).enqueue(1)
+        with Batch(parent=outer) as middle, Batch(parent=middle) as inner:
+            tasks.add.using(batch=inner).enqueue(1)
+    with Batch() as other:
+        tasks.add.using(batch=other).enqueue(1)
+    assert (middle.cancel(), outer.cancel()) == (1, 1)
+    assert (outer.progress().cancelled, other.progress().ready) == (2, 1)
+
+
 @pytest.mark.parametrize("end", ["cancel", "expire", "set aside", "SQL delete"])
 def test_batch_job_that_ends_without_an_attempt_is_found_by_the_sweep(end):
     with with_callbacks() as batch:
@@ -266,6 +278,15 @@ def test_batch_that_is_not_stored_is_refused():
             use()
     with pytest.raises(InvalidTask, match="is stored already"):
         batch.open().open()
+
+
+def test_batch_wrong_parent_or_call_is_refused():
+    other: Any = 7
+    with pytest.raises(TypeError, match=r"parent must be a Batch, not int: pass Batch.get\(id\)"):
+        Batch(parent=other)
+    other = tasks.add.s(1)
+    with pytest.raises(TypeError, match=r"Batch.add\(\) takes a list of calls, not TaskCall"):
+        Batch().open().add(other)
 
 
 @pytest.mark.parametrize(
@@ -479,6 +500,27 @@ def test_old_batch_is_removed_after_its_jobs():
     assert [pruned(), pruned(), JobBatch.objects.count(), BatchRemoval.objects.count()] == [1, 1, 0, 0]
 
 
+@pytest.mark.promise("defect-removed-nested-batch")
+@pytest.mark.promise("batch-progress-exact")
+@pytest.mark.parametrize("is_open", [False, True])
+def test_removed_nested_batch_is_counted_and_prevents_success(is_open):
+    outer = with_callbacks().open()
+    with Batch(parent=outer) as middle, Batch(parent=middle) as inner:
+        tasks.fail.using(batch=inner, max_attempts=1).enqueue()
+        tasks.keeps_nothing.using(batch=inner).enqueue()
+    tasks.add.using(batch=outer).enqueue(1)
+    if not is_open:
+        outer.close()
+    run_jobs()
+    lifecycle.prune(connection, State.DEAD, 0.0)
+    assert [lifecycle.batches.prune_batches(connection, 0.0).removed for _ in range(3)] == [1, 1, 0]
+    assert outer.progress() == BatchProgress(succeeded=2, dead=1)
+    if is_open:
+        outer.close()
+    run_jobs()
+    assert calls() == ["failure", "complete"]
+
+
 def test_open_batch_is_never_removed():
     Batch().open()
     assert lifecycle.batches.prune_batches(connection, 0.0).removed == 0
@@ -517,3 +559,13 @@ def test_methods_for_coroutines_do_the_same():
     assert async_to_sync(fill)() == BatchProgress(ready=1)
     run_jobs()
     assert calls() == ["complete", "success"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_batch_opened_in_coroutine_names_the_form_to_await():
+    async def view():
+        with Batch():
+            pass
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"a batch was opened from a coroutine: use `await batch.aopen"):
+        async_to_sync(view)()

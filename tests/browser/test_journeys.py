@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from django.db import connection
 from playwright.sync_api import expect
 
-from django_pgqueue.models import AuditEntry, Job, LimitOverride, Pause
+from django_pgqueue import lifecycle
+from django_pgqueue.models import AuditEntry, Execution, Job, LimitOverride, Pause, WorkerRequest
 from django_pgqueue.testing.live_worker import LiveWorker
 from example_project.library.tasks import export_library
 from example_project.shop.tasks import send_confirmation
@@ -84,6 +86,19 @@ def test_operator_finds_where_job_hangs(page, worker):
     expect(page.locator("#pgqueue-stack")).to_contain_text("context.lost.wait", timeout=WAIT_MS)
     page.get_by_role("button", name="Cancel", exact=True).click()
     worker.wait_for(lambda: Job.objects.filter(pk=job.pk, state="cancelled").exists())
+
+
+@pytest.mark.promise("defect-refresh-shows-navigation")
+@pytest.mark.parametrize(("name", "button"), [("job", "Show where it is now"), ("worker", "Stacks of all jobs")])
+def test_answer_of_a_worker_appears_by_itself(page, name, button):
+    """No worker process runs here, so the test answers. The URL of the page has a fragment."""
+    execution = Execution.objects.filter(finished_at=None, worker_id=1).earliest("id")
+    page.goto(f"{CONSOLE}{name}/{execution.job_id if name == 'job' else execution.worker_id}/change/")
+    page.get_by_role("button", name=button).click()
+    expect(page.locator("#content")).to_contain_text("Waiting for the answer")
+    lifecycle.answer_request(connection, WorkerRequest.objects.latest("id").pk, 'File "shop.py", line 7')
+    expect(page.locator("#content")).to_contain_text("line 7", timeout=WAIT_MS)
+    expect(page.locator("#content")).to_contain_text(f"{seed.SHOP}.send_confirmation" if name == "job" else "Slots")
 
 
 def test_operator_sees_why_queue_backs_up(page):

@@ -37,6 +37,15 @@ def test_page_fits_desktop_and_phone(open_context, name):
     assert layout.covered(page) == []
 
 
+@pytest.mark.parametrize("width", [1400, 1100, 950, PHONE["width"]])
+def test_long_names_and_values_of_steps_fit(page, width):
+    visit(page, "job, steps")
+    cells = ".pgqueue-steps tbody th, .pgqueue-steps td:nth-child(2), .pgqueue-steps pre"
+    page.locator(cells).evaluate_all("cells => cells.forEach(cell => { cell.textContent = 'x'.repeat(300); })")
+    page.set_viewport_size({"width": width, "height": 900})
+    assert layout.too_wide(page) == []
+
+
 def test_schedule_has_navigation_above_buttons(page):
     visit(page, "schedule")
     assert layout.top_of(page, ".pgqueue-navigation") < layout.top_of(page, ".pgqueue-tools")

@@ -14,8 +14,11 @@ from django_pgqueue import chain, lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle import Claimed, graphs
+from django_pgqueue.lifecycle.bulk_acts import Selection
+from django_pgqueue.states import State
 from tests import helpers
 from tests.app import tasks
+from tests.worker.test_bulk_acts import request
 
 SESSIONS = 8
 ROUNDS = 40
@@ -231,6 +234,27 @@ def test_retry_with_a_locked_dependent_changes_nothing(engine, second, monkeypat
     ):
         lifecycle.retry(engine, [first])
     assert states(engine, [first, dependent]) == ["dead", "cancelled"]
+
+
+@pytest.mark.promise("defect-locked-dependent-stops-retry")
+@pytest.mark.parametrize("is_act", [False, True])
+def test_retry_of_many_leaves_only_the_job_with_the_locked_dependent(engine, second, is_act):
+    """A bulk act would otherwise repeat the same page until the lock is gone."""
+    first, free = helpers.make_nodes(engine, 2)
+    [dependent] = helpers.make_nodes(engine, needs=[first])
+    for _ in range(2):
+        end_job(engine, helpers.claim_one(engine), dies=True)
+    advance(engine, first)
+    asked = [first, free]
+    with helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"):
+        if is_act:
+            audit_id = request(engine, "retry", Selection(job_ids=tuple(asked)))
+            batch = lifecycle.bulk_acts.execute_batch(engine, audit_id)
+            assert batch is not None
+            assert (set(batch.changed), batch.outcome) == ({free}, "done")
+        else:
+            assert lifecycle.retry(engine, asked, lock_seconds=0.05) == {free: State.READY}
+    assert states(engine, [first, dependent, free]) == ["dead", "cancelled", "ready"]
 
 
 @pytest.mark.parametrize("cancelled_first", [True, False])

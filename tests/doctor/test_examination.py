@@ -72,8 +72,9 @@ def test_examine_check_that_writes_is_refused(db):
     assert "read-only transaction" in finding.what
 
 
+@pytest.mark.slow
 def test_examine_slow_statement_is_stopped(db, monkeypatch):
-    monkeypatch.setattr(session, "STATEMENT_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(session, "STATEMENT_TIMEOUT_SECONDS", 1.0)
     sleeping = check_that(lambda examined: examined.rows("SELECT pg_sleep(9)"))
     [slow, last] = examine(checks=[sleeping, check_that(passing)])
     assert "took longer than" in slow.what

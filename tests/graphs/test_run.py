@@ -35,6 +35,7 @@ def result(workflow: Workflow, place: int = -1) -> Any:
 def test_chain_passes_each_result_to_the_next_call():
     workflow = chain(tasks.number.s(3)).then(tasks.double).then(tasks.async_double).enqueue()
     assert states(workflow) == ["ready", "waiting", "waiting"]
+    assert (workflow.progress().ready, workflow.progress().waiting, workflow.progress().total) == (1, 2, 3)
 
     assert run_jobs() == 3
 
@@ -57,6 +58,15 @@ def test_chord_is_a_group_with_a_last_call():
     run_jobs()
 
     assert result(workflow) == 5
+
+
+def test_call_after_an_empty_group_gets_an_empty_list():
+    workflow = chord([], tasks.total, 100).enqueue()
+    assert states(workflow) == ["ready"]
+
+    run_jobs()
+
+    assert result(workflow) == 100
 
 
 def test_chain_fans_out_and_in_again():

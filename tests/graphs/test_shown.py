@@ -77,9 +77,10 @@ def test_graph_shows_states_edges_and_links(viewer: Client) -> None:
     assert [box.url for box in found.boxes] == [f"{JOBS}{job_id}/change/" for job_id in workflow.job_ids]
     assert sorted(edge.kind for edge in found.edges) == ["cancel", "cancel", "failed", "ignore", "ignore"]
     assert len({box.x for box in found.boxes}) == 4  # its layers
+    assert [kind for kind, _ in found.legend] == ["cancel", "ignore", "failed"] and found.signs == ""
     assert found.summary == "Graph of 5 jobs in 4 layers: 3 succeeded, 1 dead, 1 cancelled"
     text = page(viewer, f"{BATCHES}{workflow.id}/change/")
-    assert text.count('class="pgqueue-box ') == 5 and text.count('class="pgqueue-edge ') == 5
+    assert text.count('class="pgqueue-box ') == 5 and text.count('class="pgqueue-edge ') == 5 + 3  # with the legend
     assert "Order &lt;4711&gt;" in text and "× dead" in text
 
 
@@ -91,8 +92,15 @@ def test_graph_of_many_alike_jobs_has_one_box_with_counts(viewer: Client) -> Non
     assert many.url == f"{JOBS}?batch={workflow.id}&task=tests.graphs.tasks.number"
     assert len(viewer.get(many.url).context["cl"].result_list) == 13
     assert (last.is_group, last.state) == (False, "waiting")
-    [edge] = graph_of(viewer, workflow).edges
+    found = graph_of(viewer, workflow)
+    [edge] = found.edges
     assert edge.kind == "failed"
+    assert [kind for kind, _ in found.legend] == ["failed"]
+    assert found.signs == "✓ succeeded, × dead, – cancelled, ▸ running, ● ready, … waiting"
+    assert [row.layer for row in found.rows] == [1, 2]
+    assert found.rows[1].needs.replace("<wbr>", "") == "13 × tests.graphs.tasks.number (layer 1)"
+    set_state("ready", workflow.job_ids[0])
+    assert graph_of(viewer, workflow).boxes[0].line == "all ● ready"
 
 
 def test_graph_of_few_alike_jobs_has_a_box_for_each(viewer: Client) -> None:
@@ -297,7 +305,7 @@ def test_command_prints_the_layers(capsys: pytest.CaptureFixture[str]) -> None:
     run_jobs()
     first, dead, left, cancelled, last = workflow.job_ids
     assert shown(capsys, workflow.id).splitlines() == [
-        f"Workflow {workflow.id}: Order <4711>, 5 of 5 jobs have ended",
+        f"Workflow {workflow.id}: Order <4711>, 5 of 5 jobs have ended: 3 succeeded, 1 dead, 1 cancelled",
         "Layer 1",
         f"  succeeded #{first} tests.graphs.tasks.number",
         "Layer 2",
@@ -321,6 +329,20 @@ def test_command_prints_many_alike_jobs_as_one_line(
     assert lines[4] == f"  waiting   #{workflow.job_ids[9]} tests.graphs.tasks.total, needs {needed} and 4 more"
     monkeypatch.setattr(workflow_command, "LINES", 1)
     assert shown(capsys, workflow.id).splitlines()[-1] == "1 more lines are not printed: --json prints all jobs."
+
+
+def test_command_says_that_a_workflow_is_blocked(capsys: pytest.CaptureFixture[str]) -> None:
+    workflow = Workflow(if_dependency_fails="block")
+    workflow.add(tasks.note.s("last"), after=[workflow.add(tasks.broken.s())])
+    workflow.enqueue()
+    assert "No job is ready or running." not in shown(capsys, workflow.id)
+    set_state("dead", workflow.job_ids[0])
+    assert shown(capsys, workflow.id).splitlines()[:2] == [
+        f"Workflow {workflow.id}, 1 of 2 jobs have ended: 1 waiting, 1 dead",
+        "No job is ready or running. Waiting jobs depend on failed ones: retry those, or cancel the rest.",
+    ]
+    call_command("pgqueue", "batch", "show", str(workflow.id))
+    assert "No job is ready or running." in capsys.readouterr().out
 
 
 def test_command_prints_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,3 +372,12 @@ def test_command_refuses_what_is_no_workflow(capsys: pytest.CaptureFixture[str])
         shown(capsys, batch.id or 0)
     with pytest.raises(CommandError, match="Workflow 99 does not exist in the database 'default'"):
         shown(capsys, 99)
+
+
+def test_job_that_waits_for_others_is_not_listed_as_due(capsys: pytest.CaptureFixture[str]) -> None:
+    workflow = diamond()
+    call_command("pgqueue", "jobs", "list", "--state", "waiting")
+    listed = capsys.readouterr().out
+    assert "tests.graphs.tasks.double" in listed and "due for" not in listed
+    call_command("pgqueue", "jobs", "show", str(workflow.job_ids[2]))
+    assert "\nDue " not in capsys.readouterr().out

@@ -113,9 +113,9 @@ class HooksConfig(AppConfig):
                 lambda name=name, **named: note(f"{name} {named['job_id']} {named['delay_seconds']}"), weak=False
             )
 
-    def broken_receiver(self, name: str, how: str) -> None:
+    def broken_receiver(self, name: str, how: str, seconds: str = "2") -> None:
         """Connect a receiver that hangs, raises or exits to a signal, before those of `worker_signals`."""
-        process_events.START_SECONDS = 2.0  # type: ignore[misc]  # 30 s would be long for a test
+        process_events.START_SECONDS = float(seconds)  # type: ignore[misc]  # 30 s would be long for a test
         getattr(signals, name).connect({"hangs": hangs, "raises": raises, "exits": exits}[how])
 
     def quick_idle(self) -> None:

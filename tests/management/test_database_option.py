@@ -15,6 +15,7 @@ from tests.management.conftest import die
 
 COMMANDS = (
     ["jobs", "list"],
+    ["batch", "list"],
     ["jobs", "list", "--state", "dead", "--queue", "default", "--error", "ValueError", "--since", "1h"],
     ["jobs", "list", "--state", "running"],
     ["jobs", "list", "--state", "due"],

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import control
+from django_pgqueue import Batch, chain, control
 from django_pgqueue.management.subcommands.subcommand import ExitCode
-from django_pgqueue.models import Job, Pause, Schedule
+from django_pgqueue.models import Job, JobBatch, Pause, Schedule
 from tests import helpers
+from tests.app import tasks
 from tests.documents import CODE, commands, prose
 from tests.management.conftest import Run, claim, die, succeed
 from tests.test_docs import own_options, parser_of, subcommands
 
 PAGES = [f"docs/production/{name}.md" for name in ("runbooks", "troubleshooting", "shell", "monitoring")]
 COMMANDS = sorted({tuple(words) for page in PAGES for command, *words in commands(page) if command == "pgqueue"})
-CHANGING = {"pause", "resume", "clear", "prune", "erase", "retry", "cancel", "move", "delete", "run"}
+CHANGING = {"pause", "resume", "clear", "prune", "erase", "retry", "cancel", "move", "delete", "run", "close"}
 NOT_RUN = {
     "run": "its own connection does not see the jobs of an open transaction; tests/test_commands.py runs it",
     "prune": "its own connection does not see the jobs of an open transaction; tests/test_commands.py runs it",
@@ -41,6 +42,7 @@ def incident(pgqueue: Run) -> None:
         control.pause(task=task_name)
     die(task_name="shop.tasks.send_receipt", error="builtins.ConnectionError")
     die(error="django_pgqueue.exceptions.DoesNotFit")
+    die(error="django_pgqueue.steps.StepsChanged")
     control.pause("mail")
     helpers.make_schedule(connection, due_in=3600.0)
     pgqueue("schedules", "pause", "nightly")
@@ -49,14 +51,25 @@ def incident(pgqueue: Run) -> None:
 def contents() -> list[Any]:
     """Return what a command can change."""
     jobs = Job.objects.values_list("pk", "state", "queue_name", "cancel_requested_at", "arguments")
-    return [list(rows.order_by("pk")) for rows in (jobs, Pause.objects.values_list(), Schedule.objects.values_list())]
+    closed = JobBatch.objects.exclude(closed_at=None).values_list("pk", "closed_at")
+    found = (jobs, closed, Pause.objects.values_list(), Schedule.objects.values_list())
+    return [list(rows.order_by("pk")) for rows in found]
 
 
 def with_real_ids(words: tuple[str, ...]) -> list[str]:
     """Return the words with the id of a job in the place of each id, and without a question to the operator."""
+    if words[0] in ("batch", "workflow"):
+        return [str(new_workflow(is_open="close" in words)) if word == "12" else word for word in words]
     make = helpers.make_job if "cancel" in words else lambda _: die()
     found = [str(make(connection)) if re.fullmatch(r"\d{4}", word) else word for word in words]
     return [*found, "--yes"] if "--yes" in own_options("pgqueue", *subcommand_of(words)) else found
+
+
+def new_workflow(*, is_open: bool) -> int:
+    """Return the id of a workflow of one job, or of an open batch."""
+    if is_open:
+        return Batch().open().id or 0
+    return chain(tasks.noop.s()).enqueue().id
 
 
 def subcommand_of(words: tuple[str, ...]) -> tuple[str, ...]:

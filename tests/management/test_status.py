@@ -55,6 +55,18 @@ def busy(db):
     return job_id
 
 
+def test_status_counts_jobs_that_wait_for_others(pgqueue, db):
+    assert "waiting" not in pgqueue("status").out
+    helpers.make_nodes(connection, needs=[helpers.make_job(connection, task_name="gone")])
+    assert "waiting     1 for other jobs\n" in pgqueue("status").out
+
+
+def test_status_counts_jobs_that_steps_suspend(pgqueue, db):
+    assert "later       0 scheduled, 0 retrying\n" in pgqueue("status").out
+    helpers.make_suspended_job(connection)
+    assert "later       1 scheduled, 0 retrying; steps suspend 1 of them\n" in pgqueue("status").out
+
+
 def test_status_shows_all_queues_and_who_is_unserved(pgqueue, busy):
     lines = pgqueue("status").out.splitlines()
     assert lines[0].startswith("due         3, the oldest for ")

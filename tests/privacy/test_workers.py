@@ -46,7 +46,7 @@ def test_worker_without_codec_releases_and_logs_no_value(engine, start, monkeypa
     waiting = "SELECT count(*) FROM pgqueue_job WHERE state = 'ready' AND unknown_since IS NOT NULL AND attempt = 0"
     worker.wait_until(lambda: helpers.scalar(engine, waiting) == len(ids))
     engine.execute("UPDATE pgqueue_job SET run_after = statement_timestamp()")
-    worker.wait_until(lambda: {helpers.state_of(engine, job_id) for job_id in ids} == {"dead"})
+    worker.wait_until(lambda: {helpers.state_of(engine, job_id) for job_id in ids} == {"dead"}, 40)
     errors = [error for [error] in engine.execute("SELECT error FROM pgqueue_execution")]
     data = [text for [text] in engine.execute("SELECT arguments ->> 'data' FROM pgqueue_job")]
     assert all("the job's arguments cannot be read: encoded by 'hidden'" in error for error in errors)

@@ -71,7 +71,7 @@ def test_worker_killed_before_the_compensation_another_finds_it(worker, engine):
 def test_worker_killed_between_completion_and_compensation(worker, engine):
     with helpers.transaction(engine, "LOCK TABLE pgqueue_search_key IN ACCESS EXCLUSIVE MODE"):
         job = tasks.order.enqueue()
-        one = worker()
+        one = worker(LEASE=6.0)
         one.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists())
         one.send_all(signal.SIGKILL)
         one.exit_code()
@@ -80,8 +80,8 @@ def test_worker_killed_between_completion_and_compensation(worker, engine):
         wait_until(lambda: not helpers.scalar(engine, f"{ended} AND datname = current_database()"), 30)
         engine.execute("COMMIT")
     assert not Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name]).exists()
-    worker()
-    wait_until(lambda: undone() == ["reserve", "charge"], 30)
+    worker(LEASE=6.0)
+    wait_until(lambda: undone() == ["reserve", "charge"], 60)
 
 
 @pytest.mark.promise("compensation-after-every-end")

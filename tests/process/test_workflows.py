@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from django.db import connection
 
 from django_pgqueue import Workflow, chain, group
 from tests import helpers
@@ -27,6 +28,22 @@ def test_workers_run_a_workflow_to_its_end(start):
     results = [workflow.nodes[place].job.return_value for place in range(2, 300, 3)]
     assert results == [number + 2 for number in range(100)]
     assert states(workflow) == {"succeeded"}
+
+
+def test_chain_passes_results_without_connections_of_its_own(start, engine):
+    """The results come with the claims. The threads of the jobs keep a connection for 10 s, so it would be seen."""
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    others = f"{sessions} AND application_name NOT LIKE 'pgqueue:%'"
+    connection.ensure_connection()
+    before = helpers.scalar(engine, others)
+    worker = start()
+    jobs = chain(tasks.add.s(1))
+    for _ in range(9):
+        jobs = jobs.then(tasks.add, 1)
+    workflow = jobs.enqueue()
+    worker.wait_until(lambda: workflow.batch.record.succeeded_at)
+    assert helpers.scalar(engine, others) == before
+    assert workflow.nodes[-1].job.return_value == 10
 
 
 @pytest.mark.promise("workflow-advance-found-by-sweep")

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import pytest
 from django.core import signing
 
-from django_pgqueue import Chunk, control, lifecycle, registry, signals
+from django_pgqueue import Batch, Chunk, chain, control, lifecycle, registry, signals
 from django_pgqueue.chunks import chunk_key
 from django_pgqueue.contrib.remote import handles, operations, tokens
 from django_pgqueue.contrib.remote.engine import close_engines
@@ -157,6 +157,26 @@ def test_encoded_arguments_and_results_pass_as_plain_json(machine, settings):
     assert (execution["args"], execution["kwargs"]) == ([1], {"b": 2})
     assert one.end("complete", execution, result={"sum": 3}) == (200, ["done"])
     assert Job.objects.get(pk=job.pk).result == {"sum": 3}
+
+
+@pytest.mark.promise("defect-remote-ends-of-batches")
+@pytest.mark.promise("batch-callbacks-once")
+def test_completion_that_ends_a_batch_enqueues_its_callbacks(machine):
+    with Batch(on_success=tasks.noop.using(queue_name="callbacks").s("success")) as batch:
+        tasks.add.using(batch=batch).enqueue(1)
+    failed = tasks.noop.using(queue_name="callbacks").s("failed")
+    workflow = chain(tasks.add.s(1)).then(tasks.add).enqueue(on_failure=failed)
+    one = machine()
+    plain, node = one.claim()
+    assert one.end("complete", plain, result=1) == (200, ["done"])
+    assert batch.record.succeeded_at is not None
+    assert one.end("fail", node, then="dead", error="no such order") == (200, ["done"])
+    assert list(workflow.jobs.order_by("pk").values_list("state", flat=True)) == ["dead", "cancelled"]
+    assert workflow.batch.record.completed_at is not None
+    added = Job.objects.filter(queue_name="callbacks").order_by("pk")
+    assert [job.arguments["args"] for job in added] == [["success"], ["failed"]]
+    assert one.end("complete", plain, result=1) == (200, ["already"])
+    assert added.count() == 2
 
 
 def test_signals_are_sent_by_the_server(machine):

@@ -39,14 +39,14 @@ async def post(view, one, **body):
     return response.status_code, json.loads(response.content).get("executions")
 
 
-def claim(one, wait_seconds=10.0, **body):
+def claim(one, wait_seconds=25.0, **body):
     return post(views.claim, one, wait_seconds=wait_seconds, **body)
 
 
 async def waiting(count):
     """Wait until so many machines wait."""
     claims = engine_of("default")._claims
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 20
     while claims is None or sum(len(group.waiting) for group in list(claims._groups.values())) < count:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -81,7 +81,7 @@ def test_wait_ends_when_job_is_enqueued(machine, enqueue):
         job_id = await in_thread(enqueue)
         status, [execution] = await polls
         assert (status, execution["job_id"]) == (200, job_id)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
     asyncio.run(scenario())
 
@@ -94,7 +94,7 @@ def test_wait_ends_when_scheduled_job_is_due(machine, enqueue):
         began = time.monotonic()
         _, [execution] = await claim(one)
         assert execution["job_id"] == job_id
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
 
     asyncio.run(scenario())
 
@@ -103,7 +103,7 @@ def test_wait_over_answers_without_jobs(machine):
     one = machine()
     began = time.monotonic()
     assert asyncio.run(claim(one, wait_seconds=0.2)) == (200, [])
-    assert 0.15 <= time.monotonic() - began < 3
+    assert 0.15 <= time.monotonic() - began < 15
 
 
 @pytest.mark.promise("remote-wait-costs-no-thread-and-no-poll")
@@ -114,7 +114,7 @@ def test_jobs_wake_only_as_many_machines_as_they_need(machine, new_connection, m
     monkeypatch.setattr(lifecycle, "claim", lambda *args, **kwargs: claims.append(1) or original(*args, **kwargs))
 
     async def scenario():
-        polls = [asyncio.create_task(claim(one, wait_seconds=1.0)) for _ in range(machines)]
+        polls = [asyncio.create_task(claim(one, wait_seconds=5.0)) for _ in range(machines)]
         await waiting(machines)
         threads = threading.active_count()
         await asyncio.sleep(0.4)

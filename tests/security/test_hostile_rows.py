@@ -230,7 +230,7 @@ def test_worker_hostile_rows_other_jobs_run(engine, hostile, start):
     always_there = {"os", "builtins", "encodings", "subprocess"}
     modules = sorted({name.split(".")[0] for name in IMPORTABLE if name[0].isalpha()} - always_there)
     ids = helpers.make_jobs(engine, 5)
-    worker = start("--concurrency", "2")
+    worker = start("--concurrency", "2", LEASE=6.0)
     worker.wait_until(lambda: {helpers.state_of(engine, job_id) for job_id in ids} == {"succeeded"})
     pruned = "SELECT count(*) = 0 FROM pgqueue_job WHERE state = 'succeeded' AND finished_at = '2001-01-01'"
     worker.wait_until(lambda: helpers.scalar(engine, pruned))

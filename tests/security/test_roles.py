@@ -54,7 +54,7 @@ READING = {
     "PRUNABLE_TASK", "SCHEDULES", "HOLDERS", "OPEN_WINDOWS",
     "SCHEDULE_ARGUMENTS", "READY_CALLS", "READY_LIMITED_CALLS",
     "RUNNING_CALLS", "DEAD_CALLS", "CALL_SHAPES", "STORED_CALLS",
-    "PENDING_CALLBACKS", "PENDING_COMPENSATIONS", "USED_CALLBACKS", "CALLS_OF",
+    "PENDING_CALLBACKS", "PENDING_COMPENSATIONS", "QUEUES_OF_CALLS", "USED_CALLBACKS", "CALLS_OF",
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
@@ -71,7 +71,7 @@ SCHEDULER = {
     "CONFIRM_SCHEDULES", "SWITCH_SCHEDULE", "REMOVE_SCHEDULES", "PRUNE_SCHEDULE_RUNS", "SCHEDULE_ARGUMENTS",
     "NOTE_PROBLEM", "SCHEDULED_CALLS",
 }  # fmt: skip
-ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE", "ERASE_CALLBACKS"}
+ARCHIVIST = {"ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE", "ERASE_CALLBACKS", "FORGET_CALLBACKS"}
 BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "END_BATCHES", "ADD_NODES", "ADD_DEPENDENCIES", "COMPENSATE"}
 """These need the further grants that the page lists."""
 AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
@@ -226,7 +226,7 @@ def test_enqueuer_role_enqueue_succeeds(superuser, as_role):
         with transaction.atomic():
             ids = tasks.add.enqueue_many([((n,), {}) for n in range(3)])
         assert tasks.add.enqueue_many([((1,), {})], returning=False) == 1
-    assert list(listener.notifies(timeout=5, stop_after=1))
+    assert list(listener.notifies(timeout=20, stop_after=1))
     rows = helpers.rows_of(superuser, "pgqueue_job")
     assert {row["state"] for row in rows.values()} == {"ready"}
     assert set(rows) > {job.pk, *ids}
@@ -252,7 +252,7 @@ def test_enqueuer_role_inserts_by_sql_and_notifies(superuser, as_role):
         ).fetchall()
         session.execute(f"NOTIFY {CHANNEL}")
     assert helpers.state_of(superuser, job_id) == "ready"
-    assert list(superuser.notifies(timeout=5, stop_after=1))
+    assert list(superuser.notifies(timeout=20, stop_after=1))
 
 
 def test_admin_viewer_only_reads_and_operator_acts(superuser, as_role):

@@ -54,7 +54,7 @@ def test_worker_at_debug_level_logs_no_secret(engine, start, monkeypatch):
         lost_id = helpers.make_job(engine, arguments=arguments, queue_name="lost")
         helpers.claim_all(engine, helpers.lifecycle.Lane("lost", 0), worker_id=1_000_000)
         helpers.end_lease(engine)
-        worker = start("--concurrency", "2", CRASH_BUDGET=1, GRACE=0.2)
+        worker = start("--concurrency", "2", CRASH_BUDGET=1, GRACE=0.2, LEASE=6.0)
         wanted = {ids[name]: state for name, state in ENDINGS.items()} | {bad_id: "dead", lost_id: "dead"}
         worker.wait_until(lambda: {job_id: helpers.state_of(engine, job_id) for job_id in wanted} == wanted)
         crash_id = helpers.make_job(

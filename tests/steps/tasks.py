@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -130,6 +130,19 @@ def discarded(context: TaskContext) -> Any:
     return CODE["code"](context)
 
 
+@task(takes_context=True, sensitive={"token"}, max_attempts=1)
+def with_token(context: TaskContext, token: str) -> None:
+    """Pass a sensitive argument to a step that fails."""
+    if CODE.get("by_name"):
+        context.step("charge", charge_token, token=token)
+    context.step("charge", charge_token, token)
+
+
+def charge_token(token: str) -> None:
+    """Fail."""
+    raise ValueError("no")
+
+
 LOG: list[str] = []
 """What the compensations have done, in their order."""
 
@@ -140,6 +153,12 @@ def undo(result: Any) -> None:
     LOG.append(f"undo {result}")
     if (fails := CODE.get("undo")) is not None:
         fails(result)
+
+
+@task
+def undo_on_day(result: date) -> None:
+    """Undo a step that returns a day."""
+    LOG.append(f"undo on {result}")
 
 
 @task(max_attempts=1)

@@ -8,7 +8,7 @@ import pytest
 
 from django_pgqueue import Batch, send_event, stats
 from django_pgqueue.metrics import collect
-from django_pgqueue.models import Job
+from django_pgqueue.models import Job, JobStep
 from django_pgqueue.stats import suspended
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks as app_tasks
@@ -47,6 +47,19 @@ def test_gauge_counts_suspended_jobs_by_what_they_wait_for():
         assert suspensions() == {"waiting": 1}
 
 
+def test_overview_counts_each_suspended_job_once():
+    assert stats.overview().suspended == stats.Count(0)
+    job = run(lambda context: context.wait_for_event("approved", 7))
+    tasks.CODE["code"] = lambda context: context.sleep("long", 3600)  # the step of the event is left out
+    job.refresh_from_db()
+    assert job.run_now()
+    run_jobs()
+    run(lambda context: context.sleep("long", 3600), "mail")
+    run(lambda context: context.sleep("long", 3600)).cancel()
+    assert JobStep.objects.filter(finished_at=None).count() == 4
+    assert stats.overview().suspended == stats.Count(2)
+
+
 def test_gauge_counts_events_that_no_job_has_received():
     send_event("approved", 7)
     send_event("approved", 8)
@@ -78,8 +91,33 @@ def test_counts_stop_at_the_limit(monkeypatch):
         tasks.CODE["code"] = lambda context: context.sleep("long", 3600)
         tasks.scripted.enqueue()
     run_jobs()
-    assert suspended.unreceived_events() == suspended.batches_by_state()["open"] == 2
-    assert suspended.suspended_jobs() == {("default", "sleep"): 2}
+    assert suspended.unreceived_events() == suspended.batch_figures().by_state["open"] == 2
+    assert {key: found.jobs for key, found in suspended.suspended_jobs().by_kind.items()} == {("default", "sleep"): 2}
+    assert str(stats.overview().suspended) == "2+"
+
+
+def test_gauge_has_age_of_the_oldest_suspended_step():
+    run(lambda context: context.wait_for_event("approved", 7))
+    run(lambda context: context.sleep("long", 7200))
+    with time_travel(hours=1):
+        run(lambda context: context.wait_for_event("approved", 8))
+        ages = readings()["pgqueue_oldest_suspended_seconds"]
+        assert {state: round(age, -2) for (_, state), age in ages.items() if age} == {"sleeping": 3600, "waiting": 3600}
+        Job.objects.filter(state="ready").cancel()
+        assert set(readings()["pgqueue_oldest_suspended_seconds"].values()) == {0.0}
+
+
+def test_gauge_has_age_of_the_oldest_open_batch():
+    assert readings()["pgqueue_oldest_open_batch_seconds"] == {(): 0.0}
+    with Batch() as running:
+        app_tasks.add.using(batch=running, run_after=timedelta(days=1)).enqueue(1)
+    with time_travel(hours=1):
+        first = Batch().open()
+        Batch().open()
+    with time_travel(hours=3):
+        assert round(readings()["pgqueue_oldest_open_batch_seconds"][()], -2) == 7200
+        first.close()
+        assert round(readings()["pgqueue_oldest_open_batch_seconds"][()], -2) == 7200
 
 
 def test_why_of_suspended_job_names_the_step_and_its_begin():

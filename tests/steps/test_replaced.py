@@ -29,11 +29,16 @@ def replaced_task(monkeypatch, unique_while, undo=None):
         answer = context.wait_for_event("go", "key", timeout=timedelta(days=1))
         return [first, answer, name]
 
-    import_file.__module__ = tasks.__name__
-    import_file.__qualname__ = "import_file"
-    made = task(takes_context=True, unique_key="key", unique_while=unique_while, on_conflict="replace")(import_file)
-    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, made.name: registry._tasks.pop(made.name)})
-    return made
+    return registered(monkeypatch, import_file, unique_while, takes_context=True)
+
+
+def registered(monkeypatch, function, unique_while, **options):
+    """Return the task of a function, which takes the place of an earlier one."""
+    function.__module__ = tasks.__name__
+    function.__qualname__ = "import_file"
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    registry._tasks.pop(f"{tasks.__name__}.import_file", None)
+    return task(unique_key="key", unique_while=unique_while, on_conflict="replace", **options)(function)
 
 
 ENQUEUE = {
@@ -77,6 +82,20 @@ def test_replace_of_suspended_job_removes_its_steps(monkeypatch, unique_while, h
     send_event("go", "key", "yes")
     run_jobs()
     assert Job.objects.get().result == ["opened new", "yes", "new"]
+
+
+@pytest.mark.promise("replaced-call-uses-no-step")
+@pytest.mark.parametrize("unique_while", ["ready+running", timedelta(hours=1)], ids=["job", "window"])
+@pytest.mark.parametrize("how", ENQUEUE)
+def test_replace_by_code_without_steps_removes_those_of_the_job(monkeypatch, unique_while, how):
+    def import_file(name):
+        return name
+
+    first = ENQUEUE[how](replaced_task(monkeypatch, unique_while), "old")
+    run_jobs()
+    assert JobStep.objects.exists()
+    assert ENQUEUE[how](registered(monkeypatch, import_file, unique_while), "new") == first
+    assert not JobStep.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)

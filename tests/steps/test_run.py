@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import re
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
 
 import pytest
-from django.db import connection, transaction
+from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import OperationalError, connection, transaction
 from django.test import override_settings
 from django.utils import timezone
+from django.views.debug import ExceptionReporter
 
 from django_pgqueue import EventTimeout, Step, StepError, TaskContext, lifecycle, send_event, stats
 from django_pgqueue.endings import Ending
-from django_pgqueue.exceptions import Snooze
+from django_pgqueue.exceptions import JobCancelled, Snooze, TaskTimeout
 from django_pgqueue.models import Execution, Job, JobStep, SentEvent
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs, time_travel
@@ -22,7 +28,7 @@ from django_pgqueue.worker.foreground_run import run_one
 from tests import helpers
 
 from . import tasks
-from .tasks import CODE, calls, note
+from .tasks import CODE, LOG, calls, note
 
 pytestmark = pytest.mark.django_db
 
@@ -71,6 +77,16 @@ def fails_once_after(name):
 
 
 # ------------------------------------------------------------------ steps
+
+
+def test_cancelled_while_asleep_names_no_reason():
+    """The step in which it slept is not the reason."""
+    job = run(lambda context: context.sleep("nap", 60))
+    assert job.cancel()
+    assert re.fullmatch(r"It was cancelled at [^:]+:\d\d:\d\d UTC\.", stats.why(job).sentence)
+    with pytest.raises(JobCancelled, match=r"was cancelled$") as raised:
+        job.wait(0)
+    assert raised.value.error == ""
 
 
 @pytest.mark.promise("step-result-is-stored")
@@ -134,18 +150,109 @@ def test_steps_of_operators_retry_resume_at_the_failed_step():
     assert (calls("a"), calls("b")) == (1, 1)
 
 
-@pytest.mark.parametrize("value", [object(), "\x00", float("nan")])
+@pytest.mark.parametrize("value", [object(), "\x00", float("nan"), "x" * 65_536])
 def test_step_value_that_cannot_be_stored_ends_the_job(value):
     """Another attempt would repeat work that has already succeeded."""
     job = run(lambda context: context.step("a", lambda: value))
     assert job.state == "dead"
     assert "the step 'a' succeeded, but its result cannot be stored" in last_error(job)
+    assert "store_result" not in last_error(job)  # an option of tasks, not of steps
+
+
+@pytest.mark.promise("defect-step-lost-with-its-connection")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("cut", ["server", "client", "reply"])
+def test_step_whose_connection_is_lost_is_stored_on_a_new_one(monkeypatch, watcher, cut):
+    """Otherwise the next attempt would call the function again."""
+
+    def work():
+        if cut == "server":
+            pid = connection.connection.info.backend_pid
+            watcher.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        elif cut == "client":
+            connection.connection.close()
+        LOG.append("work")
+        return "done"
+
+    store_step, lost = lifecycle.steps.store_step, ["reply"] if cut == "reply" else []
+
+    def with_lost_reply(*args):
+        status = store_step(*args)
+        if lost.pop() if lost else None:
+            connection.connection.close()
+            raise OperationalError("server closed the connection unexpectedly")
+        return status
+
+    monkeypatch.setattr(lifecycle.steps, "store_step", with_lost_reply)
+    job = run(lambda context: context.step("a", work))
+    assert (job.state, job.result, outcomes(job), LOG) == ("succeeded", "done", ["succeeded"], ["work"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_atomic_step_whose_connection_is_lost_is_repeated(watcher):
+    def work():
+        count = note("a")
+        if not LOG:
+            LOG.append("lost")
+            watcher.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
+        return count
+
+    CODE["code"] = lambda context: context.step(Step("a", atomic=True, retries=1, backoff=0), work)
+    job = tasks.scripted.enqueue()
+    run_one("default", job.pk)
+    connection.close()
+    assert again(job).result == 1
+    assert (job.attempt, calls("a")) == (1, 1)
 
 
 def test_step_coroutine_function_in_plain_task_ends_the_job():
     job = run(lambda context: context.step("a", tasks.anote, "a"))
     assert job.state == "dead"
     assert "context.astep()" in last_error(job)
+
+
+@pytest.mark.parametrize(
+    ("value", "advice"),
+    [
+        (date(2026, 1, 2), "pass value.isoformat()"),
+        (Decimal("1.5"), "pass str(value)"),
+        ("x" * 70_000, "store it and pass its id"),
+    ],
+)
+def test_step_value_error_advises_no_annotation(value, advice):
+    """The annotations of a step's function convert nothing."""
+    job = run(lambda context: context.step("a", lambda: value))
+    assert last_error(job).endswith(advice) and "annotate" not in last_error(job)
+
+
+def test_step_result_of_a_call_as_function_is_refused():
+    job = run(lambda context: context.step("a", note("a")))
+    assert "the step 'a' needs a function that it can call, not int: pass the function and its" in last_error(job)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("call", "form"),
+    [
+        (lambda context, function: context.step("a", function), "astep"),
+        (lambda context, _: context.sleep("a", 60), "asleep"),
+        (lambda context, _: context.wait_for_event("a"), "await_event"),
+    ],
+    ids=["step", "sleep", "wait"],
+)
+def test_step_in_coroutine_names_the_form_to_await(call, form):
+    called = []
+
+    async def code(context):
+        await context.astep("first", tasks.anote, "first")
+        call(context, lambda: called.append(1))
+
+    CODE["code"] = code
+    job = tasks.scripted_async.enqueue()
+    run_jobs()
+    job.refresh_from_db()
+    assert last_error(job).endswith(f"was called in a coroutine: await context.{form}() there")
+    assert not called
 
 
 # ------------------------------------------------------------------ order and changed code
@@ -170,6 +277,27 @@ def test_step_added_by_new_code_gets_a_position_between():
     assert [calls(name) for name in "zabcd"] == [1] * 5
 
 
+@pytest.mark.promise("defect-no-room-between-steps")
+def test_many_steps_before_a_stored_one_keep_their_order():
+    """A step of an error handler is stored. The next attempt calls a long loop before it fails in the same way."""
+
+    def code(context):
+        try:
+            context.step("check", note, "check") if calls("report") else {}["closed"]
+            for n in range(200):
+                context.step(f"item {n}", int)
+            if context.attempt == 2:
+                raise LookupError
+        except LookupError:
+            context.step("report", note, "report")
+            raise
+        return "done"
+
+    job = again(again(run(code), minutes=2), minutes=20)
+    assert (job.state, job.result, calls("report")) == ("succeeded", "done", 1)
+    assert list(steps(job)) == ["check", *(f"item {n}" for n in range(200)), "report"]
+
+
 @pytest.mark.promise("changed-steps-refused")
 def test_steps_in_another_order_are_refused_by_name():
     def old(context):
@@ -182,9 +310,43 @@ def test_steps_in_another_order_are_refused_by_name():
         context.step("a", note, "a")
 
     job = again(run(old), new, minutes=2)
-    assert job.state == "ready"
+    assert (job.state, job.attempt, job.unknown_since is None) == ("ready", 1, False)
     assert "the step 'a' is called after the step 'b'" in last_error(job)
     assert (calls("a"), calls("b")) == (1, 1)
+
+
+@pytest.mark.promise("changed-steps-refused")
+@pytest.mark.parametrize("ending", ["return", "raise"])
+def test_attempt_that_catches_changed_steps_is_released_all_the_same(ending):
+    def old(context):
+        context.step("a", note, "a")
+        context.step("b", note, "b")
+        raise LookupError
+
+    def new(context):
+        with suppress(StepError):
+            context.step("b", note, "b")
+            context.step("a", note, "a")
+        if ending == "raise":
+            raise ValueError
+
+    job = again(run(old), new, minutes=2)
+    assert (job.state, job.attempt, outcomes(job)[-1]) == ("ready", 1, "released")
+
+
+@pytest.mark.promise("changed-steps-refused")
+def test_job_of_changed_steps_is_dead_after_an_hour():
+    def old(context):
+        context.step("a", note, "a")
+        raise LookupError
+
+    def new(context):
+        context.sleep("a", 5)
+
+    job = run(old)
+    for minutes in range(2, 180, 11):
+        job = again(job, new, minutes=minutes)
+    assert (job.state, job.attempt) == ("dead", 2)
 
 
 def test_step_of_another_kind_is_refused():
@@ -240,6 +402,24 @@ def write_then_fail(attempt):
     if attempt == 1:
         raise LookupError
     return count
+
+
+@pytest.mark.promise("defect-on-commit-swallows-stop")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("stop", [TaskTimeout, LookupError], ids=["stop", "error"])
+def test_atomic_step_stop_in_its_on_commit_function_ends_the_attempt(stop):
+    """The worker raises the stop once. If the step dropped it, the task would run on without a limit."""
+
+    def hook():
+        raise stop
+
+    def code(context):
+        value = context.step(Step("a", atomic=True, retries=3), lambda: transaction.on_commit(hook) or note("a"))
+        return [value, note("went on")]
+
+    job = run(code)
+    assert (outcomes(job), steps(job)["a"].state) == (["failed" if stop is TaskTimeout else "succeeded"], "finished")
+    assert again(job, minutes=2).result == [1, 1]
 
 
 def test_step_immediate_mode_runs_in_the_callers_transaction():
@@ -363,6 +543,23 @@ def test_wait_twice_receives_the_first_event_and_then_the_second():
     assert run(code).result == [1, 2]
 
 
+@pytest.mark.promise("defect-event-ends-backoff")
+def test_wait_whose_event_has_come_keeps_the_backoff_of_a_failure():
+    """The attempt that the event has woken fails before it reaches the wait."""
+
+    def code(context):
+        if calls("fetch") or SentEvent.objects.exists():
+            note("fetch")
+            raise LookupError("the server does not answer")
+        return context.wait_for_event("approved", 7)
+
+    job = run(code)
+    send_event("approved", 7)
+    assert again(job).attempt == 1
+    assert (job.state, calls("fetch")) == ("ready", 1)
+    assert again(job, waiting_for(), minutes=2).state == "succeeded"
+
+
 def test_wait_timeout_raises_also_in_later_attempts():
     def code(context):
         try:
@@ -399,12 +596,40 @@ def test_wait_event_in_rolled_back_transaction_is_not_sent():
         (("a", 1.5), "must be a string, a whole number or a UUID"),
         (("a", "k" * 201), "201 characters"),
         (("a", "\n"), "cannot be printed"),
-        (("a", 1, object()), "JSON cannot represent"),
+        (("a", 1, object()), "the payload of the event is of type object, which JSON cannot represent"),
+        (("a", 1, "x" * 65_536), "the payload of the event is 65,538 bytes of JSON, .*: store it and pass its id$"),
+        (
+            ("a", 1, {"day": date(2026, 1, 2)}),
+            r"the payload of the event\['day'\] is .* represent: pass value.isoformat",
+        ),
     ],
 )
 def test_send_event_bad_argument_is_refused(arguments, message):
     with pytest.raises((TypeError, ValueError), match=message):
         send_event(*arguments)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_send_event_in_coroutine_names_the_form_to_await():
+    async def view():
+        send_event("a", 1)
+
+    with pytest.raises(SynchronousOnlyOperation, match=r"the event 'a' was sent from a coroutine: use .await asend"):
+        async_to_sync(view)()
+
+
+class Text(str, Enum):  # noqa: UP042 -- older code has such enums
+    KEY = "7"
+
+
+class Number(int, Enum):
+    KEY = 7
+
+
+@pytest.mark.parametrize("key", [7, "7", Text.KEY, Number.KEY])
+def test_send_event_key_is_stored_as_its_value(key):
+    send_event("approved", key)
+    assert SentEvent.objects.get().key == "7"
 
 
 # ------------------------------------------------------------------ a step's own retries
@@ -522,6 +747,28 @@ def test_gathered_sleep_waits_until_the_steps_beside_it_are_stored(is_plain):
 
 
 @pytest.mark.django_db(transaction=True)
+def test_sleep_in_a_task_group_cancels_no_step_beside_it():
+    """A task group cancels the other coroutines as soon as one of them ends with an exception."""
+    import asyncio
+
+    async def slow(name):
+        await asyncio.sleep(0.1)
+        return await tasks.anote(name)
+
+    async def code(context):
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(context.astep("a", slow, "a"))
+            group.create_task(context.asleep("nap", 60))
+        return first.result()
+
+    CODE["code"] = code
+    job = tasks.scripted_async.enqueue()
+    run_jobs()
+    assert (outcomes(job), steps(job)["a"].state) == (["suspended"], "finished")
+    assert again(job, minutes=2).result == 1
+
+
+@pytest.mark.django_db(transaction=True)
 def test_gathered_steps_that_fail_are_each_tried_again():
     import asyncio
 
@@ -599,6 +846,18 @@ def test_erase_leaves_no_value_of_a_step():
         assert "secret" not in cursor.fetchone()[0]
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_error_report_hides_sensitive_argument_of_a_step(by_name):
+    CODE["by_name"] = by_name
+    tasks.with_token.enqueue("s3cr3t")
+    with pytest.raises(ValueError, match="no") as caught:
+        run_jobs(raising=True)
+    reporter = ExceptionReporter(None, caught.type, caught.value, caught.tb)
+    shown = {frame["function"]: str(frame["vars"]) for frame in reporter.get_traceback_frames()}
+    assert shown.keys() >= {"with_token", "step", "charge_token"}
+    assert [name for name, variables in shown.items() if "s3cr3t" in variables] == []
+
+
 def test_archive_has_the_steps():
     job = run(lambda context: context.step("a", note, "a"))
     [(_, _, document)] = lifecycle.read_for_archive(connection, {job.pk: job.finished_at})
@@ -620,3 +879,91 @@ def test_pgqueue_run_in_the_foreground_suspends_and_continues():
     assert (job.state, outcomes(job)) == ("ready", ["suspended"])
     helpers.wait_until(lambda: run_one("default", job.pk).report.ending is Ending.SUCCEEDED)
     assert (calls("a"), calls("b")) == (1, 1)
+
+
+# ------------------------------------------------------------------ steps inside and beside steps
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda context: context.step("inner", note, "inner"),
+        lambda context: context.sleep("inner", 60),
+        lambda context: context.wait_for_event("inner"),
+    ],
+    ids=["step", "sleep", "wait"],
+)
+def test_step_inside_a_step_is_refused(inner, atomic):
+    job = run(lambda context: context.step(Step("outer", atomic=atomic, retries=3), inner, context))
+    assert "'inner' is called inside the function of the step 'outer'" in last_error(job)
+    assert (outcomes(job), steps(job), calls("inner")) == (["failed"], {}, 0)
+
+
+@pytest.mark.promise("defect-nested-steps-wait-for-each-other")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_coroutine_step_inside_a_step_is_refused(is_beside):
+    """An inner sleep waited until the outer step was stored, which waited for the sleep."""
+    import asyncio
+
+    async def outer(context):
+        await asyncio.sleep(0.05)
+        await context.asleep("inner", 60)
+
+    async def code(context):
+        await asyncio.gather(
+            context.astep("outer", outer, context), *[context.asleep("nap", 60) for _ in range(is_beside)]
+        )
+
+    CODE["code"] = code
+    job = tasks.scripted_async.enqueue()
+    run_jobs(max_jobs=1)
+    assert outcomes(job) == ["suspended" if is_beside else "failed"]
+    if not is_beside:
+        assert "'inner' is called inside the function of the step 'outer'" in last_error(job)
+
+
+def test_step_that_runs_another_job_lets_it_use_steps():
+    CODE["inner"] = lambda context: context.step("b", note, "b")
+    CODE["code"] = lambda context: context.step("a", lambda: tasks.scripted.enqueue("inner").pk)
+    with override_settings(PGQUEUE={"IMMEDIATE": True, "TASK_MODULES": [tasks.__name__]}):
+        job = tasks.scripted.enqueue()
+    job.refresh_from_db()
+    assert (job.state, Job.objects.get(pk=job.result).result) == ("succeeded", 1)
+
+
+@pytest.mark.promise("defect-gathered-steps-left-behind")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("fails", [True, False], ids=["failure", "success"])
+def test_attempt_ends_when_the_steps_that_it_has_begun_are_stored(fails):
+    """Otherwise the next attempt would call the function again while the first call still runs."""
+    import asyncio
+
+    later, refused = [], []
+
+    async def slow(name):
+        await asyncio.sleep(0.1)
+        return await tasks.anote(name)
+
+    async def slow_and_more(context):
+        await context.astep("slow", slow, "slow")
+        try:
+            await context.astep("more", slow, "more")
+        except StepError as error:
+            refused.append(str(error))
+
+    async def code(context):
+        if context.attempt == 1:
+            later.append(asyncio.ensure_future(slow_and_more(context)))
+            await asyncio.sleep(0.05)
+            if fails:
+                raise LookupError("beside it")
+
+    CODE["code"] = code
+    job = tasks.scripted_async.enqueue()
+    run_jobs()
+    assert outcomes(job) == ["failed" if fails else "succeeded"]
+    assert ([*steps(job)], calls("slow"), calls("more")) == (["slow"], 1, 0)
+    assert "'more' is called after the function of the task has ended" in refused[0]

@@ -304,9 +304,9 @@ def two_arguments(result: Any, other: Any) -> None: ...
 @pytest.mark.parametrize(
     ("compensate", "error", "says"),
     [
-        (lambda: task(no_argument), TypeError, "cannot be called with these arguments"),
-        (lambda: task(two_arguments), TypeError, "cannot be called with these arguments"),
-        (lambda: tasks.undo.using(unique_key="one"), InvalidTask, "unique key"),
+        (lambda: task(no_argument), TypeError, "step 'charge': .* cannot be called with these arguments"),
+        (lambda: task(two_arguments), TypeError, "step 'charge': .* cannot be called with these arguments"),
+        (lambda: tasks.undo.using(unique_key="one"), InvalidTask, r"unique key.* write undo.using\(unique_key=None\)$"),
         (lambda: tasks.undo.using(database="lite"), InvalidTask, "lite"),
     ],
     ids=["no argument", "two arguments", "unique key", "another database"],
@@ -320,9 +320,28 @@ def test_compensation_that_cannot_be_enqueued_is_refused_first(monkeypatch, comp
     assert LOG == []
 
 
+@pytest.mark.promise("defect-compensation-refuses-result")
+@pytest.mark.parametrize("is_atomic", [False, True])
+def test_result_that_the_compensation_does_not_take_ends_the_job(is_atomic):
+    """Another attempt would charge again, and that charge could not be undone either."""
+
+    def code(context):
+        context.step(Step("open", compensate=tasks.undo), tasks.do, "open")
+        context.step(Step("charge", atomic=is_atomic, retries=3, compensate=tasks.undo_on_day), tasks.do, "charge")
+
+    CODE["code"] = code
+    job = dies(tasks.scripted.enqueue())
+    assert (job.state, LOG) == ("dead", ["open", "charge", "undo open"])
+    [error] = job.executions.values_list("error", flat=True)
+    assert "'charge' succeeded, but its result cannot be the argument of its compensation" in error
+    assert "must be date, not str" in error
+
+
 def test_function_as_compensation_is_refused():
     with pytest.raises(TypeError, match="compensate must be a task, not function: decorate it with @task"):
         Step("charge", compensate=no_argument)
+    with pytest.raises(TypeError, match="compensate must be a task, not TaskCall: pass the task itself"):
+        Step("charge", compensate=tasks.undo.s("x"))
 
 
 def test_step_without_a_job_ignores_its_compensation():

@@ -42,6 +42,20 @@ def test_page_names_the_compensations_and_links_their_jobs(admin_client, waiting
     text = page(admin_client, waiting)
     assert f'{reverse("admin:pgqueue_job_change", args=[undo.compensation_id])}">#{undo.compensation_id}</a>' in text
     assert text.count("Not yet undone. ") == 1
+    assert text.count("× dead") == 0 and text.count('pgqueue-dead">dead<') == 2, "the job and its compensation"
+    start, end = text.index("A compensation has failed or was cancelled. Retry it"), text.index("Steps</h2>")
+    assert f">#{undo.compensation_id}</a>" in text[start:end]
+
+
+def test_page_says_whether_the_compensations_are_over(admin_client, waiting):
+    assert "being undone" not in page(admin_client, waiting)
+    Job.objects.filter(pk=waiting.pk).update(state="dead", finished_at=waiting.enqueued_at)
+    assert "Its steps are being undone, the last one first." in page(admin_client, waiting)
+    run_jobs()
+    text = page(admin_client, waiting)
+    assert "being undone" not in text and "A compensation has failed" not in text
+    Job.objects.exclude(pk=waiting.pk).delete()
+    assert page(admin_client, waiting).count(">removed<") == 2
 
 
 def test_page_says_why_a_job_cannot_be_retried_yet(admin_client, waiting):
@@ -59,8 +73,9 @@ def test_jobs_show_names_the_compensations(capsys, waiting):
     run_jobs()
     [undo] = JobStep.objects.filter(job=waiting, compensation_id__isnull=False)
     call_command("pgqueue", "jobs", "show", str(waiting.pk))
-    assert f"finished, compensation #{undo.compensation_id}" in capsys.readouterr().out
+    assert f"finished, compensation #{undo.compensation_id} dead" in capsys.readouterr().out
     call_command("pgqueue", "jobs", "show", str(waiting.pk), "--json")
     steps = {step["name"]: step for step in json.loads(capsys.readouterr().out)["steps"]}
     assert steps["reserve"]["compensation_id"] == undo.compensation_id
+    assert steps["reserve"]["compensation_state"] == "dead"
     assert (steps["charge"]["compensation"], steps["charge"]["compensation_id"]) == (tasks.undo.name, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -64,11 +65,46 @@ def test_jobs_show_prints_the_steps(job, capsys):
     text = capsys.readouterr().out
     assert "Steps" in text
     assert "4711-secret" in text
-    assert "event approved, customer-secret" in text
+    assert "event approved, key customer-secret" in text
     call_command("pgqueue", "jobs", "show", str(job.pk), "--json")
     charge, wait = json.loads(capsys.readouterr().out)["steps"]
     assert (charge["name"], charge["state"], charge["event"]) == ("charge", "finished", None)
     assert (wait["kind"], wait["state"], wait["event_key"]) == ("event", "waiting", "customer-secret")
+
+
+@pytest.fixture
+def endless():
+    """Return a job that waits for an event without a timeout. Its row is due in 100 years."""
+    tasks.CODE["code"] = lambda context: context.wait_for_event("approved", "customer-secret")
+    job = tasks.scripted.enqueue()
+    run_jobs()
+    return job
+
+
+@pytest.mark.parametrize("permission", ["view_arguments", "view_job"])
+def test_page_of_wait_without_timeout_names_no_due_time(client, endless, permission):
+    text = page(client, endless, permission)
+    assert "suspended until its event comes" in text
+    assert "when its event comes" in text
+    assert "next attempt due" not in text
+    assert str(endless.run_after.year + 100) not in text
+    assert " 36499 d" not in text
+    listed = client.get(reverse("admin:pgqueue_job_changelist")).content.decode()
+    assert "for an event" in listed
+    assert "36499 d" not in listed
+
+
+def test_page_of_suspended_job_says_so_without_permission(client, job):
+    text = page(client, job)
+    assert re.search(r"suspended, due in (59 min|1 h)", text)
+    assert "It is suspended" not in text, "the reason quotes the key of the event"
+
+
+def test_shell_shows_no_due_time_of_wait_without_timeout(endless, capsys):
+    call_command("pgqueue", "jobs", "list")
+    assert "for an event" in capsys.readouterr().out
+    call_command("pgqueue", "jobs", "show", str(endless.pk))
+    assert "Due              when its event comes" in capsys.readouterr().out
 
 
 def test_job_page_says_which_step_the_code_left_out(client, job):

@@ -283,6 +283,49 @@ def test_wake_missed_walks_all_pages(engine):
     assert (sorted(found), pages) == (jobs, 3)
 
 
+@pytest.mark.parametrize("delay", [FOREVER_SECONDS, 9999.0], ids=["endless", "timeout"])
+@pytest.mark.parametrize("end", ["fail", "snooze"])
+def test_wake_job_in_its_backoff_is_left_alone(engine, delay, end):
+    """The attempt that the event has woken has failed before its wait. The event must not end the backoff."""
+    job_id = suspended(engine, waiting(delay=delay))
+    send(engine)
+    assert lifecycle.steps.wake_missed(engine).job_ids == [job_id]
+    key = helpers.claim_one(engine).key
+    if end == "fail":
+        lifecycle.fail(engine, helpers.failed(key, 60.0))
+    else:
+        lifecycle.snooze(engine, [lifecycle.Released(key, 60.0)])
+    assert lifecycle.wake(engine, "approved", "7") == ([], None)
+    assert lifecycle.steps.wake_missed(engine).job_ids == []
+    assert lifecycle.steps.wake_suspended(engine, [job_id]) == set()
+    assert not is_due(engine, job_id)
+
+
+@pytest.mark.parametrize("delay", [FOREVER_SECONDS, 9999.0], ids=["endless", "timeout"])
+def test_wake_job_that_waits_again_after_a_failure_is_woken(engine, delay):
+    job_id = suspended(engine, waiting(delay=delay))
+    lifecycle.run_now(engine, [job_id])
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, 0.0))
+    suspend(engine, helpers.claim_one(engine), waiting(delay=delay if delay == FOREVER_SECONDS else delay - 1.0))
+    send(engine)
+    assert lifecycle.wake(engine, "approved", "7") == ([job_id], None)
+
+
+@pytest.mark.parametrize("current", [sleeping(), waiting("other", key="8")], ids=["sleep", "wait"])
+def test_wake_event_of_a_wait_that_was_passed_wakes_nobody(engine, current):
+    """New code no longer calls the first wait. Its event would wake the job again after each suspension."""
+    job_id = suspended(engine)
+    lifecycle.run_now(engine, [job_id])
+    suspend(engine, helpers.claim_one(engine), current)
+    send(engine)
+    assert lifecycle.wake(engine, "approved", "7") == ([], None)
+    assert lifecycle.steps.wake_missed(engine).job_ids == []
+    assert lifecycle.steps.wake_suspended(engine, [job_id]) == set()
+    lifecycle.run_now(engine, [job_id])
+    suspend(engine, helpers.claim_one(engine), waiting())
+    assert lifecycle.steps.wake_suspended(engine, [job_id]) == {job_id}
+
+
 def test_find_event_returns_the_earliest_that_was_not_received(engine):
     claimed = running(engine)
     first, second = send(engine), send(engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_type
 
 from django_pgqueue import Chain, Group, Node, TaskContext, Workflow, chain, chord, group, task
@@ -37,6 +38,24 @@ def total(numbers: list[int], name: str) -> float:
     return float(sum(numbers))
 
 
+@task(takes_context=True)
+async def multiply(context: TaskContext, number: int, by: int = 3) -> int:
+    """Return a multiple."""
+    return by * number
+
+
+@task
+def describe(number: int | None) -> str:
+    """Take more than a number."""
+    return str(number)
+
+
+@task
+def longest(rows: Sequence[str | None]) -> int:
+    """Take more than a list of strings."""
+    return max(len(row or "") for row in rows)
+
+
 def accepted() -> None:
     """The forms of the guide."""
     counted = chain(fetch.s("u")).then(count, start=1)
@@ -57,6 +76,27 @@ def accepted() -> None:
     workflow.enqueue()
 
 
+def coroutine_functions() -> None:
+    """Their results have the type that the coroutine returns."""
+    doubled = chain(double.s(1)).then(double).then(multiply, by=4)
+    assert_type(doubled, Chain[int])
+    assert_type(doubled.then(store, "x"), Chain[str])
+    assert_type(group(double.s(1), doubled), Group[int])
+    assert_type(chord([double.s(1), double.s(2)], total, "x"), Chain[float])
+    assert_type(chain(count.s([])).fan_out([double, double]), Group[int])
+    workflow = Workflow()
+    node = workflow.add(double.s(1))
+    assert_type(node, Node[int])
+    assert_type(workflow.add(store.s(node.result, "x")).result, str)
+
+
+def wider_arguments() -> None:
+    """A task can take more than what the one before returns."""
+    assert_type(chain(count.s([])).then(describe), Chain[str])
+    assert_type(chain(fetch.s("u")).then(longest), Chain[int])
+    assert_type(group(describe.s(1)).then(longest), Chain[int])
+
+
 async def asynchronous() -> None:
     """The forms for coroutines."""
     assert_type(await chain(fetch.s("u")).aenqueue(), Workflow)
@@ -68,10 +108,12 @@ def refused() -> None:
     """Mistakes that a type checker reports."""
     workflow = Workflow()
     rows = workflow.add(fetch.s("u"))
-    double.s(rows.result)  # type: ignore[arg-type]  # a list, not an int
+    double.s(rows.result)  # type: ignore[call-overload]  # a list, not an int
     count.s(rows.result_or_none)  # type: ignore[arg-type]  # it may be None
     chain(fetch.s("u")).then(total, "x")  # type: ignore[arg-type]  # a list of strings, not of ints
     chain(fetch.s("u")).then(count, begin=1)  # type: ignore[call-arg]  # no such argument
+    chain(double.s(1)).then(longest)  # type: ignore[arg-type]  # a number, not strings
+    chain(double.s(1)).then(multiply, "4")  # type: ignore[arg-type]  # not a number
     group(count.s([])).then(count)  # type: ignore[arg-type]  # a list of ints, not of strings
     workflow.add(fetch)  # type: ignore[arg-type]  # not a call
     Workflow(if_dependency_fails="retry")  # type: ignore[arg-type]  # no such policy

@@ -89,6 +89,17 @@ def test_lost_connection_keeps_the_batches(settled):
     assert settled.batches == [{7}, {7}]
 
 
+@pytest.mark.parametrize("error", [psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled])
+def test_locked_table_is_left_to_the_sweep(settled, caplog, error):
+    """The connection works, so the completions of other jobs must not wait."""
+    checks = BatchChecks()
+    settled.answers = [error("no")]
+    checks.note([report(7)])
+    checks.check(CONNECTION, at_once=True)
+    assert [record.__dict__["event"] for record in caplog.records] == ["batch_checks_refused"]
+    assert checks.due_in_seconds == NEVER
+
+
 def test_refused_check_is_logged_and_left_to_the_sweep(settled, caplog):
     checks = BatchChecks()
     settled.answers = [psycopg.errors.InsufficientPrivilege("no"), Settled(set(), [lifecycle.Refused(8, OSError())], 0)]

@@ -11,15 +11,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import graph_ends, lifecycle
+from django_pgqueue import Batch, graph_ends, lifecycle
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import graphs
 from django_pgqueue.lifecycle.graphs import Advanced, AdvancedJob
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import graph_checks
 from django_pgqueue.worker.completion.batch_checks import NEVER
+from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.graph_checks import GraphChecks
 from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.graph_duties import GraphDuties
 from django_pgqueue.worker.maintenance.sweeps import UNUSED_SECONDS
 from tests import helpers
@@ -102,6 +104,36 @@ def test_refused_statement_is_logged_and_left_to_the_sweep(advanced, caplog):
             checks.check(CONNECTION)
     assert [record.__dict__["event"] for record in caplog.records] == ["graph_checks_refused", "advance_refused"]
     assert checks.due_in_seconds == NEVER
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled])
+def test_locked_table_is_left_to_the_sweep(advanced, caplog, error):
+    """The connection works, so the completions of other jobs must not wait."""
+    checks = GraphChecks()
+    advanced.answers = [error("no")]
+    checks.note([report(7)])
+    checks.check(CONNECTION)
+    assert [record.__dict__["event"] for record in caplog.records] == ["graph_checks_refused"]
+    assert checks.due_in_seconds == NEVER
+
+
+@pytest.mark.promise("defect-locked-table-stops-completions")
+@pytest.mark.slow
+@pytest.mark.parametrize("table", ["pgqueue_dependency", "pgqueue_batch", "pgqueue_step"])
+def test_locked_table_delays_completions_by_one_timeout(engine, second, table):
+    """The node has a batch and compensations too, so the completer reads all three tables after the completion."""
+    helpers.make_nodes(engine, batch_id=Batch().open().id)
+    link: Any = SimpleNamespace(use=lambda: nullcontext(engine))
+    claimed, completer = helpers.claim_one(engine), Completer(link)
+    completer.hand_over(Report(claimed, Ending.SUCCEEDED, 0.0, 0.0, has_compensations=True))
+    with second.transaction():
+        second.execute(f"LOCK TABLE {table}")
+        engine.execute("SET lock_timeout = '2s'")  # as in a worker
+        began = time.monotonic()
+        completer.tick()
+        assert time.monotonic() - began < 15
+    assert helpers.state_of(engine, claimed.job_id) == "succeeded"
+    assert (len(completer), completer.is_behind) == (0, False)
 
 
 def test_batch_of_a_cancelled_dependent_is_checked(advanced):

@@ -1,6 +1,7 @@
-"""Test what follows when the task's function has returned.
+"""Test what happens before the task's function begins and after it has returned.
 
-An error after that must not run the function again. A return value that has not run, such as a coroutine, is a failure.
+An outage before it counts no attempt, and an error after it must not run the function again. A return value that has
+not run, such as a coroutine, is a failure.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from contextvars import copy_context
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection
+from django.db import connection, connections
 
 from django_pgqueue import signals
 from django_pgqueue.endings import Ending
@@ -17,6 +18,7 @@ from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.completion.writer import finish
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.report import Report
 from tests import helpers
@@ -95,6 +97,32 @@ def test_commit_refused_job_has_failed():
             engine.execute("DROP FUNCTION users_rule CASCADE")
     assert report.ending is Ending.FAILED
     assert not Group.objects.exists()
+
+
+@pytest.mark.promise("outage-before-atomic", "defect-outage-fails-atomic")
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("outage", ["refused", "ended"])
+def test_atomic_task_without_transaction_is_released_uncounted(outage, unused_port, monkeypatch):
+    tasks.create_group_and_progress.enqueue("group")
+    with helpers.closing(helpers.connect()) as engine:
+        claimed = helpers.claim_one(engine)
+        connection.ensure_connection()
+        if outage == "ended":
+            engine.execute(
+                "SELECT pg_terminate_backend(%(pid)s, 10000)", {"pid": connection.connection.info.backend_pid}
+            )
+        else:
+            connection.close()
+            refused = {**connection.get_connection_params(), "host": "127.0.0.1", "port": unused_port}
+            monkeypatch.setattr(connections["default"], "get_connection_params", lambda: refused)
+        report = run(claimed)
+        monkeypatch.undo()
+        connection.close()
+        assert report.ending is Ending.UNKNOWN and report.error.startswith("no transaction could be opened: ")
+        finish(engine, [report])
+        job = helpers.job_row(engine, claimed.job_id)
+    assert (job["state"], job["attempt"]) == ("ready", 0)
+    assert Execution.objects.get().outcome == "released"
 
 
 @pytest.mark.promise("defect-array-nulls-off")

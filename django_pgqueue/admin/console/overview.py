@@ -111,6 +111,11 @@ def tiles(request: HttpRequest, overview: stats.Overview) -> Iterator[Tile]:
         yield Tile(_("paused"), str(overview.paused), links.jobs(request, "paused"))
     yield Tile(_("scheduled"), str(overview.scheduled), links.jobs(request, "scheduled"))
     yield Tile(_("retrying"), str(overview.retrying), links.jobs(request, "retrying"))
+    if overview.suspended.value:
+        yield Tile(_("suspended"), str(overview.suspended), note=_("scheduled or retrying"))
+    if overview.waiting.value:
+        note = _("for other jobs")
+        yield Tile(_("waiting"), str(overview.waiting), links.jobs(request, "waiting"), note)
     yield Tile(_("running"), str(overview.running), links.jobs(request, "running"))
     if overview.lost.value:
         yield Tile(_("lost"), str(overview.lost), links.jobs(request, "lost"), is_bad=True)

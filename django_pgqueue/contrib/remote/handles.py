@@ -62,7 +62,7 @@ def sign_execution(job: Claimed, worker_id: int, token_id: int, alias: str) -> s
         job.unknown_seconds,
         job.limit_key,
         job.is_probe,
-        *([True] if job.in_graph else []),
+        *([bool(job.in_graph), job.batch_id] if job.in_graph or job.batch_id is not None else []),
     ]
     return signing.dumps([alias, token_id, *content], salt=EXECUTION_SALT)
 
@@ -80,7 +80,8 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
     try:
         worker_id, *values = _read(text, EXECUTION_SALT, token_id, alias, "execution")
         job_id, execution_id, claimed_ms, task_name, queue_name, priority, due_at, attempt, *more = values
-        max_attempts, crashes, unknown_seconds, limit_key, is_probe, *in_graph = more
+        max_attempts, crashes, unknown_seconds, limit_key, is_probe, *group = more
+        in_graph, batch_id = (*group, None, None)[:2]  # a handle of a job without a batch has neither
     except (Problem, ValueError):  # ValueError: a handle of another release
         return None
     seconds_ago = max(0.0, time.time() - claimed_ms / 1000)
@@ -102,7 +103,8 @@ def read_execution(text: str, token_id: int, alias: str) -> ExecutionHandle | No
             claimed_at=time.monotonic() - seconds_ago,
             limit_key=limit_key,
             is_probe=is_probe,
-            in_graph=bool(in_graph) or None,
+            batch_id=batch_id,
+            in_graph=in_graph or None,
         ),
         worker_id,
     )

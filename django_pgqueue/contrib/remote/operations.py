@@ -20,6 +20,7 @@ from django_pgqueue.exceptions import Dead
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.lifecycle import Claimed, TransitionResult
 from django_pgqueue.serialization import decode_arguments
+from django_pgqueue.worker.completion.batch_checks import BatchChecks
 from django_pgqueue.worker.completion.graph_checks import GraphChecks
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.completion.unwritten import FORMS
@@ -141,10 +142,16 @@ def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
 
 
 def advance(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> None:
-    """Advance the dependents of the nodes of workflows that have ended. The sweep finds those that are locked."""
-    checks = GraphChecks(reactions)
-    checks.note(reports)
-    checks.check(connection)
+    """Advance the dependents of the nodes of workflows that have ended, and check whether batches have ended.
+
+    The sweep finds what another session has locked.
+    """
+    batches = BatchChecks()
+    graphs = GraphChecks(reactions, batches.note_batches)
+    graphs.note(reports)
+    graphs.check(connection)
+    batches.note(reports)
+    batches.check(connection, at_once=True)
 
 
 def unknown_here(job: Claimed, error: str) -> Report:

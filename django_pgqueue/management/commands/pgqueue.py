@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import psycopg
@@ -11,7 +12,7 @@ from django.db import InterfaceError, OperationalError
 
 from django_pgqueue.display import visible
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
-from django_pgqueue.management.standard_streams import open_missing_streams
+from django_pgqueue.management.standard_streams import has_lost_reader, open_missing_streams
 from django_pgqueue.management.subcommands.adopt_command import ADOPT
 from django_pgqueue.management.subcommands.batch_command import BATCH
 from django_pgqueue.management.subcommands.dead_command import DEAD
@@ -28,7 +29,7 @@ from django_pgqueue.management.subcommands.queues_command import QUEUES
 from django_pgqueue.management.subcommands.run_command import RUN
 from django_pgqueue.management.subcommands.schedules_command import SCHEDULES
 from django_pgqueue.management.subcommands.status_command import STATUS
-from django_pgqueue.management.subcommands.subcommand import Subcommand, add_subcommands
+from django_pgqueue.management.subcommands.subcommand import ExitCode, Subcommand, add_subcommands
 from django_pgqueue.management.subcommands.tasks_command import TASKS
 from django_pgqueue.management.subcommands.top_command import TOP
 from django_pgqueue.management.subcommands.why_command import WHY
@@ -84,9 +85,14 @@ class Command(BaseCommand):
         run = options.pop("run")
         try:
             run(options, self.stdout, self.stderr)
+        except BrokenPipeError:
+            if not has_lost_reader():
+                raise  # it comes from another pipe
+            sys.exit(ExitCode.FAILED)
         except (InterfaceError, OperationalError, psycopg.OperationalError) as error:
             text = visible(" ".join(str(error).split()))
             raise CommandError(f"The database failed: {text} (`manage.py pgqueue doctor` examines it.)") from error
+        has_lost_reader()  # discards what is in the buffer: its flush at exit would fail
 
 
 def _subcommands_of_apps() -> list[Subcommand]:

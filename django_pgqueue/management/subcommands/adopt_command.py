@@ -37,7 +37,8 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--cancel-waiting",
         action="store_true",
-        help="First cancel all waiting and running jobs, and pause all schedules.",
+        help="First cancel all waiting and running jobs, remove the callbacks of batches and the compensations of "
+        "steps, and pause all schedules.",
     )
     choice.add_argument("--pause", action="store_true", help="First pause all queues and all schedules.")
     parser.add_argument(
@@ -81,7 +82,7 @@ def _environment(options: Options, stderr: OutputWrapper) -> str:
 
 def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: OutputWrapper) -> None:
     """Print whose the database is, and what it contains."""
-    from django_pgqueue.models import Job, Schedule  # models can be imported only after the apps are loaded
+    from django_pgqueue.models import Job, JobBatch, JobStep, Schedule  # models need the loaded apps
 
     if not recorded:
         stdout.write(f"Database {alias!r}: no worker has worked on it.")
@@ -89,10 +90,14 @@ def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: Output
         if adopted.identity != own:
             stdout.write(f"Database {alias!r} belongs to another installation: {description(adopted, own)}.")
     jobs = Job.objects.using(alias)
+    batches, steps = JobBatch.objects.using(alias), JobStep.objects.using(alias)
     due = jobs.due().count()
     stdout.write(f"{due:>10,}  jobs that are due")
     stdout.write(f"{jobs.ready().count() - due:>10,}  jobs that are due later")
+    stdout.write(f"{jobs.waiting().count():>10,}  jobs of workflows that wait for other jobs")
     stdout.write(f"{jobs.running().count():>10,}  running jobs")
+    stdout.write(f"{batches.filter(succeeded_at__isnull=True).count():>10,}  batches that have not succeeded")
+    stdout.write(f"{steps.filter(compensation__isnull=False).count():>10,}  steps that can be undone")
     stdout.write(f"{Schedule.objects.using(alias).filter(enabled=True).count():>10,}  schedules")
     stdout.write(f"{_workers_alive(alias):>10,}  workers with a recent heartbeat")
 
@@ -119,9 +124,10 @@ def _refuse_live_database(alias: str, *, force: bool) -> None:
 def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout: OutputWrapper) -> None:
     by = _by()
     if options["cancel_waiting"]:
+        _forget_calls(connection, stdout)  # first, because the ends of the cancelled jobs would enqueue them
         stdout.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
     if options["pause"]:
-        stdout.write(f"Paused the queues {', '.join(_pause_queues(connection.alias, by))}.")
+        stdout.write(f"Paused the queues {', '.join(_pause_queues(connection, by))}.")
     if options["cancel_waiting"] or options["pause"]:
         stdout.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
     lifecycle.adopt(connection, own, by)
@@ -129,6 +135,17 @@ def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout
         f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
         f"Workers that wait for this begin within a few seconds."
     )
+
+
+def _forget_calls(connection: EngineConnection, stdout: OutputWrapper) -> None:
+    """Remove the callbacks of batches and the compensations of steps that could still be enqueued.
+
+    Without any, no privilege to change them is needed.
+    """
+    if lifecycle.stored_calls.queues_of_calls(connection):
+        callbacks = lifecycle.batches.forget_callbacks(connection)
+        compensations = lifecycle.sagas.forget_compensations(connection)
+        stdout.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
 
 
 def _cancel_jobs(alias: str) -> int:
@@ -139,15 +156,18 @@ def _cancel_jobs(alias: str) -> int:
     return unfinished.cancel()
 
 
-def _pause_queues(alias: str, by: str) -> list[str]:
-    """Pause every queue that has unfinished jobs, or that a schedule, a task or the settings name; return the names.
+def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
+    """Pause every queue that has unfinished jobs, or that a stored call, a task or the settings name; return the names.
 
+    Callbacks of batches and compensations of steps name queues too: their jobs are enqueued later.
     A queue that appears later has only jobs that this installation has enqueued.
     """
     from django_pgqueue.models import Job, Schedule
 
+    alias = connection.alias
     unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     names = set(unfinished.values_list("queue_name", flat=True).distinct())
+    names.update(lifecycle.stored_calls.queues_of_calls(connection))
     names.update(Schedule.objects.using(alias).values_list("queue_name", flat=True))
     names.update(task.queue_name for task in registry.all_tasks())
     names.update(get_settings().QUEUES or ())

@@ -1,4 +1,4 @@
-"""`manage.py pgqueue batch show|close`: print one batch with its progress, and close it."""
+"""`manage.py pgqueue batch list|show|close`: list batches, print one with its progress, and close it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,84 @@ from argparse import ArgumentParser
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
+from django.db.models.functions import Left
 
 from django_pgqueue.batches import Batch
 from django_pgqueue.display import visible
 from django_pgqueue.models import JobBatch
+from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of
+from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
-from .output import add_json, write_json
-from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
+from .batch_notes import BLOCKED
+from .output import Column, add_json, date_of, write_json, write_summary, write_table
+from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
 
 TIMES: Final = ("created_at", "closed_at", "failed_at", "completed_at", "succeeded_at")
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
+
+
+COUNTED: Final = 10_000
+"""Jobs of each batch and state that the list counts at most."""
+MOST: Final = 1_000
+DESCRIPTION_SHOWN: Final = 200
+COLUMNS: Final = (
+    Column("batch", is_number=True),
+    Column("state", is_state=True),
+    Column("created"),
+    Column("jobs"),
+    Column("description", is_flexible=True),
+)
+STATE_COUNTS: Final = ("succeeded", "dead", "cancelled", "running", "ready", "waiting")
+
+
+def _add_list_arguments(parser: ArgumentParser) -> None:
+    states = ", ".join(CONDITIONS)
+    parser.add_argument("--state", choices=CONDITIONS, metavar="STATE", help=f"Batches in this state: {states}.")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="Batches to print at most. Default: 50.")
+    add_database(parser)
+    add_json(parser)
+
+
+def _list(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    alias, limit = database_alias(options), options["limit"]
+    if not 1 <= limit <= MOST:
+        raise UsageError(f"Invalid --limit {limit}: use a number from 1 to {MOST:,}.")
+    chosen = CONDITIONS[options["state"]] if options["state"] else {}
+    rows = JobBatch.objects.using(alias).filter(**chosen).defer("description", *CALLBACKS)
+    found = list(rows.annotate(text=Left("description", DESCRIPTION_SHOWN)).order_by("-pk")[: limit + 1])
+    batches = found[:limit]
+    counts = batch_counts([batch.pk for batch in batches], COUNTED, alias) if batches else {}
+    if options["json"]:
+        listed = [_listed(batch, counts[batch.pk]) for batch in batches]
+        write_json(stdout, {"batches": listed, "has_more": len(found) > limit})
+        return
+    if batches:
+        write_table(stdout, options, COLUMNS, [_cells(batch, counts[batch.pk]) for batch in batches])
+    more = " There are more: pass --limit." if len(found) > limit else ""
+    write_summary(stderr, f"{len(batches):,} {'batch' if len(batches) == 1 else 'batches'}.{more}")
+
+
+def _cells(batch: Any, counts: BatchCounts) -> tuple[object, ...]:
+    figures = [f"{getattr(counts, state)} {state}" for state in STATE_COUNTS if getattr(counts, state).value]
+    return (str(batch.pk), state_of(batch), date_of(batch.created_at), ", ".join(figures) or "no jobs", batch.text)
+
+
+def state_of(batch: JobBatch) -> str:
+    """Return the word for the state, and for a failed batch whether it is open, running or complete."""
+    word = word_of(batch)
+    return f"{word}, {stage_of(batch)}" if word == FAILED else word
+
+
+def _listed(batch: Any, counts: BatchCounts) -> dict[str, Any]:
+    """Return a batch with the documented keys."""
+    return {
+        "batch_id": batch.pk,
+        "description": batch.text,
+        "parent_id": batch.parent_id,
+        "state": word_of(batch),
+        **{name: getattr(batch, name) for name in TIMES},
+        **{state: getattr(counts, state).value for state in STATE_COUNTS},
+    }
 
 
 def _add_close_arguments(parser: ArgumentParser) -> None:
@@ -55,8 +123,19 @@ def _document(batch: Batch) -> dict[str, Any]:
     }
 
 
+def _note(batch: Batch) -> str:
+    """Return what the operator has to do so that the batch goes on; "" if its jobs run, or if it is complete."""
+    record, counts = batch.record, batch_counts([batch.id or 0], COUNTED, batch.database)[batch.id or 0]
+    if record.completed_at is None and counts.is_blocked:
+        return BLOCKED
+    if record.closed_at is None and not counts.unfinished.value:
+        return f"No job is unfinished. `manage.py pgqueue batch close {batch.id}` completes the batch."
+    return ""
+
+
 def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    document = _document(_batch(options))
+    batch = _batch(options)
+    document = _document(batch)
     if options["json"]:
         write_json(stdout, document)
         return
@@ -64,6 +143,8 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
         if value not in (None, "", []):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             stdout.write(f"{name:<13} {visible(text)}")
+    if note := _note(batch):
+        stdout.write(note)
 
 
 def _close(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
@@ -73,8 +154,9 @@ def _close(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
 
 BATCH: Final = Subcommand(
     "batch",
-    "Show and close batches of jobs.",
+    "List, show and close batches of jobs.",
     actions=(
+        Subcommand("list", "List batches, the newest first.", _add_list_arguments, _list),
         Subcommand("show", "Print one batch: its times, its callbacks and its progress.", _add_show_arguments, _show),
         Subcommand("close", "Close one batch, so that it can complete.", _add_close_arguments, _close),
     ),

@@ -17,6 +17,8 @@ from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.job_search import Pauses, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
 from django_pgqueue.models.operations import database_now
+from django_pgqueue.states import Outcome, State
+from django_pgqueue.steps import is_endless
 
 ERROR_LIMIT: Final = 200
 """Characters of an error that a list reads."""
@@ -58,6 +60,12 @@ class JobRow:
     def own_limit_key(self) -> str | None:
         """The limit key of the job; None without one. The key of a chunk is no limit key."""
         return None if self.limit_key is None or is_chunk_key(self.limit_key) else self.limit_key
+
+    @property
+    def waits_for_event(self) -> bool:
+        """Whether a step suspends the job until an event comes, without a timeout."""
+        is_suspended = self.execution is not None and self.execution.outcome == Outcome.SUSPENDED
+        return self.state == State.READY and is_suspended and is_endless(self.run_after, self.seen_at)
 
     def as_json(self) -> dict[str, Any]:
         """Return the job with the documented keys."""

@@ -58,13 +58,17 @@ def _cells(row: JobRow) -> tuple[object, ...]:
 
 
 def when(row: JobRow) -> str:
-    """Return since when a job is in its state, or in how long it is due."""
+    """Return since when a job is in its state, or in how long it is due. "" for a job of a workflow that waits."""
     if row.finished_at is not None:
         return f"{duration(row.seen_at - row.finished_at, brief=True)} ago"
     execution = row.execution
     if row.state == "running":
         started = execution and (execution.started_at or execution.claimed_at)
         return f"for {duration(row.seen_at - started, brief=True)}" if started else ""
+    if row.state == "waiting":
+        return ""
+    if row.waits_for_event:
+        return "for an event"
     span = duration(row.run_after - row.seen_at, brief=True)
     return f"in {span}" if row.run_after > row.seen_at else f"due for {span}"
 

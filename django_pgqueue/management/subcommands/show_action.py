@@ -196,7 +196,7 @@ def _facts(row: JobRow, texts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         ("Crashes", texts["crashes"] or None),
         ("Runs", "in an isolated process" if texts["isolated"] else None),
         ("Enqueued", row.enqueued_at),
-        ("Due", row.run_after),
+        ("Due", _due(row)),
         ("Expires", texts["expires_at"]),
         ("Finished", row.finished_at),
         ("Cancel requested", row.cancel_requested_at),
@@ -208,6 +208,13 @@ def _facts(row: JobRow, texts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in facts:
         if value is not None:
             yield name, date_of(value) if isinstance(value, datetime) else value
+
+
+def _due(row: JobRow) -> datetime | str | None:
+    """Return when the job is due. None for a job of a workflow that waits and is not delayed."""
+    if row.waits_for_event:
+        return "when its event comes"
+    return row.run_after if row.state != State.WAITING or row.run_after > row.seen_at else None
 
 
 def _cells(attempt: dict[str, Any]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left
 
 from django_pgqueue.display import duration, shortened, shown_result
-from django_pgqueue.models import JobStep
+from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import StepKind
 
 from .output import Column, date_of
@@ -27,22 +27,27 @@ STEPS_SHOWN: Final = 200
 
 
 def read_steps(alias: str, job_id: int) -> list[JobStep]:
-    """Return the latest steps of a job in their order, with their texts cut by PostgreSQL."""
+    """Return the latest steps of a job in their order, with their texts cut and the states of their compensations."""
     texts = {"value_text": Left(Cast("result", TextField()), TEXT_LIMIT), "error_text": Left("error", TEXT_LIMIT)}
     steps = JobStep.objects.using(alias).filter(job_id=job_id)
     steps = steps.defer("result", "error", "compensation_arguments").annotate(**texts)
-    return list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
+    found = list(reversed(steps.order_by("-position", "-name")[:STEPS_SHOWN]))
+    ids = [step.compensation_id for step in found if step.compensation_id is not None]
+    states = dict(Job.objects.using(alias).filter(pk__in=ids).values_list("pk", "state")) if ids else {}
+    for step in found:
+        vars(step)["compensation_state"] = states.get(step.compensation_id or 0)
+    return found
 
 
 def cells(task_name: str, step: JobStep) -> tuple[Any, ...]:
     """Return a step as a row of the table."""
     ran = step.finished_at - step.started_at if step.finished_at else None
-    undo_id = step.compensation_id
-    event = ", ".join(filter(None, [step.event_name, step.event_key]))
+    undo_id, undo_state = step.compensation_id, vars(step)["compensation_state"] or "removed"
+    event = ", key ".join(filter(None, [step.event_name, step.event_key]))
     return (
         step.name,
         f"{step.kind} {event}".strip(),
-        step.state.value if undo_id is None else f"{step.state.value}, compensation #{undo_id}",
+        step.state.value if undo_id is None else f"{step.state.value}, compensation #{undo_id} {undo_state}",
         step.tries if step.kind == StepKind.STEP else "",
         duration(ran, brief=True) if ran is not None else "",
         date_of(step.wake_at) if step.wake_at and not step.finished_at else "",
@@ -66,6 +71,7 @@ def as_json(task_name: str, step: JobStep) -> dict[str, Any]:
         "error": vars(step)["error_text"],
         "compensation": step.compensation and step.compensation.get("task_name"),
         "compensation_id": step.compensation_id,
+        "compensation_state": vars(step)["compensation_state"],
     }
 
 

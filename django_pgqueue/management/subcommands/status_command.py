@@ -27,9 +27,11 @@ def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> 
     in_and_out = f"{rate(overview.enqueued_per_minute)} in"
     if overview.finished_per_minute is not None:
         in_and_out += f", {rate(overview.finished_per_minute)} out"
+    suspended = f"; steps suspend {overview.suspended} of them" if overview.suspended.value else ""
     lines = [
         ("due", f"{overview.due}{'' if oldest is None else f', the oldest for {span(oldest)}'}", ""),
-        ("later", f"{overview.scheduled} scheduled, {overview.retrying} retrying", ""),
+        ("later", f"{overview.scheduled} scheduled, {overview.retrying} retrying{suspended}", ""),
+        *([("waiting", f"{overview.waiting} for other jobs", "")] if overview.waiting.value else []),
         ("paused", str(overview.paused), "paused" if overview.paused.value else ""),
         ("running", f"{overview.running}, and {overview.lost} lost", "lost" if overview.lost.value else ""),
         ("dead", f"{overview.dead}, {overview.dead_24h} of them in 24 h", "dead" if overview.dead_24h.value else ""),

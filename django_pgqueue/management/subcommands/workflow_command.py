@@ -13,14 +13,18 @@ from django_pgqueue.batches import Batch
 from django_pgqueue.display import visible
 from django_pgqueue.models import JobBatch
 from django_pgqueue.states import State
+from django_pgqueue.stats.batch_counts import batch_counts
 from django_pgqueue.stats.graph_groups import Group, grouped, layers_of
 from django_pgqueue.stats.graphs import NODES_READ, WorkflowGraph, workflow_graph
 
+from .batch_notes import BLOCKED
 from .output import add_json, write_json
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
 
 MOST_ALIKE: Final = 5
 """Jobs of one task in one layer that have lines of their own."""
+COUNTED: Final = 100_000
+"""Jobs of each state that the heading counts at most."""
 LINES: Final = 200
 """Lines of jobs that are printed at most. The JSON document has all."""
 NEEDS_SHOWN: Final = 5
@@ -43,11 +47,15 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     if not graph.nodes:
         raise NotFound(f"Batch {batch_id} is no workflow: `manage.py pgqueue batch show {batch_id}` shows it.")
     progress = batch.progress()
+    counts = batch_counts([batch_id], COUNTED, alias)[batch_id]
     if options["json"]:
         write_json(stdout, _document(batch_id, batch.record.description, graph, progress._asdict()))
         return
     heading = visible(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
-    stdout.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended")
+    figures = ", ".join(f"{getattr(counts, state)} {state}" for state in ORDER if getattr(counts, state).value)
+    stdout.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
+    if counts.is_blocked:
+        stdout.write(BLOCKED)
     if graph.is_cut:
         stdout.write(f"It has more than {NODES_READ:,} jobs or too many dependencies, so they are not listed.")
         return

@@ -29,6 +29,7 @@ from django_pgqueue.worker.slots.queue_slots import UNLIMITED, QueueSlots
 from .chunk_lanes import rule_of
 from .lane_of_job import cursor_behind
 from .lanes import Lanes
+from .node_results import with_results
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -65,7 +66,7 @@ class Claimer:
             if self._needs_slot(next(iter(lanes)), self._free_slots(claimed)):
                 break  # jobs that are prefetched now would take the next free slot
         self.lanes.move_cursors(claimed)
-        return claimed
+        return with_results(connection, claimed)
 
     def _free_slots(self, claimed: Sequence[Claimed]) -> int:
         """Return how many slots are free besides those that these jobs take."""

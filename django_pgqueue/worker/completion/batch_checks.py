@@ -19,7 +19,7 @@ import psycopg
 
 from django_pgqueue import batch_ends
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.execution.report import Report
@@ -79,9 +79,9 @@ class BatchChecks:
             settled = batch_ends.settle(connection, pending, self._publish)
             log_refused(settled)
             locked = settled.locked
-        except (psycopg.OperationalError, OSError):
-            raise
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
+            if is_outage(error):
+                raise
             locked = set()
             logger.warning(
                 "the ends of %d batches could not be checked (%s)",

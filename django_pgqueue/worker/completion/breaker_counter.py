@@ -19,7 +19,7 @@ import psycopg
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.breakers import Breaker
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.display import visible
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle.breakers import Ended, Opened, Suspect
@@ -109,8 +109,8 @@ class BreakerCounter:
     def write(self, connection: EngineConnection) -> None:
         """Write the counts if they are due, and open and close breakers.
 
-        After a lost connection the counts are kept, and the next call writes them. If the database refuses them, they
-        are dropped: completions must not wait for them.
+        After a lost connection the counts are kept, and the next call writes them. If a table is locked, they are kept
+        for a later call. If the database refuses them, they are dropped. Completions must not wait for them.
         """
         if self.due_in_seconds:
             return
@@ -119,11 +119,11 @@ class BreakerCounter:
             self._written_at, self._due_at = time.monotonic(), NEVER
         try:
             self._write(connection, ended)
-        except (psycopg.OperationalError, OSError):
-            with self._lock:
-                self._due_at = 0.0
-            raise
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
+            if is_outage(error):
+                with self._lock:
+                    self._due_at = 0.0
+                raise
             self._undecided = {}
             logger.warning(
                 "the counts of circuit breakers could not be written (%s)",

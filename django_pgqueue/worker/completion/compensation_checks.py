@@ -14,7 +14,7 @@ import psycopg
 
 from django_pgqueue import batch_ends, lifecycle, sagas
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.execution.report import Report
@@ -56,9 +56,9 @@ class CompensationChecks:
             return
         try:
             sagas.compensate(connection, job_ids, log_refused, self._publish)
-        except (psycopg.OperationalError, OSError):
-            raise
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
+            if is_outage(error):
+                raise
             logger.warning(
                 "the compensations of %d jobs could not be enqueued (%s)",
                 len(job_ids),

@@ -19,7 +19,7 @@ import psycopg
 
 from django_pgqueue import graph_ends
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.lifecycle.graphs import Advanced
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
@@ -80,9 +80,9 @@ class GraphChecks:
             log_refused(advanced)
             self._on_cancelled(graph_ends.batches_of(advanced.jobs))
             locked = advanced.locked_ids
-        except (psycopg.OperationalError, OSError):
-            raise
-        except psycopg.Error as error:
+        except (psycopg.Error, OSError) as error:
+            if is_outage(error):
+                raise
             logger.warning(
                 "the dependents of %d jobs could not be advanced (%s)",
                 len(self._ended),

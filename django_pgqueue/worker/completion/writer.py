@@ -21,6 +21,7 @@ from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStat
 from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition, Reactions
 from django_pgqueue.steps import FOREVER_SECONDS
+from django_pgqueue.worker.execution.atomic import NoTransaction
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 
@@ -155,10 +156,12 @@ def _warn_unknown(report: Report) -> None:
     now, task_name = time.monotonic(), report.claimed.task_name
     if now - _warned_at.get(task_name, float("-inf")) > WARN_AGAIN_SECONDS:
         _warned_at[task_name] = now
+        is_outage = isinstance(report.exception, NoTransaction)
         logger.warning(
-            "job %s is released for now: %s (was this worker started before the code was deployed?)",
+            "job %s is released for now: %s%s",
             report.claimed.job_id,
             report.error,
+            "" if is_outage else " (was this worker started before the code was deployed?)",
             extra=job_event("task_unknown", report.claimed),
         )
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from django_pgqueue import lifecycle
+from django_pgqueue.db.errors import is_outage
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
 from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.log_events import job_event
 
+from . import error_text
 from .report import Report
 
 if TYPE_CHECKING:
@@ -35,12 +37,37 @@ LOCK_SECONDS: Final = 10.0
 """Limit for waiting until a heartbeat or another session unlocks the job's rows."""
 
 
+class NoTransaction(Exception):
+    """The transaction of an atomic task cannot be opened during an outage, so its function has not begun."""
+
+
 @contextmanager
-def transaction_of(connection: BaseDatabaseWrapper, claimed: Claimed) -> Iterator[bool]:
-    """Open an atomic task's transaction. Yield whether it commits at the end of this block; False inside another one.
+def transaction_of_attempt(connection: BaseDatabaseWrapper, claimed: Claimed) -> Iterator[bool]:
+    """Open the transaction of an atomic task, as `transaction_of()`.
+
+    Raise `NoTransaction` if an outage prevents it. The function has not begun then, so the attempt does not count.
+    """
+    with ExitStack() as stack:
+        try:
+            commits = stack.enter_context(transaction_of(connection, claimed))
+        except DatabaseError as error:
+            if is_outage(error.__cause__ or error):
+                raise NoTransaction(f"no transaction could be opened: {error_text.message(error)}") from None
+            raise
+        yield commits
+
+
+@contextmanager
+def transaction_of(
+    connection: BaseDatabaseWrapper, claimed: Claimed, passed: tuple[type[BaseException], ...] = ()
+) -> Iterator[bool]:
+    """Open the transaction of an atomic task or step. Yield whether it commits at the end of this block.
+
+    It does not inside another transaction.
 
     A function that the task registered with `on_commit()` can fail after the commit. Its error is logged and not
-    raised, because the task's work and its completion are committed by then.
+    raised, because the task's work and its completion are committed by then. Exceptions that are `passed` are raised
+    all the same: after an atomic step, the task goes on, and the worker may have stopped it meanwhile.
     """
     committed = []
     try:
@@ -49,7 +76,7 @@ def transaction_of(connection: BaseDatabaseWrapper, claimed: Claimed) -> Iterato
                 transaction.on_commit(lambda: committed.append(True), using=connection.alias)
             yield commits
     except BaseException as error:
-        if not committed or isinstance(error, KeyboardInterrupt):
+        if not committed or isinstance(error, (KeyboardInterrupt, *passed)):
             raise
         logger.error(
             "job %s has committed, but a function that it registered with on_commit() failed",

@@ -16,7 +16,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from django_pgqueue import middleware, registry, signals
-from django_pgqueue.context import running_job
+from django_pgqueue.context import set_running
 from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
@@ -73,12 +73,11 @@ class Attempt:
     def __init__(
         self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
     ) -> None:
-        self.claimed, self.alias, self.notes = claimed, alias, notes
+        self.claimed, self.alias, self.notes, self.asked_elsewhere = claimed, alias, notes, asked_elsewhere
         self.context: TaskContext | None = None
         self.steps: AttemptSteps | None = None
         self.outer_blocks = 0
         self.interrupted = self.timed_out = self.committing = self.asked = self.cancelled = False
-        self.asked_elsewhere = asked_elsewhere
         self.progress: Progress | None = None
         self.copy, self.started_at = forks.count, time.monotonic()
 
@@ -106,8 +105,10 @@ class Attempt:
         try:
             self._find_task()
             self._decode_call()
-            if self.claimed.in_graph or self.claimed.others:
-                await sync_to_async(self._add_results)()
+            if self.claimed.results is not None:
+                self._add_results()
+            elif self.claimed.in_graph or self.claimed.others:
+                await sync_to_async(self._add_results)()  # it may query the database
             if self.task.adapter is not None and self.task.takes_context:
                 await sync_to_async(self._adapt_context)()
             if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
@@ -120,7 +121,7 @@ class Attempt:
 
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
-        running_job.set(self.claimed)
+        set_running(self.claimed, self.alias)
         if self.claimed.start_by is not None:
             self._check_expiry(self.claimed.start_by)
         task = registry.get(self.claimed.task_name)
@@ -152,7 +153,9 @@ class Attempt:
     def _add_results(self) -> None:
         """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
         read = hidden_from_reports(arguments_with_results)  # results can be secret
-        self.args, self.kwargs = read(connections[self.alias], [self.args, self.kwargs])
+        self.args, self.kwargs = read(connections[self.alias], [self.args, self.kwargs], self.claimed.results)
+        if self.claimed.results is not None:  # a report that waits to be written would keep them
+            self.claimed = self.claimed._replace(results=None)
 
     def _adapt_context(self) -> None:
         if self.task.adapter is not None and self.task.takes_context and self.context is not None:
@@ -160,8 +163,7 @@ class Attempt:
 
     def _publish_start(self) -> None:
         if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
-            about = start_of(self.claimed, self.alias)
-            IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, about)
+            IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, start_of(self.claimed, self.alias))
 
     def _call(self) -> Any:
         """Call the function inside the middleware."""
@@ -187,7 +189,8 @@ class Attempt:
     def _aenter(self) -> Awaitable[Any]:
         """Return the coroutine of the function. If an argument is a row, load it in a thread first."""
         plan = self.task.plan
-        return self._enter() if plan is None or not plan.loads_rows else self._load_and_call(plan)
+        call = self._enter() if plan is None or not plan.loads_rows else self._load_and_call(plan)
+        return call if self.steps is None else self.steps.calls.around(call)
 
     async def _load_and_call(self, plan: CallPlan) -> Any:
         await sync_to_async(self._convert_call)(plan)
@@ -224,7 +227,7 @@ class Attempt:
     def _run_atomic(self) -> Report:
         """Call the function and complete the job in one transaction."""
         connection = connections[self.alias]
-        with atomic.transaction_of(connection, self.claimed) as commits:
+        with atomic.transaction_of_attempt(connection, self.claimed) as commits:
             report = self._success_reporter()(self._call())
             succeeded = [each for each in (report, *report.others) if each.ending in SUCCESSES]
             if not succeeded:  # each job of a chunk has failed by itself
@@ -281,10 +284,7 @@ class Attempt:
         self.timed_out = True
 
     def ask_to_cancel(self, of_chunk: AbstractSet[int] = frozenset()) -> None:
-        """Record that the job should be cancelled. `context.cancel_requested()` returns True from now on.
-
-        `of_chunk` is for `ChunkAttempt`.
-        """
+        """Record that the job should be cancelled: `context.cancel_requested()` is true. `of_chunk` is for chunks."""
         self.asked = True
 
     def cancel(self) -> None:

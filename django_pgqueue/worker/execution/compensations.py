@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from django_pgqueue.enqueue.callbacks import check_call, parts_of
 from django_pgqueue.enqueue.calls import TaskCall
+from django_pgqueue.exceptions import ResultNotStored
 from django_pgqueue.sagas import HEADER
+
+from . import error_text
+from .report import STOPS
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -30,8 +34,22 @@ def check(step: Step[Any], connection: BaseDatabaseWrapper) -> None:
 
 
 def stored(step: Step[Any], value: Any, connection: BaseDatabaseWrapper, job_id: int) -> tuple[str, str]:
-    """Return the options and the arguments of the job that undoes a step with this result, as JSON texts."""
-    return parts_of(_call(step, value), connection, {HEADER: job_id})
+    """Return the options and the arguments of the job that undoes a step with this result, as JSON texts.
+
+    Raises:
+        ResultNotStored: The task does not take this result. The function of the step has run, so another attempt would
+            repeat work that has succeeded.
+    """
+    try:
+        return parts_of(_call(step, value), connection, {HEADER: job_id})
+    except (KeyboardInterrupt, *STOPS):
+        raise
+    except BaseException as error:
+        reason = error_text.message(error) or type(error).__name__
+        raise ResultNotStored(
+            f"the step {step.name!r} succeeded, but its result cannot be the argument of its compensation, so the step "
+            f"is neither stored nor undone: {reason}"
+        ) from error
 
 
 def _call(step: Step[Any], value: Any) -> TaskCall[Any]:

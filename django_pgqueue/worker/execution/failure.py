@@ -21,9 +21,10 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
     Throttled,
 )
-from django_pgqueue.steps import Suspended
+from django_pgqueue.steps import StepsChanged, Suspended
 
 from . import error_text, retry_policy, return_value
+from .atomic import NoTransaction
 from .error_text import is_a
 from .report import STOPS, Report, last_resort
 from .timeouts import CANCELLED, timeout_of
@@ -96,7 +97,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         report.error = report.error or CANCELLED
     elif attempt.interrupted and not attempt.timed_out and not is_a(exception, Dead):
         report.ending = Ending.RELEASED  # its exception may be a consequence of the interruption
-    elif is_a(exception, DoesNotFit):
+    elif is_a(exception, DoesNotFit, StepsChanged, NoTransaction):
         _does_not_fit(report)
     else:
         _failed(report, exception, attempt.alias)

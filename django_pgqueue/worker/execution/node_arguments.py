@@ -20,20 +20,28 @@ from .failure import DoesNotFit
 
 if TYPE_CHECKING:
     from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle.graphs import NodeResult
+    from django_pgqueue.lifecycle.types import NodeResult
 
 
-def arguments_with_results(connection: Connection, arguments: Any) -> Any:
-    """Return stored arguments with the results of other jobs, read with one query.
+def needed_ranges(arguments: Any) -> list[tuple[int, int]]:
+    """Return the ids of the jobs whose results these stored arguments need, as ranges in ascending order."""
+    return sorted({job_range for marker in markers_in(arguments) for job_range in marker.ranges})
+
+
+def arguments_with_results(
+    connection: Connection, arguments: Any, known: Mapping[int, NodeResult] | None = None
+) -> Any:
+    """Return stored arguments with the results of other jobs, read with one query unless they are known.
 
     Raises:
         Dead: A result is gone, or its job has not succeeded.
         DoesNotFit: A result cannot be decoded here.
     """
-    ranges = sorted({job_range for marker in markers_in(arguments) for job_range in marker.ranges})
+    ranges = needed_ranges(arguments)
     if not ranges:
         return arguments
-    found, decoded = lifecycle.graphs.read_results(connection, ranges), dict[int, Any]()
+    found = lifecycle.graphs.read_results(connection, ranges) if known is None else known
+    decoded: dict[int, Any] = {}
 
     def result_of(job_id: int, is_optional: bool) -> Any:  # noqa: FBT001 -- a callback
         if job_id not in decoded:

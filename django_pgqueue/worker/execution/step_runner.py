@@ -1,19 +1,18 @@
 """Run the durable steps of one attempt: `TaskContext.step()`, `sleep()` and `wait_for_event()`, and their async forms.
 
 `Attempt` makes a runner for each attempt whose task takes a context. The first step loads the stored steps of the job.
-A step that is stored returns its value; any other one runs, and is stored by one statement on the Django connection of
-the job's thread. That statement contains the fence, so a late attempt stores nothing.
+A stored step returns its value. Any other step runs, and one statement on the Django connection of the job's thread
+stores it. That statement contains the fence, so a late attempt stores nothing.
 
-A sleep, a wait and a retry of a step raise `Suspended`. The runner remembers that, so the attempt ends as suspended
-even if the task catches the exception.
+A sleep, a wait and a retry of a step raise `Suspended`. The runner remembers the suspension, so the attempt ends as
+suspended even if the task catches the exception.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +32,7 @@ from django_pgqueue.steps import (
     EventKey,
     Step,
     StepError,
+    StepsChanged,
     Suspended,
     Suspension,
     checked_name,
@@ -41,8 +41,11 @@ from django_pgqueue.steps import (
 )
 
 from . import atomic, compensations, error_text
+from .async_calls import AsyncCalls
 from .report import STOPS
+from .step_nesting import inside, refuse_nested
 from .step_order import Place, StepOrder
+from .step_store import store
 from .step_values import decoded, encoded, remote, timed_out
 
 if TYPE_CHECKING:
@@ -58,7 +61,7 @@ LOCK_PAUSE_SECONDS: Final = 0.005
 
 
 class AttemptSteps:
-    """The steps of one attempt. The thread of the job uses it, or for coroutines the thread of the asynchronous ORM."""
+    """The steps of one attempt. The thread of the job uses it; for a coroutine, the thread of the asynchronous ORM."""
 
     def __init__(self, claimed: Claimed, alias: str, task: TaskDefinition, outer_blocks: int) -> None:
         """Create the runner.
@@ -74,21 +77,23 @@ class AttemptSteps:
         self.task = task
         self.context = TaskContext()
         self.suspension: Suspension | None = None
+        self._changed: StepsChanged | None = None
+        """The error of a step that does not fit the stored ones."""
         self.is_lost = False
         self.has_compensations = False
         """Whether a stored step has a compensation."""
-        self._running = 0
-        """Calls from coroutines that are under way: `asyncio.gather()` can make several."""
-        self._idle = asyncio.Event()
+        self.calls = AsyncCalls()
         self._outer_blocks = outer_blocks
         self._order: StepOrder | None = None
         self._loaded_at = 0.0
 
     def end(self) -> bool:
-        """Return whether the attempt, which has succeeded, has used steps. Log those that it has not called.
+        """Return whether the attempt has used steps. Log the stored steps that it has not called.
 
-        Raise `Suspended` if the task has caught it.
+        Call it after the task has returned. Raise `Suspended` or `StepsChanged` if the task has caught that exception.
         """
+        if self._changed is not None:
+            raise self._changed
         if self.suspension is not None:
             raise Suspended(self.suspension)
         if self._order is not None and (left_out := self._order.not_called()):
@@ -102,10 +107,10 @@ class AttemptSteps:
         return self._order is not None
 
     def cause_of_end(self, exception: BaseException) -> BaseException:
-        """Return what has ended the attempt. After a suspension, that is the suspension, whatever the task raises."""
-        if self.suspension is None or error_text.is_a(exception, KeyboardInterrupt, *STOPS):
+        """Return what has ended the attempt: a step that does not fit or a suspension, whatever the task raises."""
+        if error_text.is_a(exception, KeyboardInterrupt, *STOPS):
             return exception
-        return Suspended(self.suspension)
+        return self._changed or (exception if self.suspension is None else Suspended(self.suspension))
 
     # ---------------------------------------------------------------- steps
 
@@ -118,7 +123,8 @@ class AttemptSteps:
         try:
             if step.atomic:
                 return self._run_atomic(step, place, began, function, args, kwargs)
-            value = function(*args, **kwargs)
+            with inside(self, step.name):
+                value = function(*args, **kwargs)
         except Exception as error:
             self._suspend_for_retry(step, place, error)
             raise
@@ -126,7 +132,7 @@ class AttemptSteps:
 
     async def astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Do as `step()` for a coroutine function. Another function runs in a thread."""
-        return await self._beside(self._astep(step, function, args, kwargs))
+        return await self.calls.beside(self._astep(step, function, args, kwargs))
 
     async def _astep(self, step: Step[Any], function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if not iscoroutinefunction(function):
@@ -141,7 +147,8 @@ class AttemptSteps:
             return decoded(place.stored.result)
         await sync_to_async(lambda: compensations.check(step, self._connection))()
         try:
-            value = await function(*args, **kwargs)
+            with inside(self, step.name):
+                value = await function(*args, **kwargs)
         except Exception as error:
             self._suspend_for_retry(step, place, error)
             raise
@@ -156,7 +163,7 @@ class AttemptSteps:
 
     async def asleep(self, name: str, wake: Duration | datetime) -> None:
         """Do as `sleep()` from a coroutine."""
-        await self._beside(sync_to_async(self.sleep)(name, wake))
+        await self.calls.beside(sync_to_async(self.sleep)(name, wake))
 
     def wait_for_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Return the payload of the event if it has come. Otherwise suspend the job until it comes."""
@@ -183,23 +190,7 @@ class AttemptSteps:
 
     async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Do as `wait_for_event()` from a coroutine."""
-        return await self._beside(sync_to_async(self.wait_for_event)(event_name, key, timeout, name))
-
-    async def _beside(self, call: Awaitable[Any]) -> Any:
-        """Await a call. Before a suspension ends the attempt, let the steps beside it finish and be stored."""
-        self._running += 1
-        self._idle.clear()
-        try:
-            try:
-                return await call
-            finally:
-                self._running -= 1
-                if not self._running:
-                    self._idle.set()
-        except Suspended:
-            while self._running:
-                await self._idle.wait()
-            raise
+        return await self.calls.beside(sync_to_async(self.wait_for_event)(event_name, key, timeout, name))
 
     # ---------------------------------------------------------------- the parts of a step
 
@@ -209,6 +200,9 @@ class AttemptSteps:
 
     def _enter(self, name: str, kind: StepKind) -> Place:
         """Return the place of a step. Raise an error if a step cannot be used now."""
+        refuse_nested(self, name)
+        if self.calls.is_over:
+            raise StepError(f"the step {name!r} is called after the function of the task has ended: await it there")
         if self.suspension is not None:  # the task has caught the exception
             raise Suspended(self.suspension)
         if self.task.atomic:
@@ -231,7 +225,11 @@ class AttemptSteps:
             self.has_compensations = any(each.has_compensation for each in stored)
             self._order = StepOrder(stored)
             self._loaded_at = time.monotonic()
-        return self._order.enter(name, kind)
+        try:
+            return self._order.enter(name, kind)
+        except StepsChanged as error:
+            self._changed = error
+            raise
 
     def _left(self, place: Place) -> float | None:
         """Return the seconds until a stored step wakes. None: it has no end."""
@@ -243,8 +241,9 @@ class AttemptSteps:
     ) -> Any:
         """Call the function and store the step in one transaction."""
         connection = self._connection
-        with atomic.transaction_of(connection, self.claimed) as commits:
-            value = function(*args, **kwargs)
+        with atomic.transaction_of(connection, self.claimed, STOPS) as commits:
+            with inside(self, step.name):
+                value = function(*args, **kwargs)
             if commits:
                 atomic.expect_commit(connection)
             return self._store_value(step, place, began, value)
@@ -266,7 +265,7 @@ class AttemptSteps:
         """Store a step. Raise `LeaseLost` if this attempt has lost its execution."""
         deadline = time.monotonic() + atomic.LOCK_SECONDS
         while True:
-            status = lifecycle.steps.store_step(self._connection, self.claimed.key, step)
+            status = store(self._connection, self.claimed.key, step)
             if status is TransitionStatus.DONE:
                 return
             if status is not TransitionStatus.LOCKED:

@@ -41,7 +41,7 @@ def encoded(name: str, value: Any) -> str | None:
             "await context.astep() in a task with `async def`"
         )
     try:
-        return None if value is None else encode_result(value)
+        return None if value is None else encode_result(value, "its value")
     except (KeyboardInterrupt, *STOPS):
         raise
     except BaseException as error:

@@ -53,9 +53,12 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 def as_json(claimed: Claimed) -> dict[str, Any]:
-    """Return a claimed job, with the other jobs of its chunk, as the content of a message."""
+    """Return a claimed job, with the other jobs of its chunk, as the content of a message.
+
+    The isolated process reads the results of other jobs itself.
+    """
     others = None if claimed.others is None else [as_json(other) for other in claimed.others]
-    return claimed._asdict() | {"run_after": claimed.run_after.isoformat(), "others": others}
+    return claimed._asdict() | {"run_after": claimed.run_after.isoformat(), "others": others, "results": None}
 
 
 def as_claimed(message: dict[str, Any]) -> Claimed:

@@ -15,7 +15,7 @@ from typing import Final
 from django_pgqueue import lifecycle
 from tests.deploys import trees
 from tests.process.harness import Worker
-from tests.tools.faults import journal, ticks
+from tests.tools.faults import journal, soak_flows, ticks
 from tests.tools.faults.machines import Machine, own_router
 from tests.tools.faults.remote_servers import RemotePair, remote_pair
 from tests.tools.faults.run import Run
@@ -226,7 +226,8 @@ class Fleet:
         self.stop_producing()
         assert lifecycle.pause_schedule(run.connection, self.schedule)
         run.wait_until(lambda: is_unblocked(run), DRAIN_SECONDS, "blocked keys to go on")
-        run.wait_until_done(DRAIN_SECONDS)
+        run.wait_until(lambda: soak_flows.are_over(run), DRAIN_SECONDS, "everything to end")
+        run.wait_until_done()
         lost = self.lost()
         assert not lost, f"{len(lost)} acknowledged enqueues are lost"
         jobs = run.scalar("SELECT count(*) FROM pgqueue_job")

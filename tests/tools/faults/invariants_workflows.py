@@ -17,6 +17,8 @@ CONCURRENT_SECONDS: Final = 10.0
 """How long before a decision the transaction of an operator may have begun that the decision did not see: it waits for
 locked jobs for 5 s at most, and a fault may freeze the session that decides."""
 FAILED: Final = frozenset({"dead", "cancelled"})
+NEEDED_BY_RETRY: Final = {"succeeded": FAILED, "cancelled": frozenset({"dead"})}
+"""By the state of a node: the states of other nodes whose retry would need its result, or restore it."""
 GONE: Final = "gone"
 ENDS: Final = ("failure", "complete", "success")
 
@@ -137,7 +139,7 @@ def results_passed_on(history: History, lives: dict[int, Life], rules: Rules) ->
 
 
 def kept_while_needed(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
-    """I24: no node is removed while a job of its workflow is unfinished, and no result while one has failed."""
+    """I24: no node is removed while a job of its workflow is unfinished, or while a retry of one needs it."""
     touched = operated(history, "delete", "sql")
     states, members = States(history.events), defaultdict[Any, set[int]](set)
     for event in history.events:
@@ -151,7 +153,7 @@ def kept_while_needed(history: History, lives: dict[int, Life], rules: Rules) ->
             members[row["batch"]].add(event.job)
             continue
         members[row["batch"]].discard(event.job)
-        keeping = {"waiting", "ready", "running"} | (FAILED if row["state"] == "succeeded" else set())
+        keeping = {"waiting", "ready", "running"} | NEEDED_BY_RETRY.get(row["state"], set())
         for other in members[row["batch"]] if event.job not in touched else ():
             if states.possible(other, event.at, event.xid) <= keeping:
                 yield Violation("I24", event.job, f"was removed while job {other} of its workflow needed it")

@@ -157,7 +157,8 @@ def test_checker_result_of_another_job_reports_i24(story, given, policy, wrong):
     [
         ("succeeded", "succeeded", set()),
         ("succeeded", "dead", {"I24"}),
-        ("cancelled", "dead", set()),
+        ("cancelled", "dead", {"I24"}),
+        ("dead", "cancelled", set()),
         ("cancelled", "ready", {"I24"}),
     ],
 )

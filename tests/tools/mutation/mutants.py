@@ -607,6 +607,18 @@ RINGS = of_tests(
         path=LISTENER,
     ),
     Mutant(
+        "the listener waits for the second connection while it uses the first",
+        "with self.second.use_if_free() as other:",
+        "with self.second.use() as other:",
+        path=LISTENER,
+    ),
+    Mutant(
+        "an error of the second connection closes the first",
+        "except (ConnectionInUse, psycopg.Error, OSError) as error:",
+        "except (ConnectionInUse, OSError) as error:",
+        path=LISTENER,
+    ),
+    Mutant(
         "each tick listens again",
         "            if connection is self._heard_on:\n",
         "            if False:\n",

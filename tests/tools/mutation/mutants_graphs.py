@@ -14,6 +14,7 @@ ARGUMENTS = "django_pgqueue/worker/execution/node_arguments.py"
 WORKFLOWS = "django_pgqueue/workflows.py"
 FOREGROUND = "django_pgqueue/worker/foreground.py"
 REPORT = "django_pgqueue/worker/execution/report.py"
+CLAIMED_RESULTS = "django_pgqueue/worker/claiming/node_results.py"
 DUTIES = "django_pgqueue/worker/maintenance/graph_duties.py"
 
 GRAPHS = [
@@ -23,7 +24,7 @@ GRAPHS = [
         Mutant("a retry does not lock the dependents", "while missing :=", "while False and", path=LIFECYCLE),
         Mutant(
             "a retry restores nothing",
-            "graphs.restore(connection, retried) if retried else {}",
+            "graphs.restore(connection, retried, limit) if retried else {}",
             "{}",
             path=OPERATOR,
         ),
@@ -84,6 +85,12 @@ GRAPHS = [
         Mutant(
             "succeeded nodes are removed while others are dead",
             "'{waiting,ready,running,dead,cancelled}'",
+            "'{waiting,ready,running}'",
+            "PRUNE",
+        ),
+        Mutant(
+            "cancelled nodes are removed while a dead one can be retried",
+            "'{waiting,ready,running,dead}'",
             "'{waiting,ready,running}'",
             "PRUNE",
         ),
@@ -165,6 +172,29 @@ GRAPHS = [
             "(bool(claimed.in_graph) or self.limited.is_busy(claimed.limit_key))",
             "self.limited.is_busy(claimed.limit_key)",
             path="django_pgqueue/worker/claiming/ended_limits.py",
+        ),
+    ),
+    *of_tests(
+        ("tests/graphs/test_claimed_results.py",),
+        Mutant(
+            "claims keep large results",
+            "THEN octet_length(job.result::text) <= %(most_bytes)s::integer",
+            "THEN true",
+            "READ_RESULTS",
+        ),
+        Mutant("claims keep many results of a node", "0 < size <= MOST_RESULTS", "0 < size", path=CLAIMED_RESULTS),
+        Mutant("claims keep any number of results", " and count + size <= MOST_OF_CLAIM", "", path=CLAIMED_RESULTS),
+        Mutant(
+            "a failed read of results loses the claimed jobs",
+            "except (*lifecycle.FAILURES, OSError)",
+            "except OSError",
+            path=CLAIMED_RESULTS,
+        ),
+        Mutant(
+            "a coroutine with known results needs a thread",
+            "if self.claimed.results is not None:\n                self._add_results()",
+            "if False:\n                self._add_results()",
+            path="django_pgqueue/worker/execution/attempt.py",
         ),
     ),
     *of_tests(

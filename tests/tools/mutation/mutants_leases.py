@@ -124,6 +124,27 @@ LEASES = [
         tests=("tests/worker/test_lease_monitor.py",),
     ),
     Mutant(
+        "work after a commit is interrupted",
+        "missing -= self._committed(missing)",
+        "pass",
+        path=HEARTBEAT,
+        tests=("tests/process/test_application_code.py",),
+    ),
+    Mutant(
+        "work after a commit is interrupted if the job keeps no row",
+        "return success_ending(task, running.claimed) is Ending.DISCARDED",
+        "return False",
+        path=HEARTBEAT,
+        tests=("tests/process/test_application_code.py",),
+    ),
+    Mutant(
+        "an atomic job goes on after its deletion",
+        "return success_ending(task, running.claimed) is Ending.DISCARDED",
+        "return True",
+        path=HEARTBEAT,
+        tests=("tests/worker/test_lease_monitor.py",),
+    ),
+    Mutant(
         "claims that ended meanwhile count",
         'self._unknown.get(key, float("inf")) <= claims_ended]',
         'self._unknown.get(key, float("inf")) <= self.claims.ended]',

@@ -41,6 +41,20 @@ LIVENESS = [
         tests=("tests/worker/test_restart_backoff.py",),
     ),
     Mutant(
+        "a worker keeps its sessions with a standby",
+        "            server.refuse_standbys()\n",
+        "",
+        path="django_pgqueue/worker/supervision/startup.py",
+        tests=("tests/process/test_failover.py",),
+    ),
+    Mutant(
+        "each process of a worker whose session has survived a promotion ends at once",
+        "            self.link.close()  # a pooler",
+        "            pass  # a pooler",
+        path="django_pgqueue/worker/supervision/supervisor.py",
+        tests=("tests/process/test_failover.py",),
+    ),
+    Mutant(
         "replacements that die are replaced at once",
         "elif process.born_at < self._stepped_at:",
         "elif self._restarts:",

@@ -96,11 +96,12 @@ BAD_ROWS = of_tests(
         "            if False and type",
         path=EXECUTOR,
     ),
+    Mutant("an outage fails an atomic task", "if is_outage(error.__cause__ or error):", "if False:", path=ATOMIC),
     Mutant("what comes after the commit is a failure", "if not committed or", "if True or", path=ATOMIC),
     Mutant(
         "an error of the commit is a success",
-        "if not committed or isinstance(error, KeyboardInterrupt)",
-        "if isinstance(error, KeyboardInterrupt)",
+        "if not committed or isinstance(error, (KeyboardInterrupt, *passed))",
+        "if isinstance(error, (KeyboardInterrupt, *passed))",
         path=ATOMIC,
     ),
     Mutant(

@@ -75,7 +75,6 @@ COMPENSATIONS = of_tests(
         "WHERE id = later.compensation_id AND false OFFSET 0",
         path=SQL,
     ),
-    Mutant("a job that is retried is compensated", "AND state IN ('succeeded', 'dead', 'cancelled')\n", "\n", path=SQL),
     Mutant(
         "two sessions add one compensation",
         "CASE WHEN step.compensation IS NULL THEN false ELSE true END\n",
@@ -117,8 +116,32 @@ RUNS = of_tests(
     ("tests/steps/test_run.py", "tests/steps/test_shown.py"),
     Mutant(
         "a gathered sleep ends the attempt while a step beside it runs",
-        "            while self._running:\n",
-        "            while False:\n",
+        "        except Suspended:\n            await self._wait()\n",
+        "        except Suspended:\n",
+        path="django_pgqueue/worker/execution/async_calls.py",
+    ),
+    Mutant(
+        "a step is dropped with the connection",
+        "if is_open or is_of_rows(error)",
+        "if True or is_of_rows(error)",
+        path="django_pgqueue/worker/execution/step_store.py",
+    ),
+    Mutant(
+        "a step drops a stop in its on_commit functions",
+        "self.claimed, STOPS)",
+        "self.claimed)",
+        path="django_pgqueue/worker/execution/step_runner.py",
+    ),
+    Mutant(
+        "an attempt ends while a step runs",
+        "        self.is_over = True\n        await self._wait()\n",
+        "        self.is_over = True\n",
+        path="django_pgqueue/worker/execution/async_calls.py",
+    ),
+    Mutant(
+        "a step may be called inside another one",
+        "        refuse_nested(self, name)\n",
+        "",
         path="django_pgqueue/worker/execution/step_runner.py",
     ),
     Mutant(

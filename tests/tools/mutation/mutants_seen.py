@@ -6,7 +6,7 @@
 from tests.tools.mutation.mutants import Mutant, of_tests
 
 ACTS = "django_pgqueue/admin/batch_acts.py"
-BATCHES = "django_pgqueue/admin/batches.py"
+BATCHES = "django_pgqueue/models/batch_states.py"
 COUNTS = "django_pgqueue/stats/batch_counts.py"
 EXPLANATION = "django_pgqueue/stats/graph_explanation.py"
 FOUND = "django_pgqueue/job_search/batch_jobs.py"
@@ -40,6 +40,7 @@ SEEN = [
             "AS child WHERE false\n),\nnode AS MATERIALIZED (\n    SELECT root_id",
             path=COUNTS,
         ),
+        Mutant("a workflow is blocked while a job runs", " and not self.running.value)", ")", path=COUNTS),
         Mutant("a cut count looks exact", "Count(count, not is_cut)", "Count(count)", path=COUNTS),
         Mutant(
             "anybody closes a batch",

@@ -24,8 +24,26 @@ STATEMENTS = of_tests(
     ),
     Mutant(
         "a job that wakes too early sleeps longer",
-        "CASE WHEN excluded.kind = 'step' THEN excluded.wake_at ELSE pgqueue_step.wake_at END",
-        "excluded.wake_at",
+        "CASE WHEN given.kind <> 'step' THEN (",
+        "CASE WHEN false THEN (",
+        path=SQL,
+    ),
+    Mutant(
+        "an event ends the backoff of a failure",
+        "              job.run_after = page.wake_at\n",
+        "              true\n",
+        path=SQL,
+    ),
+    Mutant(
+        "the sweep ends the backoff of a failure",
+        "              job.run_after = due.wake_at\n",
+        "              true\n",
+        path=SQL,
+    ),
+    Mutant(
+        "a wait that was passed wakes its job",
+        "      AND CASE WHEN step.event_name IS NULL THEN false ELSE step.finished_at IS NULL END\n",
+        "      AND false\n",
         path=SQL,
     ),
     Mutant(
@@ -93,9 +111,33 @@ RUNS = of_tests(
     ),
     Mutant("the retries of a step have no end", "if tries > step.retries or", "if False or", path=RUNNER),
     Mutant(
+        "changed steps use up attempts",
+        "is_a(exception, DoesNotFit, StepsChanged, NoTransaction)",
+        "is_a(exception, DoesNotFit, NoTransaction)",
+        path="django_pgqueue/worker/execution/failure.py",
+    ),
+    Mutant(
+        "a task that catches changed steps succeeds",
+        "if self._changed is not None:",
+        "if False:",
+        path=RUNNER,
+    ),
+    Mutant(
+        "a task that catches changed steps fails",
+        "return self._changed or (",
+        "return (",
+        path=RUNNER,
+    ),
+    Mutant(
         "stored steps may change their order",
         "        elif index < self._next:",
         "        elif False:",
+        path="django_pgqueue/worker/execution/step_order.py",
+    ),
+    Mutant(
+        "each new step takes half of the room",
+        "/ (self._added + 1)",
+        "/ 2",
         path="django_pgqueue/worker/execution/step_order.py",
     ),
     Mutant(

@@ -127,6 +127,10 @@ def chains(task: str, numbers: range, _: float) -> None:
         adapter.enqueue_chain(task, range(first, min(first + shapes.LENGTH, numbers.stop)))
 
 
+def chain(task: str, numbers: range, _: float) -> None:
+    adapter.enqueue_chain(task, numbers)
+
+
 WAYS: dict[str, Callable[[str, range, float], Result]] = {
     "bulk": bulk,
     "single": single,
@@ -139,6 +143,7 @@ WAYS: dict[str, Callable[[str, range, float], Result]] = {
     "fan": fan,
     "graph": graph,
     "chains": chains,
+    "chain": chain,
 }
 
 

@@ -29,4 +29,9 @@ def chains(jobs: int) -> Shape:
     return [(place - 1,) if place % LENGTH else () for place in range(jobs)]
 
 
-SHAPES = {"fan": fan, "graph": graph, "chains": chains}
+def chain(jobs: int) -> Shape:
+    """One chain."""
+    return [(place - 1,) if place else () for place in range(jobs)]
+
+
+SHAPES = {"fan": fan, "graph": graph, "chains": chains, "chain": chain}

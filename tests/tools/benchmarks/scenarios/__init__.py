@@ -70,6 +70,7 @@ SCENARIOS: dict[str, Scenario] = {
         workflows.FAN,
         workflows.GRAPH,
         workflows.CHAINS,
+        workflows.LINK,
         suspended.SUSPENDED,
         two_servers.TWO_SERVERS,
         many_lanes.MANY_LANES,

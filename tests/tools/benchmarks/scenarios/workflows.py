@@ -1,4 +1,4 @@
-"""Scenarios 27, 28 and 29: workflows. A fan-out with its fan-in, a graph in layers, and chains.
+"""Scenarios 27, 28, 29 and 29a: workflows. A fan-out with its fan-in, a graph in layers, chains, and one long chain.
 
 Each job notes its start and its end. The measurement fails if a job has started before one that it depends on had
 ended.
@@ -16,6 +16,7 @@ from tests.tools.benchmarks.files import record, shapes
 from tests.tools.benchmarks.place import Bench
 from tests.tools.benchmarks.scale import jobs
 from tests.tools.benchmarks.scenarios.drain import drained
+from tests.tools.benchmarks.scenarios.latency import milliseconds
 from tests.tools.benchmarks.scenarios.scenario import Figures, Scenario, grouped
 from tests.tools.benchmarks.systems.system import Load, System
 from tests.tools.peers.brokers import connect
@@ -24,6 +25,10 @@ SIZES = (1_000, 10_000)
 ONE_CHAIN = (shapes.LENGTH, *SIZES)
 ENDS = 2
 """The first job of a fan and the last one. Between them are as many as the size says."""
+LINKS = 200
+"""Jobs of the long chain."""
+FIRST_LINKS = 20
+"""These are not counted. A worker that has just started runs each statement for the first time."""
 TASK = "node"
 LOOK_SECONDS = 0.01
 
@@ -55,6 +60,17 @@ def _measured(bench: Bench, system: System, way: str, numbers: range) -> Figures
     its = fan_figures(starts, ends, released) if way == "fan" else {"seconds": run.seconds}
     cost = {name: run.figures[name] for name in ("worker_cpu_us", "server_cpu_us", "wal_bytes", "commits")}
     return {**its, "jobs_per_second": run.jobs_per_second, "enqueue_seconds": enqueued["seconds"], **cost}
+
+
+def linked(bench: Bench, system: System) -> Figures:
+    """Run one chain; milliseconds from the end of each job to the start of the next one."""
+    numbers = range(jobs(LINKS))
+    bench.produce("chain", TASK, numbers.start, len(numbers))
+    bench.settle()
+    drained(bench, system, Load(TASK), numbers, enqueue=False)
+    starts, ends = (bench.instants(name)[numbers.start : numbers.stop] for name in (record.STARTS, record.COMMITS))
+    check_order(shapes.chain(len(numbers)), starts, ends)
+    return milliseconds([start - end for end, start in zip(ends, starts[1:], strict=False)][FIRST_LINKS:])
 
 
 def check_order(shape: shapes.Shape, starts: Sequence[float], ends: Sequence[float]) -> None:
@@ -127,4 +143,13 @@ CHAINS = GRAPH._replace(
     name="29",
     title=f"1, 100 and 1,000 chains of {shapes.LENGTH} jobs, each chain enqueued on its own",
     measure=_measured_with("chains"),
+)
+LINK = CHAINS._replace(
+    name="29a",
+    title=f"one chain of {LINKS} jobs: from the end of a job to the start of the next one, an idle worker",
+    measure=linked,
+    jobs=lambda system: jobs(LINKS),
+    figure="p50_ms",
+    bigger_is_better=False,
+    by_group=False,
 )

@@ -247,7 +247,7 @@ def zombie(run: Run) -> str:
     run.wait_until(lambda: _refused(run) == 2, 10, "two late completions to be refused")
     for one in (*zombies, other):
         run.stop(one)
-    assert _refused(run) == 2
+    assert _refused(run) == 2, run.journal("ack")
     assert [run.outcomes_of(job) for job in jobs] == [["crashed", "succeeded"]] * 2
     effects = run.scalar("SELECT count(*) FROM fault_effect WHERE kind = 'atomic'")
     assert effects == 1, f"{effects} atomic effects of 1 job"
