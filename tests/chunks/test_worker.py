@@ -35,8 +35,8 @@ def test_jobs_of_a_killed_process_run_again_one_by_one(start, tmp_path):
     assert set(Execution.objects.filter(attempt=1).values_list("outcome", flat=True)) == {"crashed"}
     assert tasks.isolated.enqueue("a").wait(20) not in (child, *worker.children)
     path.unlink()
-    stopped = [tasks.wait_for_file.enqueue(str(path)) for _ in range(4)]
     started.unlink()
+    stopped = [tasks.wait_for_file.enqueue(str(path)) for _ in range(4)]
     worker.wait_until(started.exists)
     worker.send(signal.SIGTERM)
     worker.send(signal.SIGTERM)

@@ -304,6 +304,7 @@ def test_transition_commits_within_the_statement_of_a_claim(engine, sessions, ga
         claiming = Claiming(sessions[0], limit)
         steps = claiming.steps()
         next(steps)
+        sessions[0].execute(f"SET LOCAL lock_timeout = '{helpers.LOCK_WAIT_SECONDS:g}s'")  # it waits at the gate
         with gates("CLAIM_KEYS", sessions[0], claiming.claim) as waiting:
             for _ in transition_steps(sessions[1], transition.do(scene), "COMMIT"):
                 pass

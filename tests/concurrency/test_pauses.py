@@ -73,7 +73,7 @@ def test_pause_with_duration_ends_at_its_time(engine, jobs, kind):
     name = "mail" if kind is Pausable.QUEUE else helpers.NOOP
     lifecycle.pause(engine, kind, name, for_seconds=600)
     assert jobs["mail"] not in claimable(engine)
-    statements.clock.shift_seconds = 599
+    statements.clock.shift_seconds = 590
     assert jobs["mail"] not in claimable(engine)
     statements.clock.shift_seconds = 601
     assert jobs["mail"] in claimable(engine)

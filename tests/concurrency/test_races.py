@@ -48,6 +48,7 @@ def first_try(monkeypatch):
             tried.set()
 
     monkeypatch.setattr(operator, "execute_with_retry", execute_with_retry)
+    monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", helpers.LOCK_WAIT_SECONDS)
     return tried
 
 

@@ -267,7 +267,8 @@ def enqueue_same_key(connection, options):
 @pytest.mark.promise("tick-unique-key-taken")
 @pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
 @pytest.mark.parametrize(("end", "what"), [("COMMIT", "duplicate"), ("ROLLBACK", "fired")])
-def test_fire_key_being_enqueued_follows_its_outcome(engine, second, watcher, options, end, what):
+def test_fire_key_being_enqueued_follows_its_outcome(engine, second, watcher, options, end, what, monkeypatch):
+    monkeypatch.setattr(lifecycle_ticks, "KEY_WAIT", f"{helpers.LOCK_WAIT_SECONDS:g}s")
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     second.execute("BEGIN")
     enqueue_same_key(second, options)

@@ -13,6 +13,9 @@ import pytest
 from .harness import Worker
 from .server import Server
 
+LEASE_SECONDS = 60.0
+"""The lease of workers in tests that set none. A short one would end while a busy machine stalls the worker."""
+
 
 @pytest.fixture
 def start(committing: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Worker]]:
@@ -26,7 +29,7 @@ def start(committing: None, tmp_path: Path, request: pytest.FixtureRequest) -> I
 
         def start_worker(*arguments: str, **options: Any) -> Worker:
             log = tmp_path / f"worker-{len(list(tmp_path.glob('worker-*')))}.log"
-            worker = Worker(log, *arguments, fresh_start=fresh_start, **options)
+            worker = Worker(log, *arguments, fresh_start=fresh_start, **{"LEASE": LEASE_SECONDS, **options})
             stack.callback(worker.end)
             workers.append(worker)
             return worker

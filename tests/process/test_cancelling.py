@@ -99,7 +99,7 @@ def test_cancel_in_stopping_worker_notifies_the_job(begin):
     worker.wait_until(lambda: "stop" in worker.said)
     time.sleep(1)
     job.cancel()
-    worker.wait_until(lambda: Job.objects.get(pk=job.pk).finished_at, 5)
+    worker.wait_until(lambda: Job.objects.get(pk=job.pk).finished_at)
 
 
 def test_cancel_job_that_returns_keeps_its_success(begin):

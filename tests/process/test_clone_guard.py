@@ -57,7 +57,7 @@ def test_worker_on_restored_dump_changes_nothing_until_adopt(start, engine, tmp_
 def test_dump_restored_under_a_running_worker_stops_it(start, engine, tmp_path):
     """The connections stay open, as with `pg_restore --clean` into the same database."""
     started = tmp_path / "started"
-    worker = start()
+    worker = start(LEASE=6.0)
     job = tasks.wait_for_file.enqueue(str(tmp_path / "never"), started=str(started))
     worker.wait_until(started.exists)
     restore_dump(engine)

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.process
 
 OUTAGE_SECONDS = 3.0
 MAX_WAIT_SECONDS = 30.0
+MAX_JOB_SECONDS = 4 * MAX_WAIT_SECONDS
+"""How long the job that runs during the outage may wait for its end. It must outlast all waits of the test."""
 BEFORE, MEANWHILE = 20, 30
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'"
 TABLES = ("pgqueue_job", "pgqueue_execution", "pgqueue_worker")
@@ -72,7 +74,8 @@ class Case:
         return psycopg.connect(host=host, user=user, dbname=self.name, autocommit=True)
 
     def start(self) -> None:
-        self.enqueue("wait_for_file", f'{{"args":["{self.end_file}"],"kwargs":{{"started":"{self.started}"}}}}', 1)
+        arguments = {"args": [str(self.end_file), MAX_JOB_SECONDS], "kwargs": {"started": str(self.started)}}
+        self.enqueue("wait_for_file", json.dumps(arguments), 1)
         self.enqueue("noop", NO_ARGUMENTS, BEFORE - 1)
         log = self.tmp_path / f"{self.name}.log"
         self.worker = Worker(log, "--health-file", str(self.health_file), database=self.settings(), LEASE=30.0)
@@ -318,10 +321,13 @@ def test_worker_during_outage_logs_at_most_once_a_second(case):
 
 
 def assert_once_a_second(case: Case, lines: list[tuple[str, float]]) -> None:
-    """Assert that each process logs at most one line per second."""
-    for place, (pid, logged_at) in enumerate(lines):  # a line is written shortly after it was permitted
-        within_a_second = [other for other in lines[place:] if other[0] == pid and other[1] < logged_at + 0.8]
-        assert len(within_a_second) == 1, case.worker.said
+    """Assert that each process logs at most one line per second.
+
+    A line is written shortly after it was permitted, or up to 3 s later if the machine stalls.
+    """
+    for pid in {pid for pid, _ in lines}:
+        times = [logged_at for other, logged_at in lines if other == pid]
+        assert len(times) <= 1 + times[-1] - times[0] + 3, case.worker.said
 
 
 def test_health_during_outage_is_database_away_but_alive(case):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,8 +29,8 @@ def path(tmp_path):
     ("status", "age_seconds", "alive", "ready"),
     [
         ("ok", 0, True, True),
-        ("ok", 29, True, True),
-        ("ok", 31, False, False),
+        ("ok", 29.5, True, True),
+        ("ok", 30.5, False, False),
         ("waiting", 0, True, False),
         ("database away", 0, True, False),
         ("database away", 31, False, False),
@@ -37,9 +38,10 @@ def path(tmp_path):
         ("stopping", 0, True, False),
     ],
 )
-def test_health_by_status_and_age_is_alive_or_ready(path, status, age_seconds, alive, ready):
+def test_health_by_status_and_age_is_alive_or_ready(path, status, age_seconds, alive, ready, monkeypatch):
     path.write_text(json.dumps(HEALTHY | {"status": status}))
-    os.utime(path, (path.stat().st_mtime - age_seconds,) * 2)
+    now = path.stat().st_mtime + age_seconds
+    monkeypatch.setattr(health, "time", SimpleNamespace(time=lambda: now))
     assert health.judge(str(path))[0] is alive
     assert health.judge(str(path), ready=True)[0] is ready
 
@@ -127,7 +129,7 @@ def test_health_file_of_killed_worker_becomes_stale(start, path):
 
 @pytest.mark.process
 def test_health_file_update_sends_no_statement(start, path, watcher):
-    worker = start("--health-file", str(path), "--no-listen", LEASE=60.0, POLL_INTERVAL_WITHOUT_LISTEN=60.0)
+    worker = start("--health-file", str(path), "--no-listen", LEASE=600.0, POLL_INTERVAL_WITHOUT_LISTEN=60.0)
     worker.wait_until(lambda: path.exists() and read(path)["status"] == "ok")
     query = (
         "SELECT max(query_start) FROM pg_stat_activity "

@@ -41,10 +41,10 @@ def test_receiver_that_misbehaves_stops_no_completion(start, name):
 
 def test_ten_second_receiver_costs_no_lease(start):
     hostile.work.enqueue()
-    worker = start("--concurrency", "2", variables=receiver("long"), LEASE=2.0)
+    worker = start("--concurrency", "2", variables=receiver("long"), LEASE=6.0)
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 1)
     jobs = [hostile.work.enqueue(number) for number in range(5)]
-    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 6, 4)
+    worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 6, 8)
     assert {Execution.objects.get(job=job).outcome for job in jobs} == {"succeeded"}
     assert "interrupted" not in worker.said
 
@@ -83,12 +83,12 @@ def test_backoff_that_exits_costs_neither_slot_nor_job(start):
 def test_backoff_that_fails_does_not_stop_rescue(start, tmp_path, task):
     started = tmp_path / "started"
     job = task.enqueue(str(started))
-    lost = start("--concurrency", "1")
+    lost = start("--concurrency", "1", LEASE=6.0)
     lost.wait_until(started.exists)
     lost.send_all(signal.SIGKILL)
     Job.objects.filter(pk=job.pk).update(crashes=1)  # the first crash is due at once, without calling the backoff
     rescuer = start("--concurrency", "1", LEASE=2.0)
-    rescuer.wait_until(lambda: Execution.objects.get(job=job).outcome == "crashed")
+    rescuer.wait_until(lambda: Execution.objects.get(job=job).outcome == "crashed", 40)
     after = hostile.work.enqueue()
     rescuer.wait_until(lambda: Job.objects.get(pk=after.pk).state == "succeeded")
     assert "the default is used" in rescuer.said

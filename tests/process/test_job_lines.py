@@ -112,7 +112,7 @@ def test_job_lines_into_full_pipe_stop_no_job(start, full_pipe):  # noqa: F811 -
     worker = start("-v", "2", output=full_pipe)
     worker.wait_until(lambda: succeeded(*jobs), 30)
     worker.send(signal.SIGTERM)
-    assert worker.exit_code(15) == 0
+    assert worker.exit_code(30) == 0
 
 
 def test_worker_page_shows_lines_of_the_real_form():

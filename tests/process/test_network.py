@@ -36,7 +36,7 @@ def outcomes(server) -> dict[str, int]:
 
 @pytest.mark.promise("lost-claim-reply-leaves-no-job-stuck")
 def test_lost_claim_reply_releases_jobs_and_runs_them_uncharged(start, server, proxy):
-    worker = start("--no-listen", database=proxy.settings(server.settings))
+    worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=6.0)
     worker.wait_until_ready()
     proxy.swallow = lambda name, reply: name.startswith("pgqueue:") and b"tests.app.tasks" in reply
     with server.connect() as connection:
@@ -51,7 +51,7 @@ def test_lost_claim_reply_releases_jobs_and_runs_them_uncharged(start, server, p
 
 @pytest.mark.promise("lost-completion-reply-is-looked-up")
 def test_lost_completion_reply_is_looked_up(start, server, proxy):
-    worker = start("--no-listen", database=proxy.settings(server.settings))
+    worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=6.0)
     worker.wait_until_ready()
     proxy.swallow = lambda name, reply: name.startswith("pgqueue:") and ONE_ID in reply and b"SELECT 0" not in reply
     with server.connect() as connection:
@@ -64,7 +64,7 @@ def test_lost_completion_reply_is_looked_up(start, server, proxy):
 
 @pytest.mark.promise("lost-network-jobs-return")
 def test_network_black_hole_is_noticed_and_loses_no_job(start, server, proxy):
-    worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=3.0)
+    worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=6.0)
     worker.wait_until_ready()
     proxy.black_hole.set()
     with server.connect() as connection:
@@ -78,7 +78,7 @@ def test_network_black_hole_is_noticed_and_loses_no_job(start, server, proxy):
 
 @pytest.mark.promise("atomic-lost-commit-reply-counts-once")
 def test_lost_atomic_commit_reply_counts_once(start, server, proxy):
-    worker = start("--no-listen", database=proxy.settings(server.settings))
+    worker = start("--no-listen", database=proxy.settings(server.settings), LEASE=6.0)
     worker.wait_until_ready()
     proxy.swallow = lambda name, reply: not name and b"COMMIT\0" in reply
     with server.connect() as connection:

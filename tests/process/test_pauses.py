@@ -31,7 +31,7 @@ def test_pause_idle_worker_obeys_and_wakes_at_the_resume(start):
         worker.wait_until(lambda other=other: state_of(other) == "succeeded")
     assert state_of(paused) == "ready"
     assert control.resume("mail")
-    worker.wait_until(lambda: state_of(paused) == "succeeded", 10)
+    worker.wait_until(lambda: state_of(paused) == "succeeded")
 
 
 def test_pause_of_task_without_other_jobs_is_obeyed(start):

@@ -19,7 +19,7 @@ def test_queues_of_one_worker_have_different_concurrency(start, tmp_path):
     for name, count in (("mail", 16), ("default", 60)):
         for number in range(count):
             task = tasks.overlap if number % 2 else tasks.async_overlap
-            task.using(queue_name=name, priority=5 if name == "mail" else 0).enqueue(str(records[name]))
+            task.using(queue_name=name, priority=5 if name == "mail" else 0).enqueue(str(records[name]), 0.1)
     worker = start("--queue", "mail=2", "--queue", "default=6", "--max-jobs", "25", "--until-empty")
     assert worker.has_drained()
     assert ": database 'default', queues mail (2), default (6), 1 process x 8 jobs, " in worker.said

@@ -52,20 +52,20 @@ def test_completion_of_old_job_after_ids_restart_is_discarded(start, tmp_path, i
 def test_worker_after_flush_interrupts_old_jobs_keeps_new_ones(start, tmp_path):
     """The heartbeat must extend ids far below those that were open before, and the worker's record must return."""
     tasks.noop.enqueue_many([((), {})] * 300)
-    worker = start("--concurrency", "2", LEASE=2.0)
+    worker = start("--concurrency", "2", LEASE=6.0)
     worker.wait_until(lambda: Job.objects.filter(state="succeeded").count() == 300)
     started, again, may_end = tmp_path / "started", tmp_path / "again", tmp_path / "may end"
     tasks.wait_for_file.enqueue(str(tmp_path / "never"), started=str(started))
     worker.wait_until(started.exists)
     ran_from = time.monotonic()
-    worker.wait_until(lambda: time.monotonic() - ran_from > 2.5)  # five heartbeats: the mark has reached this job's id
+    worker.wait_until(lambda: time.monotonic() - ran_from > 7.5)  # five heartbeats: the mark has reached this job's id
     with helpers.connect() as session:
         flush(session)
     new = tasks.wait_for_file.enqueue(str(may_end), started=str(again))
     worker.wait_until(again.exists)
     worker.wait_until(lambda: "no longer belong to this worker: interrupted" in worker.said)
     ran_from = time.monotonic()
-    worker.wait_until(lambda: time.monotonic() - ran_from > 5)  # more than two leases
+    worker.wait_until(lambda: time.monotonic() - ran_from > 13)  # more than two leases
     may_end.touch()
     worker.wait_until(lambda: Job.objects.filter(pk=new.pk, state="succeeded").exists())
     new.refresh_from_db()

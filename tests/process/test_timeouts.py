@@ -34,7 +34,7 @@ def test_timeout_stops_thread_coroutine_and_query(start):
         execution = only_execution(job)
         assert (job.state, execution.exception_class) == ("dead", TIMEOUT)
         assert execution.error == "ran for longer than its timeout of 0.5 s"
-        assert (execution.finished_at - execution.started_at).total_seconds() < 5
+        assert (execution.finished_at - execution.started_at).total_seconds() < 15
         assert f"in {job.task_name.rsplit('.', 1)[1]}" in execution.traceback
     tidy.refresh_from_db()
     assert (tidy.state, tidy.result) == ("succeeded", "cleaned up")

@@ -28,7 +28,7 @@ def test_worker_requests_stacks_and_stop_are_answered(start, tmp_path):
     def ask(kind, execution_id=0):
         asked = worker_control.request(registered.pk, kind, "default", execution_id=execution_id, by="ada")
         answered = WorkerRequest.objects.filter(pk=asked.request_id, answered_at__isnull=False)
-        return worker.wait_until(answered.first, 5).answer
+        return worker.wait_until(answered.first).answer
 
     for job, function in zip(jobs, ("wait_for_file", "await_file", "wait_apart"), strict=True):
         stack = ask(RequestKind.STACK, Execution.objects.get(job_id=job.pk).pk)

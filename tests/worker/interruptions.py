@@ -19,7 +19,12 @@ import threading
 import time
 
 SECONDS = 12.0
+END_SECONDS = 30.0
+"""How long the threads may take to end. A thread that waits for a locked lock never ends."""
 LEAST = 20
+REST = 400
+"""Work of a thread after each fourth use of the locks. With less, all threads wait for locks most of the time on an
+idle machine, and hardly any may be interrupted."""
 
 
 def load(path):
@@ -68,9 +73,11 @@ class Worker(threading.Thread):
             try:
                 try:
                     self.is_running = True
-                    for _ in range(1000):
+                    for number in range(1000):
+                        if self.ended:  # on a busy machine, the rest would take longer than the limit below
+                            break
                         self.shared.use()
-                        for _ in range(40):
+                        for _ in range(REST if number % 4 == 3 else 0):
                             sum(range(500))
                     self.leave()
                 except Stop:
@@ -126,8 +133,9 @@ def main(path, count, *words):
         worker.ended = True
     check = threading.Thread(target=shared.use, daemon=True)
     check.start()
+    stop_at = time.monotonic() + END_SECONDS
     for thread in (*workers, check):
-        thread.join(10)
+        thread.join(max(0.0, stop_at - time.monotonic()))
     arrived, stuck = (
         sum(worker.arrived for worker in workers),
         [thread for thread in (*workers, check) if thread.is_alive()],

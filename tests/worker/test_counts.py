@@ -20,6 +20,7 @@ from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.monitoring.http_server import Request
 from django_pgqueue.worker.monitoring.metrics import METRICS, Histogram, Totals
 from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.runtime import counts as counts_module
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.count_memory import EXIT_REASONS, JOB_ROWS, OUTCOMES, CountMemory
 from django_pgqueue.worker.runtime.counts import Counts
@@ -50,6 +51,12 @@ def report(ending=Ending.SUCCEEDED, run_seconds=0.02, **about):
 
 
 @pytest.fixture
+def clock(monkeypatch):
+    """Return the clock of this file and of the counts. It does not advance by itself."""
+    return helpers.Clock(monkeypatch, counts_module, sys.modules[__name__])
+
+
+@pytest.fixture
 def memory(monkeypatch):
     """Return the memory of a worker with one process that counts."""
     monkeypatch.setattr("django_pgqueue.worker.runtime.worker_memory.health_memory", HealthMemory())
@@ -61,7 +68,7 @@ def memory(monkeypatch):
 
 
 @pytest.fixture
-def counts(memory):
+def counts(memory, clock):
     """Return the counts of the process."""
     counts = Counts()
     counts.use(memory.counts[0])
@@ -270,7 +277,7 @@ def test_metrics_page_has_every_metric_in_valid_format(memory, counts):
     counts.completed([report(), report(run_seconds=10_000.0)], [], [])
     [process] = memory.living()
     process.slots, process.running, process.prefetched, process.listens = 10, 3, 2, True
-    process.oldest_report_at = time.monotonic() - 5.0
+    process.oldest_report_at = time.monotonic() - 5000.0
     answer = page(memory)
     assert answer.content_type.startswith("text/plain; version=")
     families = {family.name: family for family in parser.text_string_to_metric_families(answer.body.decode())}
@@ -281,7 +288,7 @@ def test_metrics_page_has_every_metric_in_valid_format(memory, counts):
     assert (values["pgqueue_slots"], values["pgqueue_slots_busy"], values["pgqueue_prefetched"]) == (10.0, 3.0, 2.0)
     assert (values["pgqueue_processes"], values["pgqueue_processes_listening"]) == (1.0, 1.0)
     assert (values["pgqueue_alive"], values["pgqueue_ready"]) == (1.0, 1.0)
-    assert values["pgqueue_oldest_unwritten_seconds"] == pytest.approx(5.0, abs=1.0)
+    assert values["pgqueue_oldest_unwritten_seconds"] == pytest.approx(5000.0, abs=100.0)
     runs = {
         sample.labels["le"]: sample.value for sample in families["pgqueue_run_seconds"].samples if "le" in sample.labels
     }

@@ -92,7 +92,7 @@ def test_notice_lost_servers_sets_timeouts_and_keeps_options(monkeypatch):
     engine_params = {}
     monkeypatch.setattr(EngineConnection, "connect", lambda **params: engine_params.update(params) or SimpleNamespace())
     monkeypatch.setattr(engine_connection, "_has_its_options", lambda connection: True)
-    monkeypatch.setattr(engine_connection, "refuse_an_old_primary", lambda connection, alias: None)
+    monkeypatch.setattr(engine_connection, "refuse_an_old_primary", lambda *_, **__: None)
     engine_connection.connect("default", "test")
     assert (engine_params["keepalives_idle"], engine_params["tcp_user_timeout"]) == (77, KEEPALIVE["tcp_user_timeout"])
 

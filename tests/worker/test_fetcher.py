@@ -16,6 +16,8 @@ from django_pgqueue import lifecycle, signals
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
+from django_pgqueue.worker.claiming import lanes as lanes_module
+from django_pgqueue.worker.claiming import start_rate
 from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.fetcher import Fetcher
@@ -85,12 +87,6 @@ def take(fetcher, count=None):
     return taken
 
 
-def wait(seconds):
-    """Let real time pass, because the fetcher measures its speed by it."""
-    until = time.monotonic() + seconds
-    helpers.wait_until(lambda: time.monotonic() > until)
-
-
 def drain(fetcher, finish_on=None):
     """Tick until no due job is left. Return all claimed jobs in order."""
     all_claimed = []
@@ -110,21 +106,23 @@ def test_fetcher_first_claim_fills_only_the_free_slots(engine, make_fetcher):
     assert len(fetcher.in_flight.waiting) == 10
 
 
-def test_fetcher_fast_slots_get_prefetched_jobs_slow_do_not(engine, make_fetcher):
+def test_fetcher_fast_slots_get_prefetched_jobs_slow_do_not(engine, make_fetcher, monkeypatch):
     helpers.make_jobs(engine, 5000)
+    clock = helpers.Clock(monkeypatch, start_rate)
     fetcher = make_fetcher(capacity=10)
     sizes = []
     for _ in range(30):
         fetcher.tick()
         sizes.append(len(take(fetcher)))
-        wait(0.006)
+        clock.pass_by(0.006)
     assert max(sizes) > 50
-    wait(0.3)
+    clock.pass_by(0.3)
     fetcher._rate.per_second()
     assert fetcher._room() <= 10 + 1
 
 
-def test_fetcher_job_prefetched_over_1_s_is_released_uncounted(engine, make_fetcher):
+def test_fetcher_job_prefetched_over_1_s_is_released_uncounted(engine, make_fetcher, monkeypatch):
+    clock = helpers.Clock(monkeypatch, module)
     helpers.make_jobs(engine, 5)
     fetcher = make_fetcher(capacity=5)
     fetcher.tick()
@@ -134,7 +132,10 @@ def test_fetcher_job_prefetched_over_1_s_is_released_uncounted(engine, make_fetc
         fetcher.tick()
         return [row["outcome"] for row in helpers.rows_of(engine, "pgqueue_execution").values()].count("released")
 
-    helpers.wait_until(lambda: released_count() >= 5, 3)
+    clock.pass_by(0.99)
+    assert released_count() == 0
+    clock.now = time.monotonic() + 1.0
+    assert released_count() == 5
     rows = helpers.rows_of(engine, "pgqueue_job").values()
     assert {(row["state"], row["attempt"]) for row in rows} <= {("ready", 0), ("running", 1)}
 
@@ -179,8 +180,13 @@ def test_fetcher_queues_of_one_priority_take_turns(engine, make_fetcher):
     assert {"a", "b"} <= set(order[:30])
 
 
-def test_fetcher_late_commit_behind_cursor_is_claimed_in_time(engine, second, make_fetcher):
-    """The job's insert commits after later jobs were claimed. Only a claim from the start can find the job."""
+def test_fetcher_late_commit_behind_cursor_is_claimed_in_time(engine, second, make_fetcher, monkeypatch):
+    """The job's insert commits after later jobs were claimed. Only a claim from the start can find the job.
+
+    By the test's clock each claim takes at least 20 ms. Fifty times as long is the second for which a job may lie
+    behind a cursor.
+    """
+    clock = helpers.Clock(monkeypatch, module, reading_seconds=0.02)
     late = second
     late.execute("BEGIN")
     [late_id] = helpers.make_jobs(late, 1)
@@ -191,12 +197,12 @@ def test_fetcher_late_commit_behind_cursor_is_claimed_in_time(engine, second, ma
         fetcher.tick()
         seen += len(take(fetcher))
     late.execute("COMMIT")
-    committed_at = time.monotonic()
-    found = []
+    committed_at, found = clock.now, []
     while late_id not in found:
+        tick_at = clock.now
         fetcher.tick()
         found += [job.job_id for job in take(fetcher)]
-        assert time.monotonic() - committed_at < 1.0 + 0.5, "1 s, and 0.5 s of tolerance for a slow machine"
+        assert tick_at - committed_at < 1.0
 
 
 def test_fetcher_released_job_behind_cursor_is_claimed_again(engine, make_fetcher):
@@ -248,8 +254,8 @@ def test_fetcher_idle_polls_often_then_sleeps_until_due(engine, make_fetcher):
     fetcher.may_sleep(30.0)
     assert [fetcher.tick() for _ in range(4)] == [0.005, 0.015, 0.06, 0.24]
     assert 20 < fetcher.tick() <= 30
-    helpers.make_job(engine, delay_seconds=5.0)
-    helpers.wait_until(lambda: 3 < fetcher.tick() <= 5)
+    helpers.make_job(engine, delay_seconds=15.0)
+    helpers.wait_until(lambda: 1 < fetcher.tick() <= 15)
     fetcher.polls.poll_soon()
     assert fetcher.tick() == 0.005
 
@@ -369,18 +375,24 @@ def test_claim_sequence_behind_its_table_sets_no_job_aside(engine, make_fetcher)
     assert [row["state"] for row in helpers.rows_of(engine, "pgqueue_job").values()].count("dead") == 0
 
 
-def test_fetcher_scan_delayed_once_by_lock_is_repeated_soon(engine, second, watcher, make_fetcher):
+def test_fetcher_scan_delayed_once_by_lock_is_repeated_soon(engine, second, watcher, make_fetcher, monkeypatch):
+    clock = helpers.Clock(monkeypatch, module, lanes_module)
     fetcher = make_fetcher()
+    with fetcher.link.use() as connection:
+        connection.execute("SET lock_timeout = '30s'")
     drain(fetcher)
     for scan in (lambda: fetcher.lanes._scan(second), fetcher.tick):
         with helpers.transaction(engine, "LOCK TABLE pgqueue_job IN ACCESS EXCLUSIVE MODE"):
             blocked = helpers.Background(scan)
             helpers.wait_until(lambda: helpers.scalar(watcher, WAITING) == 1)
-            wait(0.5)
+            clock.pass_by(5.0)
         blocked.result()
         helpers.make_job(engine)
-        helpers.wait_until(lambda: fetcher.tick() is not None and take(fetcher), 3.0)
-        assert fetcher._full_scan_at < time.monotonic() + 3.0
+        unlocked_at = clock.now
+        while fetcher.tick() is not None and not take(fetcher):
+            clock.pass_by(0.1)
+        assert clock.now - unlocked_at < 3.0
+        assert fetcher._full_scan_at < clock.now + 3.0
 
 
 def test_pacing_scan_slow_each_time_waits_ten_times_as_long():

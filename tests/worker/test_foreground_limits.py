@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from types import MappingProxyType
 
 import pytest
@@ -68,7 +69,7 @@ def test_run_of_limited_job_succeeds_or_says_that_slots_are_in_use(engine):
 def test_run_says_when_the_next_token_comes(engine):
     add(engine, "rate", 4)
     assert len(ids(claim(engine, RATE))) == 3
-    assert "limit rate: its next token of the rate 3/h will be there in 1200 s." in refused(4)
+    assert re.search(r"limit rate: its next token of the rate 3/h will be there in (1200|119\d) s\.", refused(4))
 
 
 def test_run_names_the_job_that_comes_first(engine):
@@ -82,15 +83,15 @@ def test_run_says_that_the_key_is_held(engine):
     first, second = add(engine, "one:a", 2, task_name="tests.app.tasks.throttle_async")
     engine.execute('UPDATE pgqueue_job SET arguments = \'{"args":[60],"kwargs":{}}\'')
     run(first)
-    assert "a task has raised Throttled, which holds the key for 60 s more." in refused(second)
-    assert "a task has raised Throttled, which holds the key for 60 s more." in refused(first)
+    assert re.search(r"a task has raised Throttled, which holds the key for (60|5\d) s more\.", refused(second))
+    assert re.search(r"a task has raised Throttled, which holds the key for (60|5\d) s more\.", refused(first))
 
 
 def test_run_uses_overrides(engine):
     first, second, third = add(engine, "two", 3)
     override_limit("two", rate="1/h")
     run(first)
-    assert "its next token of the rate 1/h will be there in 3600 s." in refused(second)
+    assert re.search(r"its next token of the rate 1/h will be there in (3600|359\d) s\.", refused(second))
     override_limit("two", rate=None, concurrency=1)
     claim(engine, TWO, "two", count=1)
     assert "1 of 1 slots are in use" in refused(third)
@@ -139,7 +140,8 @@ def test_immediate_runs_a_limited_job_within_its_limit(db, caplog):
     assert [job.state for job in jobs] == ["succeeded", "succeeded", "succeeded", "ready"]
     [record] = [record for record in caplog.records if record.event == "job_not_admitted"]
     assert record.job_id == jobs[3].pk
-    assert "is left to a worker: its next token of the rate 3/h will be there in 1200 s" in record.getMessage()
+    words = r"is left to a worker: its next token of the rate 3/h will be there in (1200|119\d) s"
+    assert re.search(words, record.getMessage())
 
 
 @IMMEDIATE

@@ -22,7 +22,7 @@ OTHERS = sorted(Path.home().glob(".pyenv/versions/3.1[2-9].*/bin/python"))
 @pytest.mark.parametrize("python", [sys.executable, *map(str, OTHERS)])
 def test_interrupted_threads_leave_no_lock_locked(python):
     run = [python, str(PROGRAM), interruption.__file__, "100"]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=90)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

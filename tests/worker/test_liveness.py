@@ -6,6 +6,7 @@ The causes are services that die or hang, completions that are stuck, and applic
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from django_pgqueue.endings import Ending
+from django_pgqueue.worker import liveness as liveness_module
+from django_pgqueue.worker.completion import completer as completer_module
 from django_pgqueue.worker.completion.callbacks import CallbackRunner, CallbackThread
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
@@ -22,7 +25,8 @@ from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.error_text import message
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.liveness import Liveness
-from django_pgqueue.worker.runtime import time_limit
+from django_pgqueue.worker.runtime import service as service_module
+from django_pgqueue.worker.runtime import shared_memory, time_limit
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -68,7 +72,7 @@ def test_service_round_raises_any_exception_continues(kind):
     service.start()
     wait_until(lambda: service.rounds > 3 and service.naps > 3)
     service.stop()
-    service.join(5.0)
+    service.join(20.0)
     assert not service.is_alive()
 
 
@@ -96,14 +100,21 @@ class NoPool:
 
 
 @pytest.fixture
-def process_state():
+def clock(monkeypatch):
+    """Return the clock of this file and of the modules that it tests. A reading takes 1 µs."""
+    modules = (completer_module, liveness_module, service_module, shared_memory, sys.modules[__name__])
+    return helpers.Clock(monkeypatch, *modules, reading_seconds=1e-6)
+
+
+@pytest.fixture
+def process_state(clock):
     process_state = ProcessState(1)
     process_state.lease_until = time.monotonic() + 60.0
     return process_state
 
 
 @pytest.fixture
-def completer():
+def completer(clock):
     completer = Completer(Link("default", "completer"))
     completer._answered()
     return completer
@@ -137,7 +148,7 @@ def test_liveness_sleeping_service_reports_no_problem(process_state, completer):
     wait_until(lambda: service.entered.is_set() and service.busy_seconds == 0.0)
     assert make_liveness(process_state, completer, service).problem() is None
     service.stop()
-    service.join(5.0)
+    service.join(20.0)
     assert make_liveness(process_state, completer, service).problem() is None, "a stopped service is no problem"
 
 

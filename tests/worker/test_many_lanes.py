@@ -13,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from django_pgqueue import lifecycle, sql
+from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import due_lanes, lane_pages, later_lanes
+from django_pgqueue.worker.claiming import fetcher as fetcher_module
+from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.due_lanes import DueLanes
 from django_pgqueue.worker.claiming.lane_circle import LaneCircle
 from django_pgqueue.worker.claiming.lanes import Lanes
@@ -40,6 +43,13 @@ def _small_pages(monkeypatch):
     monkeypatch.setattr(lane_pages, "PAGE_LANES", PAGE)
     monkeypatch.setattr(lane_pages, "NEWEST_JOBS", PAGE)
     monkeypatch.setattr(lane_pages, "LANES_PER_CLAIM", PAGE)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the clock of the fetcher and its lanes. A reading takes 0.1 ms."""
+    modules = (fetcher_module, lanes_module, lane_pages, later_lanes)
+    return helpers.Clock(monkeypatch, *modules, reading_seconds=0.0001)
 
 
 def name(number):
@@ -258,32 +268,37 @@ def test_unannounced_job_is_found_with_the_polls(engine, make_fetcher, monkeypat
 
 
 @pytest.mark.promise("many-lanes-due-in-time")
-def test_later_jobs_let_the_fetcher_sleep_until_the_first_is_due(engine, make_fetcher):
+def test_later_jobs_let_the_fetcher_sleep_until_the_first_is_due(engine, make_fetcher, clock):
     make_later_lanes(engine, 40)
     fetcher = make_fetcher()
-    fetcher.may_sleep(30.0)
-    wanted = helpers.make_job(engine, queue_name=name(20), delay_seconds=3.0)
-    began = time.monotonic()
-    sleeps = []
-    helpers.wait_until(lambda: sleeps.append(fetcher.tick()) or sleeps[-1] > 0.5)
-    assert 0.5 < sleeps[-1] <= began + 3.0 - time.monotonic() + 0.1
+    fetcher.may_sleep(RARELY_SECONDS)
+    wanted = helpers.make_job(engine, queue_name=name(20), delay_seconds=60.0)
+    due_at, sleeps = clock.now + 60.0, []
+    helpers.wait_until(lambda: sleeps.append(fetcher.tick()) or sleeps[-1] > 10.0)
+    assert 40.0 < sleeps[-1] <= due_at - clock.now + 0.1
+    assert not fetcher.pool.submitted
+    clock.pass_by(sleeps[-1])
+    statements.clock.shift_seconds = 60.0
     assert ids(tick_until(fetcher, len)) == [wanted]
-    assert time.monotonic() - began >= 2.9
+    assert clock.now < due_at + 1.0
 
 
 @pytest.mark.promise("many-lanes-due-in-time")
-def test_job_beyond_the_kept_times_begins_a_circle_in_time(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(later_lanes, "SOON_SECONDS", 1.0)
-    monkeypatch.setattr(lane_pages, "SOON_SECONDS", 1.0)
+def test_job_beyond_the_kept_times_begins_a_circle_in_time(engine, make_fetcher, monkeypatch, clock):
+    monkeypatch.setattr(later_lanes, "SOON_SECONDS", 30.0)
+    monkeypatch.setattr(lane_pages, "SOON_SECONDS", 30.0)
     make_later_lanes(engine, 40)
     fetcher = make_fetcher()
-    fetcher.may_sleep(3600.0)
-    wanted = helpers.make_job(engine, queue_name=name(20), delay_seconds=2.0)
-    began = time.monotonic()
+    fetcher.may_sleep(RARELY_SECONDS)
+    wanted = helpers.make_job(engine, queue_name=name(20), delay_seconds=60.0)
+    due_at = clock.now + 60.0
     assert settle(fetcher) == []
     assert fetcher.lanes.pages._later.next_due_at == float("inf")
-    assert fetcher.lanes.next_due_at(float("inf")) <= began + 2.0
+    assert fetcher.lanes.next_due_at(float("inf")) <= due_at
+    clock.pass_by(due_at - clock.now)
+    statements.clock.shift_seconds = 60.0
     assert ids(tick_until(fetcher, len)) == [wanted]
+    assert clock.now < due_at + 1.0
 
 
 def test_idle_fetcher_sleeps_long_after_a_circle(engine, make_fetcher):
@@ -362,7 +377,7 @@ def test_locked_job_is_found_after_the_lock_ends(engine, second, make_fetcher, n
         sleeps, until = [], time.monotonic() + 1.5
         helpers.wait_until(lambda: sleeps.append(fetcher.tick()) or time.monotonic() > until)
         assert max(sleeps) <= 1.1
-    assert ids(tick_until(fetcher, len, 5.0)) == [wanted]
+    assert ids(tick_until(fetcher, len)) == [wanted]
 
 
 def test_paused_task_of_many_lanes_lets_the_fetcher_rest(engine, make_fetcher):
@@ -421,27 +436,35 @@ def test_resumed_queues_are_claimed_before_their_pages_are_read(engine, make_fet
     assert sorted(ids(take(fetcher))) == sorted(wanted.values())
 
 
-def test_queue_is_claimed_when_its_pause_ends_by_itself(engine, make_fetcher):
+def test_queue_is_claimed_when_its_pause_ends_by_itself(engine, make_fetcher, clock):
     make_later_lanes(engine, 30)
     wanted = helpers.make_job(engine, queue_name=name(20))
-    lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=1.5)
+    lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=60.0)
+    ends_at = clock.now + 60.0
     fetcher = make_fetcher()
-    fetcher.may_sleep(30.0)
+    fetcher.may_sleep(RARELY_SECONDS)
     assert settle(fetcher) == []
-    assert fetcher.lanes.next_due_at(float("inf")) < time.monotonic() + 1.6
-    assert ids(tick_until(fetcher, len, 5.0)) == [wanted]
+    assert fetcher.lanes.next_due_at(float("inf")) < ends_at + 0.1
+    clock.pass_by(ends_at - clock.now)
+    statements.clock.shift_seconds = 60.0
+    assert ids(tick_until(fetcher, len)) == [wanted]
+    assert clock.now < ends_at + 1.0
 
 
-def test_extended_pause_is_kept(engine, make_fetcher):
+def test_extended_pause_is_kept(engine, make_fetcher, clock):
     make_later_lanes(engine, 30)
     helpers.make_job(engine, queue_name=name(20))
-    lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=1.0)
+    lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=60.0)
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
     assert settle(fetcher) == []
     engine.execute("UPDATE pgqueue_pause SET paused_until = NULL")
-    until = time.monotonic() + 1.5
-    assert tick_until(fetcher, lambda claimed: time.monotonic() > until) == []
+    clock.pass_by(60.0)
+    statements.clock.shift_seconds = 60.0
+    for _ in range(30):
+        clock.pass_by(0.05)
+        fetcher.tick()
+        assert take(fetcher) == []
 
 
 # ------------------------------------------------------------------ which statements run

@@ -110,7 +110,7 @@ def test_isolated_attempt_early_cancel_request_is_delivered(is_new):
     if not is_new:
         process._process = isolated_process
         attempt.ask_to_cancel()
-    theirs.settimeout(2)
+    theirs.settimeout(20)
     threading.Thread(target=act_as_process, daemon=True).start()
     attempt.run()
     isolated_process.close()
@@ -125,16 +125,16 @@ def test_cancel_queries_slow_server_returns_at_once(monkeypatch):
 
     Otherwise one server that cannot be reached delays the deadlines of all jobs, and the supervisor kills the process.
     """
-    may_end = threading.Event()
+    may_end, ended = threading.Event(), threading.Event()
     raw = psycopg.Connection.__new__(psycopg.Connection)
     monkeypatch.setattr(psycopg.Connection, "__del__", lambda self: None)
-    monkeypatch.setattr(raw, "cancel_safe", lambda timeout: may_end.wait(10), raising=False)
+    monkeypatch.setattr(raw, "cancel_safe", lambda timeout: (may_end.wait(60), ended.set()), raising=False)
     monkeypatch.setattr(query_cancel, "_is_busy", lambda raw: True)
     monkeypatch.setitem(query_cancel._connections, 7, [SimpleNamespace(connection=raw)])
-    started_at = time.monotonic()
     query_cancel.cancel_queries(7)
-    assert time.monotonic() - started_at < 5
+    assert not ended.is_set()
     may_end.set()
+    assert ended.wait(20)
 
 
 def test_pool_give_up_forgets_the_job_before_slot_is_reused(monkeypatch):

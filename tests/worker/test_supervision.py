@@ -17,6 +17,7 @@ from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.open_executions import settle
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement
@@ -176,8 +177,9 @@ def test_worker_ids_after_ids_restart_do_not_recur(engine):
     assert not before & {register() for _ in range(20)}
 
 
-def test_settlement_hanging_process_is_killed_others_are_not(process):
+def test_settlement_hanging_process_is_killed_others_are_not(process, monkeypatch):
     """A process that still writes has a few seconds. A process that only calls receivers has longer."""
+    helpers.Clock(monkeypatch, settlement_module)
     hanging, writing = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
     settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: 0)
     for sleeper, age_seconds in ((hanging, 100.0), (writing, 0.0)):

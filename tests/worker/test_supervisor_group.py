@@ -21,6 +21,7 @@ from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, of_se
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.monitoring.http_server import Request
 from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.runtime import health_report
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.health_report import HealthReport, judge_all
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
@@ -28,6 +29,7 @@ from django_pgqueue.worker.supervision import stop_signals, supervisor_group
 from django_pgqueue.worker.supervision.database_log import DatabaseFilter
 from django_pgqueue.worker.supervision.stop_signals import PassedOnSignals, StopSignals
 from django_pgqueue.worker.supervision.supervisor_group import SupervisorGroup
+from tests import helpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # of execnet
 
@@ -36,7 +38,7 @@ class FakeSupervisor:
     """A supervisor that does what its database is named: "empty", "fails", "is stopped", "crashes" or "waits".
 
     "stubborn" is a supervisor whose jobs continue until the third signal, and "works" one that runs a job when it is
-    first started. Each start adds a line to the file `starts`.
+    first started. Each start and each signal adds a line to the file `starts`.
     """
 
     starts = Path()
@@ -46,13 +48,17 @@ class FakeSupervisor:
         self.signals = StopSignals(self.on_signal, passed_on)
 
     def on_signal(self, count):
+        self.note(f"signal {count}")
         if self.does != "stubborn" or count >= 3:
             os._exit(0)
 
+    def note(self, line):
+        with self.starts.open("a") as file:
+            file.write(f"{line}\n")
+
     def run(self):
         self.memory.round_finished(is_foreign=False)
-        with self.starts.open("a") as file:
-            file.write(f"{self.does}\n")
+        self.note(self.does)
         if self.does == "works":
             time.sleep(0.2)
             self.memory.free_place().finished = int(not self.memory.finished)
@@ -76,6 +82,7 @@ def group(monkeypatch, tmp_path):
     """Return a function that runs a group in a child process, and returns its exit code and how long it took."""
     monkeypatch.setattr(supervisor_group, "Supervisor", FakeSupervisor)
     monkeypatch.setattr(FakeSupervisor, "starts", tmp_path / "starts")
+    (tmp_path / "starts").touch()
     monkeypatch.setattr(supervisor_group, "run_exit_functions", lambda: None)
     monkeypatch.setattr(supervisor_group.django_connections, "close_for_good", lambda: None)  # those of pytest
 
@@ -84,7 +91,7 @@ def group(monkeypatch, tmp_path):
         pid = os.fork()
         if pid == 0:
             code = 99
-            signal.alarm(15)
+            signal.alarm(30)
             try:
                 code = SupervisorGroup([Options(database=name, metrics_port=None, **options) for name in names]).run()
             finally:
@@ -94,6 +101,11 @@ def group(monkeypatch, tmp_path):
         return os.waitstatus_to_exitcode(status), time.monotonic() - began
 
     return run
+
+
+def wait_for(tmp_path, *lines):
+    """Wait until each of these lines is in the file `starts`."""
+    helpers.wait_until(lambda: set(lines) <= set((tmp_path / "starts").read_text().splitlines()))
 
 
 @pytest.mark.promise("several-databases-whole")
@@ -107,8 +119,9 @@ def test_end_of_one_supervisor_stops_the_others(group, end, exit_code):
 
 
 @pytest.mark.promise("several-databases-until-empty")
-def test_empty_database_with_until_empty_stops_no_other(group):
+def test_empty_database_with_until_empty_stops_no_other(group, tmp_path):
     def stop_later(pid):
+        wait_for(tmp_path, "waits", "empty")
         time.sleep(0.5)
         assert os.waitpid(pid, os.WNOHANG) == (0, 0), "it still serves the other database"
         os.kill(pid, signal.SIGTERM)
@@ -133,12 +146,14 @@ def test_finished_jobs_count_after_their_place_is_used_again():
         assert memory.finished == 10 * number
 
 
-def test_third_signal_ends_main_process_with_130(group):
+def test_third_signal_ends_main_process_with_130(group, tmp_path):
     def send(pid):
-        for _ in range(3):
-            time.sleep(0.2)
-            assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+        wait_for(tmp_path, "stubborn")
+        for count in (1, 2):
             os.kill(pid, signal.SIGTERM)
+            wait_for(tmp_path, f"signal {count}")
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+        os.kill(pid, signal.SIGTERM)
 
     code, seconds = group("stubborn", "stubborn", meanwhile=send)
     assert (code, seconds < 10) == (130, True)
@@ -179,10 +194,11 @@ def working():
     return memory
 
 
-def test_worker_is_ready_if_all_databases_are():
+def test_worker_is_ready_if_all_databases_are(monkeypatch):
+    clock = helpers.Clock(monkeypatch, health_report)
     memories = {"a": working(), "b": working()}
     assert judge_all(memories).is_ready
-    memories["b"].supervisor.outage_since = time.monotonic() - 5
+    memories["b"].supervisor.outage_since = clock.now - 5
     judgement = judge_all(memories)
     assert (judgement.is_alive, judgement.status) == (True, "database away")
     assert judgement.reasons == ("b: statements have been failing for 5 s",)

@@ -47,7 +47,7 @@ def test_throttled_snoozes_its_job_and_holds_the_others(kind):
     throttled.refresh_from_db()
     execution = Execution.objects.get(job=throttled)
     assert (throttled.state, throttled.attempt, execution.outcome) == ("ready", 0, "snoozed")
-    assert 59 < (throttled.run_after - execution.finished_at).total_seconds() <= 60
+    assert 59 < (throttled.run_after - execution.finished_at).total_seconds() < 70
     states = Job.objects.in_bulk([other.pk, plain.pk])
     assert (states[other.pk].state, states[plain.pk].state) == ("ready", "succeeded")
     assert not Group.objects.exists()

@@ -93,7 +93,8 @@ def test_completer_refused_completion_is_written_later(engine, completer, monkey
     assert changes == [[claimed.execution_id], []]
 
 
-def test_completer_refused_completion_retries_with_backoff(engine, completer, caplog):
+def test_completer_refused_completion_retries_with_backoff(engine, completer, caplog, monkeypatch):
+    clock = helpers.Clock(monkeypatch, module)
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     with helpers.users_trigger(engine, "true"):
@@ -102,8 +103,8 @@ def test_completer_refused_completion_retries_with_backoff(engine, completer, ca
         for _ in range(8):
             completer.tick()
             [kept] = completer.unwritten._waiting.values()
-            intervals.append(round(kept.due_at - time.monotonic()))
-            kept.due_at = time.monotonic()
+            intervals.append(round(kept.due_at - clock.now))
+            kept.due_at = clock.now
     assert intervals == [1, 2, 4, 8, 16, 32, 60, 60]
     assert len([record for record in caplog.records if "in every form" in record.message]) == 1
 

@@ -14,6 +14,7 @@ from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State
 from django_pgqueue.waiting import listener
+from django_pgqueue.worker.claiming import notification_waker
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.completion import waiters as module
 from django_pgqueue.worker.completion.completer import Completer
@@ -195,7 +196,7 @@ def test_may_be_over_each_status_is_classified():
 # ------------------------------------------------------------------ receiving notifications
 
 
-def test_notification_waker_awaited_job_continues_the_sleep(engine, committing):
+def test_notification_waker_awaited_job_continues_the_sleep(engine, committing, monkeypatch):
     received = []
     waker = NotificationWaker(received.append)
     connections = SharedConnections("default", ("fetcher", "completer"), waker)
@@ -220,11 +221,12 @@ def test_notification_waker_awaited_job_continues_the_sleep(engine, committing):
     listener.notify(engine, listener.AWAITED, [4])
     assert not waker.wait_for_notifications(0.05)
     received.clear()
+    clock = helpers.Clock(monkeypatch, notification_waker)
 
     def notify_again(payload):
         received.append(payload)
         listener.notify(engine, listener.AWAITED, [5])
-        time.sleep(0.01)
+        clock.pass_by(0.01)
 
     waker._on_awaited = notify_again
     listener.notify(engine, listener.AWAITED, [5])
