@@ -16,6 +16,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from example_project.embedded.server import service_account
+from tests.process.server import Server
 from tests.tools.faults.needs import pgbouncer
 from tests.tools.faults.ports import free_port
 from tests.tools.faults.run import Run
@@ -33,8 +34,7 @@ class Pooler:
     def __init__(self, home: Path, run: Run, settings: dict[str, str]) -> None:
         self.home = home
         self.port = free_port()
-        where = run.server.cluster.connection_settings
-        given = {
+        self.given = {
             "listen_addr": "127.0.0.1",
             "listen_port": str(self.port),
             "unix_socket_dir": "",
@@ -45,9 +45,19 @@ class Pooler:
             "logfile": str(home / "log"),
             **settings,
         }
-        lines = ["[databases]", f"* = host={where['HOST']} port={where['PORT']} user={where['USER']}", "[pgbouncer]"]
-        (home / "ini").write_text("\n".join([*lines, *(f"{key} = {value}" for key, value in given.items()), ""]))
+        self._write(run.server)
         self.process = self._start()
+
+    def _write(self, server: Server) -> None:
+        where = server.cluster.connection_settings
+        lines = ["[databases]", f"* = host={where['HOST']} port={where['PORT']} user={where['USER']}", "[pgbouncer]"]
+        lines += [f"{key} = {value}" for key, value in self.given.items()]
+        (self.home / "ini").write_text("\n".join([*lines, ""]))
+
+    def lead_to(self, server: Server) -> None:
+        """Connect to another server from now on, as an operator does after a failover: clients keep their sessions."""
+        self._write(server)
+        self.tell("RELOAD")
 
     def _start(self) -> subprocess.Popen[bytes]:
         account = service_account()  # it refuses root, as the server does

@@ -10,6 +10,7 @@ from tests import helpers
 from tests.process.harness import Worker
 from tests.tools.faults import journal, ticks
 from tests.tools.faults.catalogue import fault
+from tests.tools.faults.pooler import through_pooler
 from tests.tools.faults.run import TASKS, Run
 from tests.tools.faults.standby import Pair, replicated
 
@@ -134,6 +135,38 @@ def synchronous_with_keys(run: Run) -> str:
     there = len(run.journal("enqueue-returned", answer="duplicate"))
     enqueues = f"{len(acknowledged(run))} acknowledged, 0 lost, {there} returned an existing job"
     return f"{enqueues}; {len(fired)} jobs for {seconds:.0f} seconds"
+
+
+@fault(
+    "F25c",
+    "as F25, behind PgBouncer, which is led to the standby after its promotion",
+    invariant="the session of a supervisor survives in the pooler; no process ends again for a promotion it has seen",
+    expected="0 lost, 0 charged; each process ends at most once; all jobs enqueued afterwards succeed",
+    needs=("pgbouncer",),
+    exclusive=True,
+)
+def behind_a_pooler(run: Run) -> str:
+    pair = replicated(run)
+    run.settings = dict(pair.old.settings)
+    pooler = through_pooler(run, server_login_retry="1")
+    run.configure("synchronous_standby_names", "*")
+    run.wait_until(lambda: run.sql("SELECT pid FROM pg_stat_replication WHERE sync_state = 'sync'"))
+    workers = [run.worker(LEASE=60.0), run.worker(LEASE=60.0)]
+    before = run.enqueue("plain", 30)
+    run.wait_until(lambda: run.states() == {"succeeded": len(before)}, what="30 jobs to run on the first primary")
+    pair.fail_over()
+    pooler.lead_to(pair.new)
+    up = time.monotonic()
+    after = run.enqueue("plain", 30)
+    run.wait_until(lambda: run.states() == {"succeeded": 60}, 60, "30 jobs to run on the new primary")
+    first = resumed(run, up)
+    run.wait_until_done()
+    assert not run.scalar("SELECT sum(crashes) FROM pgqueue_job"), run.outcomes()
+    assert all(worker.process.poll() is None for worker in workers)
+    ended = [worker.said.count("the database was promoted") for worker in workers]
+    assert max(ended) <= 1, ended
+    ends = f"{sum(ended)} processes ended"
+    return f"{len(after)} of {len(after)} jobs; {ends}; first job {first:.1f} s after the promotion"
 
 
 @fault(
