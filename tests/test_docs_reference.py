@@ -111,7 +111,8 @@ def test_page_lists_the_faults_of_the_run_it_describes():
     in_run = number(r"seed 725976\. It injected (\d+) faults")
     added = number(r"After these runs, (\d+) faults of limits, chunks and bulk acts were added")
     later = number(r"On 2026-11-24, (\d+) faults of workflows, batches and durable steps followed")
-    assert len(rows) == len(set(rows)) == in_run + added + later
+    last = number(r"On 2026-11-28, (\d+) fault of a failover behind PgBouncer followed")
+    assert len(rows) == len(set(rows)) == in_run + added + later + last
     assert set(rows) <= {fault.id for fault in load()}
 
 
