@@ -1,4 +1,4 @@
-"""All tables of the first release."""
+"""All tables of the first release. Until version 0.1.0, each change of the schema edits this file."""
 
 from datetime import UTC, datetime
 
@@ -484,6 +484,8 @@ class Migration(migrations.Migration):
                 ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
                 ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
                 ("unique_ready_only", models.BooleanField(null=True)),
+                ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
+                ("in_graph", models.BooleanField(null=True)),
             ],
             options={
                 "verbose_name": "job",
@@ -547,6 +549,12 @@ class Migration(migrations.Migration):
                         condition=models.Q(("finished_at__isnull", False)),
                         name="pgqueue_job_task",
                     ),
+                    models.Index(
+                        condition=models.Q(("batch_id__isnull", False)),
+                        fields=["batch_id", "state"],
+                        name="pgqueue_job_batch",
+                    ),
+                    models.Index(condition=models.Q(("state", "waiting")), fields=["id"], name="pgqueue_job_waiting"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
@@ -580,7 +588,9 @@ class Migration(migrations.Migration):
                         name="pgqueue_job_run_after",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("state__in", ["ready", "running", "succeeded", "dead", "cancelled"])),
+                        condition=models.Q(
+                            ("state__in", ["ready", "running", "succeeded", "dead", "cancelled", "waiting"])
+                        ),
                         name="pgqueue_job_state",
                     ),
                     models.CheckConstraint(
@@ -793,6 +803,7 @@ class Migration(migrations.Migration):
                             ("cancelled", "cancelled"),
                             ("released", "released"),
                             ("snoozed", "snoozed"),
+                            ("suspended", "suspended"),
                         ],
                         max_length=12,
                         null=True,
@@ -867,7 +878,10 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(condition=models.Q(("attempt__gte", 0)), name="pgqueue_execution_attempt"),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("outcome__in", ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed"])
+                            (
+                                "outcome__in",
+                                ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed", "suspended"],
+                            )
                         ),
                         name="pgqueue_execution_outcome",
                     ),
@@ -933,6 +947,217 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_search_key",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["name", "value", "-job"], name="pgqueue_search_key_value")],
+            },
+        ),
+        migrations.CreateModel(
+            name="SentEvent",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("key", NameField(db_collation="C", max_length=200, verbose_name="key")),
+                ("payload", PlainJSONField(null=True, verbose_name="payload")),
+                ("sent_at", models.DateTimeField(db_default=Now(), verbose_name="sent at")),
+            ],
+            options={
+                "verbose_name": "event",
+                "verbose_name_plural": "events",
+                "db_table": "pgqueue_event",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name", "key", "id"], name="pgqueue_event_key")],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobStep",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "name", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="steps",
+                        to="pgqueue.job",
+                        verbose_name="job",
+                    ),
+                ),
+                ("name", NameField(db_collation="C", max_length=100, verbose_name="name")),
+                ("position", models.FloatField(verbose_name="position")),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("step", "step"), ("sleep", "sleep"), ("event", "event")],
+                        max_length=12,
+                        verbose_name="kind",
+                    ),
+                ),
+                ("attempt", models.SmallIntegerField(verbose_name="attempt")),
+                ("tries", models.IntegerField(db_default=1, verbose_name="tries")),
+                ("result", PlainJSONField(null=True, verbose_name="result")),
+                ("error", models.TextField(db_default="", verbose_name="error")),
+                ("started_at", models.DateTimeField(verbose_name="started at")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
+                ("wake_at", models.DateTimeField(null=True, verbose_name="wakes at")),
+                ("event_name", NameField(db_collation="C", max_length=100, null=True, verbose_name="event")),
+                ("event_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="key")),
+                ("event_id", models.BigIntegerField(null=True, verbose_name="received event")),
+                ("compensation", PlainJSONField(null=True, verbose_name="compensation")),
+                (
+                    "compensation_arguments",
+                    PlainJSONField(null=True, verbose_name="arguments of the compensation"),
+                ),
+                ("compensation_id", models.BigIntegerField(null=True, verbose_name="compensated by")),
+            ],
+            options={
+                "verbose_name": "step",
+                "verbose_name_plural": "steps",
+                "db_table": "pgqueue_step",
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("event_name__isnull", False), ("finished_at__isnull", True)),
+                        fields=["event_name", "event_key", "job"],
+                        name="pgqueue_step_waiting",
+                    ),
+                    models.Index(
+                        condition=models.Q(("compensation__isnull", False)),
+                        fields=["job"],
+                        name="pgqueue_step_compensation",
+                    ),
+                    models.Index(
+                        condition=models.Q(("event_name__isnull", True), ("finished_at__isnull", True)),
+                        fields=["wake_at"],
+                        name="pgqueue_step_wakes",
+                    ),
+                    models.Index(
+                        condition=models.Q(("event_id__isnull", False)), fields=["event_id"], name="pgqueue_step_event"
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobBatch",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("description", models.TextField(db_default="", verbose_name="description")),
+                ("created_at", models.DateTimeField(db_default=Now(), verbose_name="created at")),
+                ("closed_at", models.DateTimeField(null=True, verbose_name="closed at")),
+                ("failed_at", models.DateTimeField(null=True, verbose_name="failed at")),
+                ("completed_at", models.DateTimeField(null=True, verbose_name="completed at")),
+                ("succeeded_at", models.DateTimeField(null=True, verbose_name="succeeded at")),
+                ("on_success", PlainJSONField(null=True, verbose_name="on success")),
+                ("on_complete", PlainJSONField(null=True, verbose_name="on complete")),
+                ("on_failure", PlainJSONField(null=True, verbose_name="on failure")),
+                (
+                    "parent",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        null=True,
+                        on_delete=models.DO_NOTHING,
+                        related_name="nested",
+                        to="pgqueue.jobbatch",
+                        verbose_name="part of",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "batch",
+                "verbose_name_plural": "batches",
+                "db_table": "pgqueue_batch",
+                "default_permissions": ("view",),
+                "permissions": [("close_batch", "Can close batches")],
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("parent__isnull", False)), fields=["parent"], name="pgqueue_batch_parent"
+                    ),
+                    models.Index(
+                        condition=models.Q(("completed_at__isnull", True)),
+                        fields=["id"],
+                        name="pgqueue_batch_incomplete",
+                    ),
+                    models.Index(
+                        condition=models.Q(("succeeded_at__isnull", True)),
+                        fields=["id"],
+                        name="pgqueue_batch_unsettled",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="BatchRemoval",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("batch_id", models.BigIntegerField(verbose_name="batch")),
+                ("state", models.CharField(max_length=12, verbose_name="state")),
+                ("count", models.BigIntegerField(verbose_name="jobs")),
+            ],
+            options={
+                "verbose_name": "removed jobs of a batch",
+                "verbose_name_plural": "removed jobs of batches",
+                "db_table": "pgqueue_batch_removal",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["batch_id"], name="pgqueue_batch_removal_batch")],
+            },
+        ),
+        migrations.CreateModel(
+            name="JobDependency",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "job_id", "needs_id", blank=True, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                (
+                    "job",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.CASCADE,
+                        related_name="dependencies",
+                        to="pgqueue.job",
+                        verbose_name="job",
+                    ),
+                ),
+                (
+                    "needs",
+                    models.ForeignKey(
+                        db_constraint=False,
+                        db_index=False,
+                        on_delete=models.DO_NOTHING,
+                        related_name="dependents",
+                        to="pgqueue.job",
+                        verbose_name="needs",
+                    ),
+                ),
+                (
+                    "policy",
+                    models.CharField(
+                        choices=[("cancel", "cancel"), ("ignore", "ignore"), ("block", "block")],
+                        max_length=12,
+                        verbose_name="if the dependency fails",
+                    ),
+                ),
+                ("has_cancelled", models.BooleanField(null=True, verbose_name="has cancelled")),
+            ],
+            options={
+                "verbose_name": "dependency",
+                "verbose_name_plural": "dependencies",
+                "db_table": "pgqueue_dependency",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["needs", "job"], name="pgqueue_dependency_needs")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("policy__in", ["cancel", "ignore", "block"])),
+                        name="pgqueue_dependency_policy",
+                    ),
+                ],
             },
         ),
         migrations.RunPython(set_storage, migrations.RunPython.noop),
