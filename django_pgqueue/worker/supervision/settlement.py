@@ -156,7 +156,11 @@ class Settlement:
             with self.link.use() as connection:
                 if lifecycle.open_executions(connection, process.worker_id):
                     return False
-                lifecycle.unregister_worker(connection, process.worker_id)
+                if not lifecycle.unregister_worker(connection, process.worker_id):
+                    return True
+                # Its last claim may have been waiting for its commit, as that statement was. Look again.
+                if lifecycle.open_executions(connection, process.worker_id):
+                    return False
         self.ended.remove(process)
         return True
 
