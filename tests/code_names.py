@@ -59,6 +59,10 @@ class CodeNames:
             if not cut or f".{module}".endswith("." + ".".join(parts[:cut]))
         ]
 
+    def has_method(self, name: str) -> bool:
+        """Return whether some class or function defines this name inside of it."""
+        return any(each.endswith(f".{name}") for each in self._places)
+
     def place(self, name: str) -> Place:
         """Return the place of the code with this name.
 
@@ -95,9 +99,9 @@ class CodeNames:
 
 
 @cache
-def code_names() -> CodeNames:
-    """Return the names of the package in this checkout."""
-    files = sorted(path for path in (CHECKOUT / PACKAGE).rglob("*") if path.suffix in SUFFIXES)
+def code_names(directory: str = PACKAGE) -> CodeNames:
+    """Return the names of the package in this checkout, or of another directory."""
+    files = sorted(path for path in (CHECKOUT / directory).rglob("*") if path.suffix in SUFFIXES)
     return CodeNames({path.relative_to(CHECKOUT).as_posix(): path.read_text() for path in files})
 
 
