@@ -1,0 +1,58 @@
+"""Mutants of what a worker does around outages: rescues, hanging commits, reconnects, and stops without a database."""
+
+from .mutants import Mutant
+
+WATCH = ("tests/worker/test_lease_watch.py",)
+LATE = ("tests/concurrency/test_late_claims.py",)
+
+TRUST_OUTAGES = [
+    Mutant(
+        "a lease that has ended is lost at once",
+        old="if self._seconds - since >= observed_seconds",
+        new="if True",
+        inside="LeaseWatch.lost",
+        tests=WATCH,
+    ),
+    Mutant(
+        "the time of a commit that hangs counts",
+        old="min(began - since, max(settings.heartbeat_seconds, settings.RESCUE_INTERVAL))",
+        new="self._now() - since",
+        inside="LeaseWatch.commit",
+        tests=WATCH,
+    ),
+    Mutant(
+        "the time before a failed commit counts",
+        old="since, self._committed_at = self._committed_at, None",
+        new="since = self._committed_at",
+        inside="LeaseWatch.commit",
+        tests=WATCH,
+    ),
+    Mutant(
+        "leases are observed only after their end",
+        old="FROM_HEARTBEATS: Final = 2.75",
+        new="FROM_HEARTBEATS: Final = 0.0",
+        inside="lease_watch.FROM_HEARTBEATS",
+        tests=WATCH,
+    ),
+    Mutant(
+        "a rescue takes a lease that has changed since the look",
+        old="given.lease_ms IS NULL OR",
+        new="true OR",
+        statement="RESCUE",
+        tests=LATE,
+    ),
+    Mutant(
+        "a late claim of a stopped worker counts",
+        old="if execution.worker_has_stopped]",
+        new="if False]",
+        inside="rescues.rescue",
+        tests=LATE,
+    ),
+    Mutant(
+        "a settlement does not look for claims that came during it",
+        old="is_complete &= all(",
+        new="is_complete |= all(",
+        inside="open_executions.settle",
+        tests=LATE,
+    ),
+]
