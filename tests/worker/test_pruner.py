@@ -316,6 +316,19 @@ def test_maintenance_overrides_that_ended_long_ago_are_removed(maintenance, engi
     assert helpers.scalar(engine, left) == "ended stays"
 
 
+def test_maintenance_rescue_after_slow_commit_looks_again_soon(engine, maintenance, monkeypatch):
+    """A commit that hung for 20 s is no work: a look 200 s later would break the promise on lost jobs."""
+    helpers.make_job(engine)
+    helpers.claim_one(engine)
+    helpers.end_lease(engine)
+    now = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rescuer.rescues, "prove_commit", lambda connection: now.__setitem__(0, now[0] + 20.0))
+    duty = duty_of(maintenance, "rescue")
+    maintenance._run_duty(duty)
+    assert 0 < duty.due_at - now[0] <= 5.0
+
+
 def test_maintenance_completed_rescue_reports_its_age(maintenance, monkeypatch):
     monkeypatch.setattr(rescuer, "health_memory", HealthMemory())
     duty_of(maintenance, "rescue").function()

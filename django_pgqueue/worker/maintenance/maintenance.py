@@ -82,7 +82,9 @@ class Maintenance(Service):
         self.link, self.reactions, self.worker_id = link, reactions, worker_id
         self.pruner = Pruner(self.progressed)
         self.bulk_acts = BulkActs(reactions, self.progressed)
-        self.rescuer = Rescuer(link, reactions, self._delay_after_crash)
+        self.rescuer = Rescuer(link, reactions, self._delay_after_crash, self._on_wait)
+        self._waited_seconds = 0.0
+        """How long the duty that runs now has waited for the server without work on its side."""
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = 0
         self.duties = self._duties(publish)
@@ -137,17 +139,21 @@ class Maintenance(Service):
 
     def _run_duty(self, duty: Duty) -> None:
         self.progressed()
-        began = time.monotonic()
+        began, self._waited_seconds = time.monotonic(), 0.0
         # In case of a failure. Its duration is no measure: the duty may have waited for a server that is down.
         self._postpone(duty, took_seconds=0.0)
         has_more = duty.function()
-        took_seconds = time.monotonic() - began
+        took_seconds = time.monotonic() - began - self._waited_seconds
         if isinstance(has_more, float):
             duty.due_at = time.monotonic() + max(has_more, BACKLOG_INTERVAL_FACTOR * took_seconds)
         elif has_more:
             duty.due_at = time.monotonic() + BACKLOG_INTERVAL_FACTOR * took_seconds
         else:
             self._postpone(duty, took_seconds)
+
+    def _on_wait(self, seconds: float) -> None:
+        """Do not count this time as work. The duty would wait ten times as long, although it has cost nothing."""
+        self._waited_seconds += seconds
 
     def _postpone(self, duty: Duty, took_seconds: float) -> None:
         jitter = random.uniform(0.9, 1)  # noqa: S311 -- spreads load, hides nothing

@@ -6,6 +6,7 @@ lease although it could. The duty protects live workers after an outage, when al
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -31,15 +32,21 @@ class Rescuer:
         link: The connection.
         reactions: The reactions to the transitions.
         delay_for: Returns a job's backoff in seconds, or None for no further attempt.
+        on_wait: Called with the seconds for which a commit has waited.
     """
 
     def __init__(
-        self, link: ConnectionSource, reactions: Reactions, delay_for: Callable[[OpenExecution], float | None]
+        self,
+        link: ConnectionSource,
+        reactions: Reactions,
+        delay_for: Callable[[OpenExecution], float | None],
+        on_wait: Callable[[float], None],
     ) -> None:
         self.watch = LeaseWatch()
         self._link = link
         self._reactions = reactions
         self._delay_for = delay_for
+        self._on_wait = on_wait
         self._unrescued = Refusals("the rescue of execution")
 
     def rescue(self) -> bool:
@@ -55,8 +62,10 @@ class Rescuer:
     def _look(self, connection: EngineConnection) -> None:
         leases = rescues.ending_leases(connection, observed_from_seconds())
         if leases:
+            began = time.monotonic()
             with self.watch.commit():
                 rescues.prove_commit(connection)
+            self._on_wait(time.monotonic() - began)
             if lost := self.watch.lost(leases):
                 self._rescue(connection, lost)
         else:

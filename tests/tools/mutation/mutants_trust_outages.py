@@ -55,4 +55,11 @@ TRUST_OUTAGES = [
         inside="open_executions.settle",
         tests=LATE,
     ),
+    Mutant(
+        "a commit that hung counts as work of the rescue",
+        old="began - self._waited_seconds",
+        new="began",
+        inside="Maintenance._run_duty",
+        tests=("tests/worker/test_pruner.py",),
+    ),
 ]
