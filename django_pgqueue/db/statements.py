@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, ProgrammingError
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError
 from psycopg import errors
 from psycopg.types.datetime import TimestamptzLoader
+
+from .reconnects import explain_lost_connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +75,9 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     except ProgrammingError as error:
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
             raise _not_migrated(connection.alias, error) from error
+        raise
+    except (OperationalError, InterfaceError) as error:  # of a Django connection
+        explain_lost_connection(connection, error)
         raise
 
 

@@ -95,7 +95,7 @@ class Rescuer:
     def _end(self, error: OSError | None) -> None:
         assert self._commit is not None
         with suppress(OSError):
-            self._commit.__exit__(error and OSError, error, None)
+            self._commit.__exit__(None if error is None else OSError, error, None)
         self._commit = None
         self.due_at = self.database.now + get_settings().RESCUE_INTERVAL * self.jitter.uniform(0.9, 1)
 

@@ -151,8 +151,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "no pause after an error",
-            "        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))",
-            "        self._stopping.wait(0.05)",
+            "        self._stopping.wait(pause_seconds)",
+            "        self._stopping.wait(0.01)",
             inside="Service._pause_after",
         ),
         "F27,F38",

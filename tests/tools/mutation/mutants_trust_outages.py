@@ -3,6 +3,7 @@
 from .mutants import Mutant
 
 WATCH = ("tests/worker/test_lease_watch.py",)
+RECONNECTS = ("tests/worker/test_reconnects.py",)
 LATE = ("tests/concurrency/test_late_claims.py",)
 
 TRUST_OUTAGES = [
@@ -61,5 +62,40 @@ TRUST_OUTAGES = [
         new="began",
         inside="Maintenance._run_duty",
         tests=("tests/worker/test_pruner.py",),
+    ),
+    Mutant(
+        "the first retry after a lost connection waits",
+        old="if not losses:",
+        new="if losses < 0:",
+        inside="reconnects.pause_seconds",
+        tests=RECONNECTS,
+    ),
+    Mutant(
+        "pauses after lost connections do not grow",
+        old="GROWTH ** min(losses - 1, 20)",
+        new="1",
+        inside="reconnects.pause_seconds",
+        tests=RECONNECTS,
+    ),
+    Mutant(
+        "each service of a process tries to connect by itself",
+        old="if time.monotonic() < self._opens_at:",
+        new="if False:",
+        inside="ReconnectGate.check",
+        tests=RECONNECTS,
+    ),
+    Mutant(
+        "every error counts as a lost connection",
+        old="if is_lost_connection(error):",
+        new="if True:",
+        inside="RetryPauses.after",
+        tests=RECONNECTS,
+    ),
+    Mutant(
+        "an error on a lost connection does not say what to do",
+        old="explain_lost_connection(connection, error)",
+        new="pass",
+        inside="statements.execute",
+        tests=("tests/test_lost_connection.py",),
     ),
 ]
