@@ -98,4 +98,11 @@ TRUST_OUTAGES = [
         inside="statements.execute",
         tests=("tests/test_lost_connection.py",),
     ),
+    Mutant(
+        "a supervisor that waits for an answer exits when it gets one",
+        old="signal.setitimer(signal.ITIMER_REAL, self._grace_seconds + KILL_AFTER_GRACE_SECONDS, REPEAT_SECONDS)",
+        new="pass",
+        inside="StopDeadline.start",
+        tests=("tests/process/test_network.py",),
+    ),
 ]
