@@ -105,4 +105,18 @@ TRUST_OUTAGES = [
         inside="StopDeadline.start",
         tests=("tests/process/test_network.py",),
     ),
+    Mutant(
+        "an outage is over while a service fails",
+        old="if self._failing or (",
+        new="if (",
+        inside="OutageLog.log_end_if_over",
+        tests=("tests/worker/test_outages.py",),
+    ),
+    Mutant(
+        "a service recovers while one of its duties fails",
+        old="return not self._failed",
+        new="return True",
+        inside="Maintenance.has_recovered",
+        tests=("tests/worker/test_outages.py",),
+    ),
 ]
