@@ -73,6 +73,8 @@ PROMISES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "I27": ("compensations are added once, in reverse order", ("compensation-once", "compensation-in-reverse-order")),
 }
 """Of each invariant that the summary lists: its promise, and the ids of that in `guarantees.md`."""
+RETRY_SECONDS: Final = "1"
+"""How long PgBouncer waits after a failed connection. By default it is 15 s, which outlasts a lease."""
 OPEN_ACTS: Final = "SELECT count(*) FROM pgqueue_audit WHERE next_batch_at IS NOT NULL"
 FAILED_ACTS: Final = "SELECT action, error FROM pgqueue_audit WHERE outcome = 'failed'"
 
@@ -110,7 +112,8 @@ def _stormed(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, 
         passed_over_seconds=PASSED_OVER_SECONDS,
         blames_rightly=True,
     )
-    pooler = None if (reason := needs.missing(("pgbouncer",))) else beside_pooler(run)
+    reason = needs.missing(("pgbouncer",))
+    pooler = None if reason else beside_pooler(run, server_login_retry=RETRY_SECONDS)
     say(f"storm: a pooler before some workers: {f'NOT RUN: {reason}' if reason else 'PgBouncer, by transaction'}")
     schedules = [
         ticks.add(run, "each second", "every 1 second", missed="all"),
