@@ -47,6 +47,15 @@ def test_summary_says_of_each_promise_whether_it_was_kept():
     assert lines[-2:] == violations
 
 
+def test_fault_that_asserts_is_a_violation_and_ends_nothing():
+    def deploy(crew):
+        raise AssertionError("the worker has not ended in 20 s")
+
+    problems: list[Violation] = []
+    storm._noting(problems, "deploy", deploy)(None)
+    assert [str(problem) for problem in problems] == ["fault deploy: job 0: the worker has not ended in 20 s"]
+
+
 @pytest.mark.process
 @pytest.mark.timeout(400)
 def test_short_storm_finds_no_violation(tmp_path):
