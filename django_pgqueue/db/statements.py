@@ -63,12 +63,12 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     statement is repeated without it. In a transaction that raises the error: see `repeat_if_stale()`.
     """
     try:
-        return _execute(connection, statement, params)
+        return _run(connection, statement, params)
     except psycopg.Error as error:  # of an engine connection
         stop_preparing: Callable[[], bool] | None = getattr(connection, "stop_preparing", None)
         if stop_preparing is None or not is_stale_plan(error) or not stop_preparing():
             raise
-    return _execute(connection, statement, params)
+    return _run(connection, statement, params)
 
 
 def repeat_if_stale(function: Callable[[], T]) -> T:
@@ -84,7 +84,7 @@ def repeat_if_stale(function: Callable[[], T]) -> T:
     return function()
 
 
-def _execute(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
+def _run(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
     # Text, because a timedelta of a day would follow the session's daylight saving time.
     time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
     try:

@@ -8,6 +8,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
+from django_pgqueue.db import statements
 from django_pgqueue.endings import Ending
 from django_pgqueue.states import StepKind
 from django_pgqueue.steps import Suspension
@@ -133,8 +134,14 @@ def test_completer_arrow_in_latin1_keeps_the_attempts(engine, completer, monkeyp
     assert (execution["error"], execution["traceback"]) == ("a \\u2192 b", "\\u2192")
 
 
-def test_completer_stale_prepared_statement_blames_no_row(engine, completer):
-    """A prepared statement can fail for every row, for example after a migration. The completion must not change."""
+@pytest.mark.parametrize("is_known", [True, False])
+def test_completer_stale_prepared_statement_blames_no_row(engine, completer, monkeypatch, is_known):
+    """A prepared statement can fail for every row, for example after a migration. The completion must not change.
+
+    The server may also say so with an error that nobody knows.
+    """
+    if not is_known:
+        monkeypatch.setattr(statements, "is_stale_plan", lambda error: False)
     helpers.make_jobs(engine, 4)
     claimed = helpers.claim_all(engine)
     for execution in claimed[:3]:
