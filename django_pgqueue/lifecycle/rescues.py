@@ -42,7 +42,9 @@ def rescue(
             execute_with_retry(connection, sql.rescues.RESCUABLE, {"skipped_ids": numbers(skipped_ids)}),
         )
     )
-    remove_orphans(connection, [execution.key for execution in found if execution.task_name is None])
+    orphans = {execution.key: execution for execution in found if execution.task_name is None}
+    for key, refusal in remove_orphans(connection, list(orphans)):
+        on_refused(orphans[key], refusal)
     expired = {execution.execution_id: execution for execution in found if execution.task_name is not None}
     if not expired:
         return []
