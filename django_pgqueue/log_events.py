@@ -102,7 +102,7 @@ EVENTS: Final[dict[str, Event]] = {
     "event_loop_interrupted": Event("ERROR", "A subtask has stopped the event loop, which is started again."),
     "query_not_cancelled": Event("WARNING", "A query of a stopped job could not be cancelled."),
     # Batches of jobs
-    "claim_divided": Event("WARNING", "A claim failed because of one row. Jobs are claimed one by one."),
+    "claim_divided": Event("WARNING", "A claim failed, perhaps because of one row. Jobs are claimed one by one."),
     "executions_lost": Event("WARNING", "Executions belong to another worker now. They are interrupted.", ("count",)),
     "executions_unknown": Event("WARNING", "Open executions that nothing runs are released.", ("count",)),
     "leases_ending": Event("ERROR", "The leases cannot be extended. All jobs are interrupted.", ("left_seconds",)),

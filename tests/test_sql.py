@@ -26,7 +26,7 @@ from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
-from django_pgqueue.lifecycle import ExecutionKey
+from django_pgqueue.lifecycle import ExecutionKey, ranges
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
@@ -141,7 +141,7 @@ def call_everything(engine, job_in):
     call_statements_of_worker_requests(engine)
     call_statements_of_steps(engine)
     lifecycle.prune_workers(engine, 0.0)
-    lifecycle.append_rollups(engine, [], 0.0)
+    lifecycle.append_rollups(engine, [{}], 0.0)  # refused, because it has no values
     lifecycle.merge_rollups(engine)
     lifecycle.prune_rollups(engine, 0.0)
     own, _ = lifecycle.read_installations(engine, "staging")
@@ -789,7 +789,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 def explain(connection, name, params, plan):
     """Return the plan of a prepared statement with its actual row counts. Its changes are rolled back."""
     names = list(dict.fromkeys(PARAMETER.findall(STATEMENTS[name])))
-    params = {**params, "time_shift": "0 s"}
+    params = {**ranges.ALL._asdict(), **params, "time_shift": "0 s"}
     types = [type_of(connection, params[parameter], parameter) for parameter in names]
     text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", STATEMENTS[name])
     connection.execute(f"PREPARE explained ({', '.join(types)}) AS {text}" if names else f"PREPARE explained AS {text}")

@@ -36,6 +36,17 @@ def is_of_rows(error: BaseException) -> bool:
     return cause.sqlstate[:2] not in STATES_OF_THE_SERVER
 
 
+def is_stale_plan(error: BaseException) -> bool:
+    """Return whether a statement failed only because its prepared form is outdated: no row and no table is at fault.
+
+    A migration has changed the type of a column that the statement returns, or somebody has discarded the session's
+    prepared statements.
+    """
+    if isinstance(error, errors.FeatureNotSupported):  # the message is in the language of the server
+        return error.diag.source_function == "RevalidateCachedQuery" or "cached plan must not change" in str(error)
+    return isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement)
+
+
 def is_outage(error: BaseException) -> bool:
     """Return whether a failed statement of an engine connection should be repeated when the database works again.
 

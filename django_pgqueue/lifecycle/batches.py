@@ -21,6 +21,7 @@ from django_pgqueue.db.statements import Connection, execute
 
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges
 
 
 class CreatedBatch(NamedTuple):
@@ -133,5 +134,5 @@ def prune_batches(
 ) -> PrunedBatches:
     """Remove old complete batches whose jobs are gone, from the page of `limit` batches behind `after_id`."""
     params = {"after_id": after_id, "limit": limit, "retention_seconds": retention_seconds}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.batches.PRUNE_BATCHES, params)
+    found, removed, last_id = page_in_ranges(connection, "the removal of batch", sql.batches.PRUNE_BATCHES, params)
     return PrunedBatches(removed, last_id if found >= limit else None)

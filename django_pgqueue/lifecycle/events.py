@@ -11,8 +11,8 @@ from typing import NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 
-from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import rows_in_ranges
 
 
 class FoundEvent(NamedTuple):
@@ -38,5 +38,5 @@ def find_event(connection: Connection, job_id: int, event_name: str, event_key: 
 def prune_events(connection: Connection, retention_seconds: float, limit: int = PRUNE_LIMIT) -> bool:
     """Remove up to `limit` events that are past their retention. Return whether there may be more."""
     params = {"retention_seconds": retention_seconds, "limit": limit}
-    [(found, removed)] = execute_with_retry(connection, sql.events.PRUNE_EVENTS, params)
-    return bool(removed == found == limit)
+    rows = rows_in_ranges(connection, "the removal of event", sql.events.PRUNE_EVENTS, params)
+    return bool(sum(removed for _, removed in rows) >= limit)

@@ -24,6 +24,7 @@ from django_pgqueue.states import State
 from .enqueueing import Limits, limits_as_json, numbered
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges
 from .types import NodeResult
 
 FIND_LIMIT: Final = 1000
@@ -259,5 +260,7 @@ def read_results(
 def prune_dependencies(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedDependencies:
     """Remove the edges of dependents that no longer exist, from the page of edges behind the dependent `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.graphs.PRUNE_DEPENDENCIES, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of the dependencies of job", sql.graphs.PRUNE_DEPENDENCIES, params
+    )
     return PrunedDependencies(removed, last_id if found >= limit else None)

@@ -25,7 +25,7 @@ def rescue(
     *,
     error: str,
     skipped_ids: Sequence[int] = (),
-    on_refused: Callable[[OpenExecution, Exception], None] = lambda execution, error: None,
+    on_refused: Callable[[OpenExecution, Exception], bool] = lambda execution, error: False,
 ) -> list[tuple[OpenExecution, TransitionResult]]:
     """Close executions whose lease has expired, and requeue their jobs.
 
@@ -33,8 +33,8 @@ def rescue(
     seconds until the next attempt, or None to make the job dead. Executions in `skipped_ids` are left out.
 
     It runs two statements. The second is fenced by the lease as well, so a heartbeat between the two keeps its
-    execution. If the database refuses to store the next attempt, the job becomes dead. If it refuses that too, the
-    execution is passed to `on_refused`.
+    execution. If the database refuses to store the next attempt, the execution is passed to `on_refused`, which returns
+    whether only this row is to blame. The job becomes dead then, if the database accepts that.
     """
     found = list(
         map(
@@ -42,19 +42,21 @@ def rescue(
             execute_with_retry(connection, sql.rescues.RESCUABLE, {"skipped_ids": numbers(skipped_ids)}),
         )
     )
-    remove_orphans(connection, [execution.key for execution in found if execution.task_name is None])
+    orphans = {execution.key: execution for execution in found if execution.task_name is None}
+    for key, refusal in remove_orphans(connection, list(orphans)):
+        on_refused(orphans[key], refusal)
     expired = {execution.execution_id: execution for execution in found if execution.task_name is not None}
     if not expired:
         return []
     rows = [Lost(execution.key, delay_for(execution)) for execution in expired.values()]
     done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
-    if refused:
-        dead = [refusal.row._replace(delay_seconds=None) for refusal in refused]
-        reason = f"{error}; its next attempt could not be stored"
-        more, refused = divided(connection, dead, lambda part: _close_lost(connection, part, reason))
-        done |= more
-    for row, refusal_error in refused:
-        on_refused(expired[row.key.execution_id], refusal_error)
+    dead = [
+        row._replace(delay_seconds=None)
+        for row, refusal in refused
+        if on_refused(expired[row.key.execution_id], refusal)
+    ]
+    reason = f"{error}; its next attempt could not be stored"
+    done |= divided(connection, dead, lambda part: _close_lost(connection, part, reason)).answers
     return [(expired[execution_id], result) for execution_id, result in done.items()]
 
 

@@ -316,6 +316,7 @@ old AS MATERIALIZED (
           - make_interval(secs => %(retention_seconds)s::float8)
       AND (SELECT true FROM pgqueue_job WHERE batch_id = page.id LIMIT 1) IS NULL
       AND (SELECT true FROM pgqueue_batch WHERE parent_id = page.id LIMIT 1) IS NULL
+      AND page.id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 uncounted AS (
     DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))

@@ -41,7 +41,12 @@ LIMIT 1
 # Index:  primary key. The events with the lowest ids are read, which are the oldest but for some seconds
 PRUNE_EVENTS: Final = """/* pgqueue:prune_events */
 WITH page AS MATERIALIZED (
-    SELECT id, sent_at FROM pgqueue_event ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    SELECT id, sent_at
+    FROM pgqueue_event
+    WHERE id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
 ),
 gone AS (
     DELETE FROM pgqueue_event

@@ -462,6 +462,7 @@ passed AS MATERIALIZED (
         SELECT id
         FROM page
         WHERE passes_at < statement_timestamp() + %(time_shift)s::interval - interval '1 hour'
+          AND id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
     ))
     ORDER BY id
     FOR UPDATE SKIP LOCKED

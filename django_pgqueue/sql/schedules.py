@@ -208,6 +208,7 @@ WITH old AS MATERIALIZED (
           AND tick_at <= last.until_at
           AND tick_at < statement_timestamp() + %(time_shift)s::interval
               - make_interval(secs => %(retention_seconds)s::float8)
+          AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
         ORDER BY tick_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED

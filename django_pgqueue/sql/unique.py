@@ -420,6 +420,7 @@ WITH over AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_uniqueness_window
     WHERE ends_at <= statement_timestamp() + %(time_shift)s::interval
+      AND (job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     ORDER BY ends_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED

@@ -192,7 +192,7 @@ class Completer(Service):
             locked += done.locked
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
-                locked += self.unwritten.settle(connection, ready, done.refused)
+                locked += self.unwritten.settle(connection, ready, done)
             self._check_ends(connection, ready)
             self._breakers.write(connection)
         self._on_written(ready)

@@ -163,6 +163,7 @@ class Maintenance(Service):
                 skipped_ids=self.unrescued.skipped_ids(),
                 on_refused=lambda execution, error: self.unrescued.note(execution.execution_id, error),
             )
+            self.unrescued.wrote(execution.execution_id for execution, _ in rescued)
             health_memory.answered("rescue")
             crashes = [
                 ended(
@@ -248,4 +249,4 @@ class Maintenance(Service):
 
     def _merge_rollups(self) -> bool:
         with self.link.use() as connection:
-            return lifecycle.merge_rollups(connection) == lifecycle.ROLLUPS_MERGED
+            return lifecycle.merge_rollups(connection) >= lifecycle.ROLLUPS_MERGED

@@ -875,7 +875,7 @@ FRONT_DOOR = of_tests(
         "function",
         inside="run_after_commits_elsewhere",
     ),
-    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="execute"),
+    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="statements._run"),
     Mutant(
         "None resets nothing",
         "(value is not None or name in RESET_BY_NONE)",
