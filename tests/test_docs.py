@@ -30,6 +30,7 @@ from django_pgqueue.models import (
 from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
+from django_pgqueue.worker.maintenance.lease_watch import limit_seconds
 from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
 from tests.statements import STATEMENTS
@@ -86,6 +87,19 @@ def test_page_named_tests_exist(page):
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_page_makes_no_forbidden_claim(page):
     assert not FORBIDDEN.search((TOP / page).read_text())
+
+
+def test_pages_name_the_limit_of_a_rescue(settings):
+    settings.PGQUEUE = {}
+    limit = f"{limit_seconds():.0f}"
+    named = {
+        page: set(re.findall(r"\[(?:within )?(\d+)\s+s\]\([^)]*#lost-work-comes-back\)", text))
+        for page, text in PAGES.items()
+    }
+    assert {page: numbers for page, numbers in named.items() if numbers - {limit}} == {}
+    assert len([page for page, numbers in named.items() if numbers]) >= 12
+    for page in ("README.md", "docs/concepts/guarantees.md", "docs/production/worker.md", "docs/guides/retries.md"):
+        assert f"within {limit} s" in PAGES[page], page
 
 
 def test_index_links_to_every_page():

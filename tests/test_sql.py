@@ -26,7 +26,7 @@ from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
-from django_pgqueue.lifecycle import ExecutionKey, ranges
+from django_pgqueue.lifecycle import ExecutionKey, ranges, rescues
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
@@ -185,6 +185,8 @@ def call_everything(engine, job_in):
     lifecycle.expire(engine, worker_id=1, error="")
     job_in("running")
     helpers.end_lease(engine)
+    rescues.ending_leases(engine, 40.0)
+    rescues.prove_commit(engine)
     helpers.rescue(engine)
     for act in (lifecycle.cancel, lifecycle.retry, lifecycle.run_now):
         act(engine, [1, 1_000_000])
@@ -736,7 +738,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
     "RESCUE": (
-        lambda connection: {**ends(connection, delays_seconds=1.0), "error": "lost"},
+        lambda connection: {**ends(connection, delays_seconds=1.0), "error": "lost", "leases_ms": []},
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
@@ -760,7 +762,9 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
-    "RESCUABLE": (lambda connection: {"skipped_ids": []}, OPEN, set()),
+    "RESCUABLE": (lambda connection: {"skipped_ids": [], "execution_ids": None}, OPEN, set()),
+    "RESCUABLE observed": (lambda connection: {"skipped_ids": [], "execution_ids": [1, 2]}, OPEN, set()),
+    "ENDING_LEASES": (lambda connection: {"within_seconds": 40.0}, OPEN, set()),
     "PRUNE": (
         lambda connection: {
             "state": "succeeded",
@@ -854,7 +858,7 @@ def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
         assert rows_read(node) <= 3 * asked, node
     used = {node.get("Index Name") for node in found}
     assert indexes <= used
-    assert name != "RESCUABLE" or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
+    assert name not in ("RESCUABLE", "ENDING_LEASES") or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
 
 
 @pytest.mark.slow

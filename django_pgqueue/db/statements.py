@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import psycopg
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, ProgrammingError
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError
 from psycopg import errors
 from psycopg.types.datetime import TimestamptzLoader
 
 from .errors import is_stale_plan
+from .reconnects import explain_lost_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,6 +102,9 @@ def _run(connection: Connection, statement: str, params: Mapping[str, Any]) -> l
     except ProgrammingError as error:
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
             raise _not_migrated(connection.alias, error) from error
+        raise
+    except (OperationalError, InterfaceError) as error:  # of a Django connection
+        explain_lost_connection(connection, error)
         raise
 
 

@@ -11,7 +11,6 @@ chunk with the first call that differs, each chunk is a `MixedChunk`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -21,6 +20,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 
 from django_pgqueue import lifecycle
+from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
 from django_pgqueue.serialization import chunks, normalise_call
@@ -144,7 +144,7 @@ class Insertion:
         """Insert all jobs or none. `given` are the calls as the caller passed them."""
         is_open = self._connection.in_atomic_block
         # Without an open transaction, open one before the first call is read: `given` may read the database too.
-        with nullcontext() if is_open else transaction.atomic(using=self._connection.alias):
+        with atomic_unless_open(self._connection):
             joining.check_open(self._connection, self._row)
             sequence = given if isinstance(given, Sequence) else ()
             if any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):

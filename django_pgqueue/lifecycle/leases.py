@@ -7,7 +7,7 @@ long as its lease is extended; after that, another worker may rescue the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Final
 
 from django_pgqueue import sql
@@ -84,4 +84,4 @@ def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_
 
 def open_executions(connection: Connection, worker_id: int) -> list[OpenExecution]:
     """Return a worker's open executions, oldest first."""
-    return list(map(OpenExecution._make, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))
+    return list(starmap(OpenExecution, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))

@@ -229,6 +229,8 @@ class OpenExecution(NamedTuple):
     claimed_ms: float
     """See `ExecutionKey`."""
     limit_key: str | None = None
+    worker_has_stopped: bool = False
+    """Whether its worker has recorded its stop. Only a rescue reads this."""
 
     @property
     def key(self) -> ExecutionKey:

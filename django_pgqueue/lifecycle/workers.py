@@ -64,9 +64,10 @@ def record_heartbeats(
     return {**parts.answers, **{refused.row: False for refused in parts.refused}}
 
 
-def unregister_worker(connection: Connection, worker_id: int) -> None:
-    """Record that a worker has stopped."""
-    execute(connection, sql.workers.UNREGISTER_WORKER, {"worker_id": worker_id})
+def unregister_worker(connection: Connection, worker_id: int) -> bool:
+    """Record that a worker has stopped. Return False if another session has locked its record."""
+    [[is_recorded]] = execute(connection, sql.workers.UNREGISTER_WORKER, {"worker_id": worker_id})
+    return bool(is_recorded)
 
 
 def prune_workers(connection: Connection, retention_seconds: float) -> None:

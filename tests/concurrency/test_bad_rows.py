@@ -97,9 +97,7 @@ def test_maintenance_many_rows_refused_rescues_newer_job(engine, maintenance):
     helpers.end_lease(engine)
     with helpers.users_trigger(engine, f"NEW.id <> {claimed[-1].job_id}"):
         for _ in range(2):
-            with maintenance.link.use():
-                maintenance.link.connected_at = float("-inf")  # maintenance rescues nothing while the connection is new
-            maintenance._rescue()
+            helpers.rescue_by(maintenance)
     assert states(engine, claimed[-1:]) == ["ready"]
 
 

@@ -415,9 +415,7 @@ def test_jobs_of_a_crashed_process_count(engine, process):
     engine.execute("UPDATE pgqueue_execution SET lease_expires_at = '2001-01-01'")
     link = Link("default", "maintenance")
     maintenance = Maintenance(link, reactions=process.reactions)
-    with link.use():
-        link.connected_at -= 1000.0
-    maintenance._rescue()
+    helpers.rescue_by(maintenance)
     link.close()
     process.counter.write(engine)
     assert len(jobs) == 4 and opened(engine)

@@ -184,9 +184,7 @@ def test_rescue_counts_crashes(engine, maintenance, counter, settings):
     settings.PGQUEUE = {"LEASE": 4.0}
     claim(engine)
     helpers.end_lease(engine)
-    with maintenance.link.use():
-        maintenance.link.connected_at -= 3.0
-    run_duty(maintenance, "rescue")
+    helpers.rescue_by(maintenance)
     run_duty(maintenance, "counts")
     assert totals(engine) == {(helpers.NOOP, ""): {"retried": 1, "crashed": 1}}
 

@@ -680,11 +680,11 @@ def test_schedule_service_missing_privilege_is_logged_once(service, monkeypatch,
 @pytest.mark.promise("schedule-database-error")
 def test_schedule_service_database_error_continues(service, engine, monkeypatch):
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.retry_pauses.ERROR_PAUSE_SECONDS", 0.01)
     engine.execute("ALTER TABLE pgqueue_schedule RENAME TO gone")
     try:
         service.start()
-        helpers.wait_until(lambda: service._errors_in_a_row >= 2)
+        helpers.wait_until(lambda: service._pauses.errors_in_a_row >= 2)
     finally:
         engine.execute("ALTER TABLE gone RENAME TO pgqueue_schedule")
     helpers.wait_until(Job.objects.exists)
@@ -713,11 +713,11 @@ def test_schedule_service_error_forgets_confirmations(service, engine, monkeypat
 def test_schedule_service_statement_timeout_fires_next_turn(service, engine, second, monkeypatch):
     """Another session has locked the whole table. The statement must end at its timeout."""
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.retry_pauses.ERROR_PAUSE_SECONDS", 0.01)
     service.link.statement_timeout_seconds = 0.2
     with helpers.transaction(second, "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE"):
         service.start()
-        helpers.wait_until(lambda: service._errors_in_a_row >= 1)
+        helpers.wait_until(lambda: service._pauses.errors_in_a_row >= 1)
     helpers.wait_until(Job.objects.exists)
     service.stop()
     service.join(10)

@@ -33,10 +33,10 @@ class Failing(Service):
 
 def test_service_many_errors_in_a_row_continues():
     service = Failing("failing")
-    service._errors_in_a_row = 5000
+    service._pauses.errors_in_a_row = 5000
     service.stop()  # a stopped service does not pause after an error
     assert service._survive() == 0.0
-    assert service._errors_in_a_row == 5001
+    assert service._pauses.errors_in_a_row == 5001
 
 
 def test_service_error_cannot_be_logged_continues(monkeypatch):

@@ -7,22 +7,17 @@ Every service is a subclass of `Service` and runs in a thread of its own. `Worke
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from contextlib import suppress
-from typing import Final
 
 from django_pgqueue.log_events import event
 
 from .health_memory import health_memory
 from .outages import is_expected, outage_log
+from .retry_pauses import RetryPauses
 
 logger = logging.getLogger("django_pgqueue.worker")
-
-ERROR_PAUSE_SECONDS: Final = 1.0
-ERROR_PAUSE_LIMIT_SECONDS: Final = 5.0
-"""After errors a loop waits for 1, 2, 4, 5, 5 … s, each up to 30 % longer. This bounds the delay after an outage."""
 
 
 class Service(threading.Thread):
@@ -32,7 +27,7 @@ class Service(threading.Thread):
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._errors_in_a_row = 0
+        self._pauses = RetryPauses()
         self._busy_since: float | None = None
 
     def tick(self) -> float:
@@ -97,16 +92,15 @@ class Service(threading.Thread):
             self._busy_since = None
             return self._pause_after(error)
         self._busy_since = None
-        self._errors_in_a_row = 0
+        self._pauses.succeeded()
         return sleep_seconds
 
     def _pause_after(self, error: BaseException) -> float:
         """Report an error and wait. Return 0, because the next round follows at once."""
-        pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
-        self._errors_in_a_row += 1
+        pause_seconds = self._pauses.after(error)
         health_memory.errors += 1
         self._report(error, pause_seconds)
-        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
+        self._stopping.wait(pause_seconds)
         return 0.0
 
     def _report(self, error: BaseException, pause_seconds: float) -> None:

@@ -37,8 +37,8 @@ refusals: Final = Refusals("the completion of execution")
 def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
     """Close all executions that a worker process left open. `by_default` calls no backoff of the application.
 
-    Return False if another session had locked some rows, which need another settlement. An execution that the database
-    refuses to close stays open, and is rescued after its lease has expired.
+    Return False if another session had locked some rows, or a claim was committed meanwhile: these rows need another
+    settlement. An execution that the database refuses to close stays open, and is rescued after its lease has expired.
     """
     charged_ids = _executions_to_charge(process)
     error = OVERDUE if process.overdue else DIED
@@ -73,10 +73,16 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
                 for execution in executions
                 if execution.execution_id in failed
             ]
-        lifecycle.unregister_worker(connection, process.worker_id)
+        # Without the record of its stop, the rescue of an execution that could not be closed counts the attempt.
+        is_closed = len(released) + len(failed) == len(others) + len(charged)
+        is_complete = not is_closed or lifecycle.unregister_worker(connection, process.worker_id)
         reactions.after(connection, transitions)
+        # The commits above may have waited for a standby, and a claim of the process with them.
+        known_ids = {execution.execution_id for execution in left_open}
+        still_open = lifecycle.open_executions(connection, process.worker_id)
+        is_complete &= all(execution.execution_id in known_ids for execution in still_open)
     results = (*released.values(), *failed.values())
-    return not any(result.status is TransitionStatus.LOCKED for result in results)
+    return is_complete and not any(result.status is TransitionStatus.LOCKED for result in results)
 
 
 Write = TypeVar("Write", Released, Failed)

@@ -23,6 +23,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, Observer, Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
@@ -114,7 +115,12 @@ class Settlement:
         if writing or not self.ended or time.monotonic() < self._retry_at:
             return
         self._retry_at = time.monotonic() + RETRY_SECONDS
-        to_fork = [process for process in list(self.ended) if not self._settle_here(process)]
+        try:
+            to_fork = [process for process in list(self.ended) if not self._settle_here(process)]
+        except psycopg.Error as error:
+            if is_lost_connection(error):
+                self._retry_at = 0.0  # the supervisor decides when the next try comes
+            raise
         if to_fork and len(self._batches) < PROCESS_LIMIT:
             written = mmap.mmap(-1, len(to_fork))
             pid = self._fork(partial(main, self.link.alias, to_fork, written), NAME)
@@ -156,7 +162,11 @@ class Settlement:
             with self.link.use() as connection:
                 if lifecycle.open_executions(connection, process.worker_id):
                     return False
-                lifecycle.unregister_worker(connection, process.worker_id)
+                if not lifecycle.unregister_worker(connection, process.worker_id):
+                    return True
+                # Its last claim may have been waiting for its commit, as that statement was. Look again.
+                if lifecycle.open_executions(connection, process.worker_id):
+                    return False
         self.ended.remove(process)
         return True
 

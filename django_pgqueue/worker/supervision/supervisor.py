@@ -163,7 +163,7 @@ class Supervisor:
             step()
             return True
         except Exception as error:  # noqa: BLE001 -- it is logged, and the next round repeats the step
-            self.heartbeats.postpone(1.0)
+            self.heartbeats.postpone(error)
             health_memory.errors += 1
             log_failed_step(error)
             return False
@@ -186,8 +186,8 @@ class Supervisor:
         order_all(self.children.values(), worker_process.STOP if self.signals.count <= 1 else worker_process.RELEASE)
 
     def _sleep(self) -> None:
-        """Sleep until the next heartbeat, restart, signal or exit of a child, but no longer than a second."""
-        timeout_seconds = TURN_SECONDS
+        """Sleep until the next heartbeat, retry, restart, signal or exit of a child, but no longer than a second."""
+        timeout_seconds = min(TURN_SECONDS, self.heartbeats.retry_in_seconds())
         if self.children:
             timeout_seconds = min(timeout_seconds, max(0.0, self.heartbeats.due_at - time.monotonic()))
         if self._wants_more():
@@ -209,10 +209,10 @@ class Supervisor:
 
     def _spawn_missing(self) -> None:
         while self._wants_more() and time.monotonic() >= self._spawn_at:
-            self._survive(self._spawn)
+            if not self._survive(self._spawn):
+                self._spawn_at = self.heartbeats.retry_at
 
     def _spawn(self) -> None:
-        self._spawn_at = time.monotonic() + 1.0  # the next try, if the database is not available
         with self.link.use() as connection:
             django_connections.close_for_good()
             process = self._fork(vacant_place(self.children.values(), self.options) or 0)

@@ -43,9 +43,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "nothing is rescued",
-            "            rescued = lifecycle.rescue(\n",
-            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
-            inside="Maintenance._rescue",
+            "        rescued = lifecycle.rescue(\n",
+            "        rescued = []\n        _ = (lambda *args, **options: [])(\n",
+            inside="Rescuer._rescue",
         ),
         "F03",
     ),
@@ -142,17 +142,17 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "rescue does not wait for two beats",
-            "            if time.monotonic() - self.link.connected_at < 2 * get_settings().heartbeat_seconds:\n",
-            "            if False:\n",
-            inside="Maintenance._rescue",
+            "if self._seconds - since >= observed_seconds",
+            "if True",
+            inside="LeaseWatch.lost",
         ),
         "F20b",
     ),
     Broken(
         Mutant(
             "no pause after an error",
-            "        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))",
-            "        self._stopping.wait(0.05)",
+            "        self._stopping.wait(pause_seconds)",
+            "        self._stopping.wait(0.01)",
             inside="Service._pause_after",
         ),
         "F27,F38",
@@ -391,9 +391,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "the jobs of a lost host are not rescued",
-            "            rescued = lifecycle.rescue(\n",
-            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
-            inside="Maintenance._rescue",
+            "        rescued = lifecycle.rescue(\n",
+            "        rescued = []\n        _ = (lambda *args, **options: [])(\n",
+            inside="Rescuer._rescue",
         ),
         "F135",
     ),
