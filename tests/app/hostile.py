@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from django.db import connection
 
@@ -264,6 +266,69 @@ def end_slot() -> None:
         raise SystemExit
 
     threading.current_thread()._attempt = end  # type: ignore[attr-defined]
+
+
+def classic_factory(loop: asyncio.AbstractEventLoop, coroutine: Any) -> asyncio.Task[Any]:
+    """Take no context and no name, as task factories did before Python 3.11."""
+    return asyncio.Task(coroutine, loop=loop)
+
+
+def raising_factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: object) -> asyncio.Task[Any]:
+    """Create no task."""
+    coroutine.close()
+    raise RuntimeError("a task factory")
+
+
+TASK_FACTORIES: dict[str, Any] = {"classic": classic_factory, "raising": raising_factory}
+if sys.version_info >= (3, 12):
+    TASK_FACTORIES["eager"] = asyncio.eager_task_factory
+
+
+@task
+async def set_task_factory(kind: str) -> None:
+    """Leave a task factory on the event loop."""
+    asyncio.get_running_loop().set_task_factory(TASK_FACTORIES[kind])
+
+
+@task
+async def answer(number: int = 0) -> int:
+    """Answer from the event loop."""
+    return number
+
+
+@task
+async def cancel_all_others() -> None:
+    """Cancel every task of the event loop but this one."""
+    for other in asyncio.all_tasks() - {asyncio.current_task()}:
+        other.cancel()
+
+
+def _block_until(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+async def _block_later(path: str) -> None:
+    await asyncio.sleep(0)
+    Path(path).with_suffix(".blocked").touch()
+    _block_until(path)
+
+
+left: list[asyncio.Task[None]] = []
+"""The subtasks that jobs have left, which the event loop itself does not keep alive."""
+
+
+@task(max_attempts=1)
+async def leave_blocking_task(path: str) -> None:
+    """Leave a subtask that blocks the event loop until a file exists, once this job has ended."""
+    left.append(asyncio.create_task(_block_later(path)))
+
+
+@task(max_attempts=1)
+async def block_in_subtask(path: str) -> str:
+    """Wait for a subtask that blocks the event loop until a file exists."""
+    await asyncio.gather(_block_later(path))
+    return "unblocked"
 
 
 def _take_long(**about: object) -> None:
