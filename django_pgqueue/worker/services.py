@@ -113,6 +113,7 @@ class Services:
             on_unwritten=self.process_state.set_unwritten,
             on_recovery=ended_limits.polls.poll_soon,
             on_written=ended_limits.note,
+            on_locked=self.process_state.note_delayed,
             is_awaited=ended_limits.is_awaited,
             breakers=breakers,
             batches=BatchChecks(self.callbacks.publish),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.report import Report, last_resort, released
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
@@ -127,9 +128,10 @@ class Pool:
     def finished(self, report: Report, slot: int) -> None:
         """Hand over a report, and free the slot of its job."""
         # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
-        self._hand_over(report)
-        for other in report.others:
-            self._hand_over(other)
+        for each in (report, *report.others):
+            self._hand_over(each)
+            if each.ending is not Ending.RELEASED:
+                self.process_state.note_ended(slot, each.claimed.execution_id)
         execution_id = report.claimed.execution_id
         self.deadlines.remove(execution_id)
         self.in_flight.end(execution_id)
