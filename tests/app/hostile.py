@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from django.contrib.auth.models import Group
 from django.db import connection
 
-from django_pgqueue import Dead, Retry, Snooze, signals, task
+from django_pgqueue import Chunk, Dead, Retry, Snooze, signals, task
 from tests.helpers import wait_until
 
 MODULES = ["tests.app.hostile"]
@@ -360,6 +361,12 @@ def _ask(**about: object) -> None:
         pid = cursor.fetchone()[0]
     with open(os.environ["PGQUEUE_TEST_RECEIVER_FILE"], "a", encoding="utf-8") as file:
         file.write(f"{pid}\n")
+
+
+@task(chunk=5)
+def use_orm_in_chunk(chunk: Chunk[int]) -> None:
+    """Use the database once for all jobs."""
+    Group.objects.count()
 
 
 RECEIVERS = {"hang": _hang, "exit": _exit, "cancel": _cancel, "long": _take_long, "ask": _ask}

@@ -135,9 +135,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an isolated process trusts its connections for ever",
-            "        django_connections.close_ended()\n",
+            "        watched.is_checked = False\n",
             "",
-            path=WORKER + "isolation/isolated_process.py",
+            path=WORKER + "runtime/django_connections.py",
         ),
         "F112",
     ),

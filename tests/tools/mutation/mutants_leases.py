@@ -195,9 +195,9 @@ LEASES = [
     ),
     Mutant(
         "an isolated process trusts its connections for ever",
-        "        django_connections.close_ended()\n",
+        "        watched.is_checked = False\n",
         "",
-        path="django_pgqueue/worker/isolation/isolated_process.py",
+        path="django_pgqueue/worker/runtime/django_connections.py",
         tests=("tests/process/test_isolation.py",),
     ),
     Mutant(

@@ -82,4 +82,25 @@ TRUST_ATTEMPTS = [
         inside="Completer.tick",
         tests=("tests/worker/test_completer.py",),
     ),
+    Mutant(
+        "a session that the server has ended is used",
+        old="if may_replace() and has_ended(connection):",
+        new="if False:",
+        inside="check_before_use",
+        tests=("tests/worker/test_ended_sessions.py",),
+    ),
+    Mutant(
+        "a session that a job relies on is replaced in silence",
+        old="if was_checked or self.is_dirty",
+        new="if self.is_dirty",
+        inside="Watched._may_be_replaced",
+        tests=("tests/worker/test_ended_sessions.py",),
+    ),
+    Mutant(
+        "the session of the ORM's thread is checked once only",
+        old="self.is_checked = self.is_of_slot",
+        new="self.is_checked = True",
+        inside="Watched._may_be_replaced",
+        tests=("tests/worker/test_ended_sessions.py",),
+    ),
 ]
