@@ -99,6 +99,8 @@ EVENTS: Final[dict[str, Event]] = {
     "on_commit_failed": Event("ERROR", "A function that an atomic task registered has failed.", JOB_FIELDS),
     "job_cleanup_failed": Event("ERROR", "Cleaning up after a job has failed.", JOB_FIELDS),
     "leak_found": Event("WARNING", "A task has changed its process.", ("task", "leak")),
+    "event_loop_failed": Event("ERROR", "The event loop cannot start a job. A new loop replaces it.", JOB_FIELDS),
+    "event_loop_replaced": Event("ERROR", "An event loop was blocked or broken. A new loop replaces it.", ("pid",)),
     "event_loop_interrupted": Event("ERROR", "A subtask has stopped the event loop, which is started again."),
     "query_not_cancelled": Event("WARNING", "A query of a stopped job could not be cancelled."),
     # Batches of jobs

@@ -245,3 +245,23 @@ def test_terminated_session_fails_one_receiver_at_most(committing, engine, watch
     assert len(failures) <= 1
     assert len(pids) >= 15
     assert len(set(pids)) == 2, "all later receivers share one new session"
+
+
+@pytest.mark.promise("ended-session-costs-no-attempt")
+def test_receiver_after_its_idle_session_ended_succeeds(committing, engine, watched, runner, signal):
+    pids = []
+
+    def record_pid(number, **about):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.append(cursor.fetchone()[0])
+
+    signal.connect(record_pid)
+    send(runner, signal, 0)
+    runner.drain(10.0)
+    engine.execute("SELECT pg_terminate_backend(%(pid)s)", {"pid": pids[0]})
+    living = "SELECT FROM pg_stat_activity WHERE pid = %(pid)s"
+    wait_until(lambda: not engine.execute(living, {"pid": pids[0]}).rowcount)
+    send(runner, signal, 1)
+    runner.drain(10.0)
+    assert len(set(pids)) == 2

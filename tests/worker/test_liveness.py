@@ -93,7 +93,7 @@ class NoPool:
     """A pool without threads and jobs."""
 
     in_flight = InFlight(1)
-    loop = SimpleNamespace(blocked_since=lambda: 0.0)
+    loops = SimpleNamespace(check=lambda: 0.0)
 
     def replace_dead_threads(self):
         pass

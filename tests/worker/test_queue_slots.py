@@ -13,6 +13,7 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.limits import Limit
 from django_pgqueue.served_queues import ServedQueues
@@ -129,10 +130,11 @@ def test_pool_records_groups_and_reports_awaited_slots():
     assert [state.running_of(group) for group in (0, 1)] == [1, 1]
     assert state.running() == state.suspects() == [1, 2]
     assert slots.is_full("mail")
-    pool.finished(SimpleNamespace(claimed=jobs[1], others=()), 1)
+    pool.finished(SimpleNamespace(claimed=jobs[1], others=(), ending=Ending.SUCCEEDED), 1)
     assert woken == []  # job 3 waits for the slot, and no job for this queue
-    pool.finished(SimpleNamespace(claimed=jobs[0], others=()), 0)
+    pool.finished(SimpleNamespace(claimed=jobs[0], others=(), ending=Ending.RELEASED), 0)
     assert woken == [1]
+    assert state.ended_last() == ({2}, set()), "a released job has not used its attempt"
     pool.loop.loop.close()
 
 
