@@ -48,8 +48,8 @@ TYPED = of_tests(
     ),
     Mutant(
         "the unique key of a schedule gets stored values",
-        "*task.decoded_call(*decode_arguments(arguments))",
-        "*decode_arguments(arguments)",
+        'self._task.decoded_call(*decode_arguments(self._arguments or ""))',
+        'decode_arguments(self._arguments or "")',
         path="django_pgqueue/schedules/job_options.py",
     ),
 )

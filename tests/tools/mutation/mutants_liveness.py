@@ -79,8 +79,8 @@ LIVENESS = [
             ),
             Mutant(
                 "threads that hang are not bounded",
-                "if len(self._abandoned) >= ABANDONED_LIMIT:",
-                "if False:",
+                "return hanging < ABANDONED_LIMIT",
+                "return True",
                 path=CALLBACKS,
             ),
             Mutant("a receiver's connection is kept", "            self._leave_clean()\n", "", path=CALLBACKS),
@@ -130,7 +130,7 @@ LIVENESS = [
                 path=POLICY,
             ),
             Mutant("a backoff may hang", "if in_time and calls_application else", "if False else", path=POLICY),
-            Mutant("calls that hang are not bounded", "if len(_hanging) >= HANGING_LIMIT:", "if False:", path=BOUNDED),
+            Mutant("calls that hang are not bounded", "if len(hanging) >= HANGING_LIMIT:", "if False:", path=BOUNDED),
         )
     ),
     *(
