@@ -49,6 +49,7 @@ SERVICE = "django_pgqueue/worker/maintenance/schedule_service.py"
 EXPRESSIONS = "django_pgqueue/schedules/expressions.py"
 FIRING = "django_pgqueue/schedules/job_options.py"
 UNIQUENESS = "django_pgqueue/enqueue/unique.py"
+MANY_UNIQUE = "django_pgqueue/enqueue/many_unique.py"
 CONTROL = "django_pgqueue/control.py"
 LANES = "django_pgqueue/worker/claiming/lanes.py"
 FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
@@ -260,7 +261,7 @@ UNIQUE = of_tests(
     ),
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
     Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", path=UNIQUENESS),
-    Mutant("of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", path=UNIQUENESS),
+    Mutant("of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", path=MANY_UNIQUE),
     Mutant(
         "an existing job is returned as a new one",
         "job.is_duplicate, job.enqueued_on = True, alias",
@@ -271,7 +272,7 @@ UNIQUE = of_tests(
         "one that was added late wakes nobody",
         "if not is_duplicate:",
         "if not is_duplicate and added:",
-        path=UNIQUENESS,
+        path=MANY_UNIQUE,
     ),
 )
 PERIODS = of_tests(
@@ -302,7 +303,7 @@ PERIODS = of_tests(
     Mutant("a key that is taken anew is not held", ", ends_at = excluded.ends_at\n", "\n", "ENQUEUE_FOR_PERIOD"),
     Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM opened)", " OR true", "ENQUEUE_FOR_PERIOD"),
     Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
-    Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
+    Mutant("a running job takes a later call", " AND state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
     Mutant(
         "what is over is held",
         "          ends_at > statement_timestamp()",
@@ -316,7 +317,7 @@ PERIODS = of_tests(
         "PRUNE_WINDOWS",
     ),
     Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
-    Mutant("of a period the last call counts", "calls if replaces else reversed(calls)", "calls", path=UNIQUENESS),
+    Mutant("of a period the last call counts", "calls if replaces else reversed(calls)", "calls", path=MANY_UNIQUE),
     Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
     Mutant(
         "a throttled call changes nothing",

@@ -32,7 +32,7 @@ CALL_LIMITS = [
         Mutant("enqueue_many() writes no limits", " and not task.has_limit_key", "", path=BULK),
         Mutant("a copy loses its limit", "task.limit.name != name_of(job.limit_key)", "False", path=COPIES),
         Mutant("a replaced job keeps its limit", "limit_key = excluded.limit_key, ", "", "ENQUEUE_OR_REPLACE"),
-        Mutant("a window's job keeps its limit", "limit_key = given.limit_key, ", "", "REPLACE_FOR_PERIOD"),
+        Mutant("a window's job keeps its limit", "limit_key = waiting.limit_key, ", "", "REPLACE_FOR_PERIOD"),
     ),
     *of_tests(
         ("tests/worker/test_job_options.py",),

@@ -152,7 +152,7 @@ MANY = of_tests(
         "a repeated call is no duplicate",
         "is_duplicate = job_id in announced",
         "is_duplicate = False",
-        path="django_pgqueue/enqueue/unique.py",
+        path="django_pgqueue/enqueue/many_unique.py",
     ),
     Mutant("the rows of former chunks are kept", "self._rows.clear()", "pass", path=BULK),
 )

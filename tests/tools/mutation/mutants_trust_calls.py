@@ -61,4 +61,25 @@ TRUST_CALLS = [
         inside="call_start_receivers",
         tests=("tests/process/test_worker_signals.py",),
     ),
+    Mutant(
+        "keys that were taken are kept while others are taken",
+        old="transaction.atomic(using=connection.alias) if is_needed else nullcontext()",
+        new="nullcontext()",
+        inside="many_unique._savepoint",
+        tests=("tests/concurrency/test_many_unique.py",),
+    ),
+    Mutant(
+        "chunks are sorted in another order than their statements",
+        old="is_separate = not unique.can_share_statement(bound.task)",
+        new="is_separate = False",
+        inside="Insertion._sort_by_key",
+        tests=("tests/concurrency/test_many_unique.py",),
+    ),
+    Mutant(
+        "an existing job that was found is asked for again",
+        old="left = [call for call in left if (call.task.name, call.key) not in existing]",
+        new="left = list(left)",
+        inside="many_unique._add_or_find",
+        tests=("tests/concurrency/test_many_unique.py", "tests/test_enqueue_many.py"),
+    ),
 ]
