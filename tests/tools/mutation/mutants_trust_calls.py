@@ -82,4 +82,25 @@ TRUST_CALLS = [
         inside="many_unique._add_or_find",
         tests=("tests/concurrency/test_many_unique.py", "tests/test_enqueue_many.py"),
     ),
+    Mutant(
+        "a change of the clock is not seen before the next tick",
+        old="if _offset(zone, high) != offset:",
+        new="if False:",
+        inside="local_times._next_change",
+        tests=("tests/test_expressions.py",),
+    ),
+    Mutant(
+        "the instant of a change of the clock is no tick",
+        old="change - SECOND, change",
+        new="change, change",
+        inside="matching_instants",
+        tests=("tests/test_expressions.py",),
+    ),
+    Mutant(
+        "a step may be longer than its field",
+        old="if int(step) > count:",
+        new="if False:",
+        inside="expressions._check_steps",
+        tests=("tests/test_expressions.py",),
+    ),
 ]
