@@ -52,12 +52,20 @@ Behind a pooler that refuses these options, connections work without them."""
 SESSION: Final = (
     "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "
     "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0 "
-    "-c array_nulls=on -c transform_null_equals=off -c DateStyle=ISO"
+    "-c array_nulls=on -c transform_null_equals=off -c standard_conforming_strings=on "
+    "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=1 -c bytea_output=hex"
 )
 """Settings that an engine connection needs, whatever the role's own settings are. No statement here waits for a row, so
 `lock_timeout` ends waits for a table lock, with an error that names the cause. `default_transaction_read_only` is not
-set, because the administrator decides whether a role may write. The last three change the meaning of statements and of
-their results: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style only."""
+set, because the administrator decides whether a role may write. The third line changes the meaning of statements: NULL
+in an array, a comparison with NULL, and a backslash. The last line changes values as text: psycopg reads timestamps in
+ISO style only, and a float with fewer digits is another number."""
+
+FORMAT_OF_TIMES: Final = {"DateStyle": "ISO", "TimeZone": "UTC"}
+"""libpq sends PGDATESTYLE and PGTZ of the environment after `SESSION`, so they win. The server reports both values."""
+READABLE_TIMES: Final = {"DateStyle": "ISO"}
+"""Settings that a connection without start-up options needs. A transaction pooler that does not restore settings for each client
+would give them to other clients, so only what psycopg cannot do without is set."""
 
 
 SLOW_SECONDS: Final = 0.05
@@ -194,11 +202,17 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
     def with_options() -> EngineConnection | None:
         connection = _open(**params | {"options": options}, prepare_threshold=1)
         if _has_its_options(connection):
+            _set(connection, FORMAT_OF_TIMES)
             return connection
         connection.close()
         return None
 
-    return _startup[alias].connect(with_options, lambda: _open(**params, prepare_threshold=None))
+    def without_options() -> EngineConnection:
+        connection = _open(**params, prepare_threshold=None)
+        _set(connection, READABLE_TIMES)
+        return connection
+
+    return _startup[alias].connect(with_options, without_options)
 
 
 def _params(alias: str) -> dict[str, Any]:
@@ -230,6 +244,18 @@ def _has_its_options(connection: EngineConnection) -> bool:
         connection.close()
         raise
     return bool(setting == "off")
+
+
+def _set(connection: EngineConnection, settings: Mapping[str, str]) -> None:
+    """Change those settings whose values the server has reported as others. Usually this runs no statement."""
+    try:
+        for name, value in settings.items():
+            reported = connection.pgconn.parameter_status(name.encode()) or b""
+            if not reported.startswith(value.encode()):
+                connection.execute("SELECT set_config(%s, %s, false)", (name, value), prepare=False)
+    except psycopg.Error:
+        connection.close()
+        raise
 
 
 def is_lost(connection: EngineConnection) -> bool:

@@ -31,7 +31,7 @@ KNOWN_FAILURES: Final = 20
 
 
 class StartupOptions:
-    """What this process knows about the start-up options at one alias."""
+    """Knowledge of this process about the start-up options at one alias."""
 
     def __init__(self) -> None:
         self.are_accepted = False

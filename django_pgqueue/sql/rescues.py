@@ -28,7 +28,8 @@ stale AS MATERIALIZED (
     SELECT id FROM open WHERE is_over ORDER BY id
 )
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at)), execution.limit_key
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))::bigint,
+       execution.limit_key
 FROM stale
 CROSS JOIN LATERAL (
     SELECT id, job_id, started_at, claimed_at, limit_key
