@@ -64,8 +64,8 @@ ISO style only, and a float with fewer digits is another number."""
 FORMAT_OF_TIMES: Final = {"DateStyle": "ISO", "TimeZone": "UTC"}
 """libpq sends PGDATESTYLE and PGTZ of the environment after `SESSION`, so they win. The server reports both values."""
 READABLE_TIMES: Final = {"DateStyle": "ISO"}
-"""Settings that a connection without start-up options needs. A transaction pooler that does not restore settings for each client
-would give them to other clients, so only what psycopg cannot do without is set."""
+"""Settings that a connection without start-up options needs. A transaction pooler that does not restore settings for
+each client would give them to other clients, so only what psycopg cannot do without is set."""
 
 
 SLOW_SECONDS: Final = 0.05
