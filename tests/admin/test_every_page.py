@@ -23,6 +23,7 @@ from django.urls import resolve
 from django_pgqueue import registry
 from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.models import AuditEntry, Job
+from tests import helpers
 from tests.browser import seed
 from tests.browser import tasks as shop_tasks
 
@@ -49,7 +50,7 @@ def shop(db, monkeypatch) -> Iterator[None]:
     monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **{task.name: task for task in tasks}})
     monkeypatch.setattr(registry, "_limits", None)
     with connection.cursor() as cursor:
-        cursor.execute(seed.helpers.CLEAR)
+        cursor.execute(helpers.CLEAR)
         cursor.execute(
             "SELECT setval(oid::regclass, %s) FROM pg_class WHERE relkind = 'S' AND relname LIKE 'pgqueue%%'",
             [FIRST_ID],
@@ -62,7 +63,7 @@ def shop(db, monkeypatch) -> Iterator[None]:
     yield
     registry._limits = None
     with connection.cursor() as cursor:
-        cursor.execute(seed.helpers.CLEAR)
+        cursor.execute(helpers.CLEAR)
 
 
 @pytest.fixture
