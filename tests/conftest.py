@@ -16,7 +16,7 @@ from django.test import TransactionTestCase
 from hypothesis import HealthCheck, Phase, settings
 
 from django_pgqueue import lifecycle, registry
-from django_pgqueue.db import notifications, statements
+from django_pgqueue.db import engine_connection, notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.task import Task
 from tests import helpers
@@ -201,6 +201,15 @@ def fresh_registry() -> Iterator[None]:
     """Forget what the registry has derived from the tasks of a test, such as tasks of the documentation's examples."""
     yield
     registry._limits = registry._chunk_keys = None
+
+
+@pytest.fixture(autouse=True)
+def fresh_startup_options() -> Iterator[None]:
+    """Forget that the server has refused start-up options, because tests imitate poolers that do so."""
+    yield
+    for alias, known in list(engine_connection._startup.items()):
+        if not known.are_accepted:
+            del engine_connection._startup[alias]
 
 
 @pytest.fixture
