@@ -60,5 +60,6 @@ def is_outage(error: BaseException) -> bool:
 
 def message_without_detail(error: Exception) -> str:
     """Return an error's message without the server's detail. The detail can quote the row, with its arguments."""
-    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
+    primary = cause.diag.message_primary if isinstance(cause, psycopg.Error) else None
     return primary or str(error)
