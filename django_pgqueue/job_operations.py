@@ -17,6 +17,9 @@ from django.db import transaction
 
 from . import lifecycle
 from .codecs import readable as readable
+from .deletion import delete_batches as delete_batches
+from .deletion import delete_job as delete_job
+from .deletion import delete_jobs as delete_jobs
 from .reactions import advanced_transitions, after_application, after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result

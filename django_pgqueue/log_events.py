@@ -66,6 +66,8 @@ EVENTS: Final[dict[str, Event]] = {
     "job_abandoned": Event("ERROR", "A job has not stopped in time. Its slot is used again.", JOB_FIELDS),
     "abandoned_job_ended": Event("WARNING", "An abandoned job has ended. Its result does not count.", JOB_FIELDS),
     "job_refused": Event("WARNING or ERROR", "The database refused to change one job.", ("job_id", "reason")),
+    "jobs_kept": Event("WARNING", "Jobs were not deleted, because unfinished work needs them.", ("count", "reason")),
+    "batch_kept": Event("WARNING", "A batch was not deleted, because it has jobs or nested batches.", ("batch_id",)),
     "row_refused": Event(
         "ERROR",
         "The database refused to write one row. It is tried again. `subject` says what was to be done.",

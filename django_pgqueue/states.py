@@ -161,6 +161,28 @@ class TransitionName(StrEnum):
     ERASE = "erase"
 
 
+class Need(StrEnum):
+    """Why a job must not be removed. The statements of `sql.needs`, and all that remove jobs, decide it."""
+
+    UNFINISHED = "unfinished"
+    WORKFLOW = "workflow"
+    COMPENSATION = "compensation"
+    ORDER = "order"
+    SAGA = "saga"
+
+
+NEED_TEXTS: Final[dict[Need, str]] = {
+    Need.UNFINISHED: "it has not ended",
+    Need.WORKFLOW: "another job of its workflow can need it",
+    Need.COMPENSATION: "its compensations are not all enqueued yet",
+    Need.ORDER: "it blocks the later jobs of its limit key until you retry or delete it",
+    Need.SAGA: "earlier steps are compensated only after it: retry or delete it",
+}
+"""The reasons as operators read them. A removal at the end of a retention obeys all of them."""
+
+KEPT_BY_DELETE: Final = frozenset({Need.WORKFLOW, Need.COMPENSATION})
+"""Why `delete()` leaves a finished job. An operator who deletes it takes the decision that ORDER and SAGA wait for."""
+
 GONE: Final = None
 """The job has no row: it is not enqueued yet, or its row was deleted."""
 

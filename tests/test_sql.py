@@ -27,6 +27,7 @@ from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey, ranges, rescues
+from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
@@ -195,6 +196,7 @@ def call_everything(engine, job_in):
         act(engine, [1, 1_000_000])
     lifecycle.move(engine, [1, 1_000_000], queue_name="other")
     lifecycle.delete(engine, [1_000_000])
+    needs_of(engine, [1_000_000])
     for task_name in (None, "other"):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
@@ -230,6 +232,7 @@ def call_statements_of_batches(engine):
     lifecycle.batches.unsettled_batches(engine, 0, 9)
     lifecycle.batches.count_jobs(engine, [created.batch_id])
     lifecycle.batches.forget_callbacks(engine)
+    lifecycle.batches.delete_batches(engine, [created.batch_id])
     lifecycle.batches.prune_batches(engine, 0.0)
 
 

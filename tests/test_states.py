@@ -451,7 +451,7 @@ def test_retry_succeeded_job_clears_its_result(engine):
 def test_prune_keeps_jobs_within_their_retention(engine, job_in, state):
     specimen = job_in(state)
     assert lifecycle.prune(engine, state, 3600.0).removed == 0
-    assert lifecycle.prunable(engine, state, 0.0) == 1
+    assert lifecycle.prunable(engine, state, 0.0) == (1, 0)
     assert helpers.state_of(engine, specimen.job_id) == state
     others = FINISHED - {state}
     assert [lifecycle.prune(engine, other, 0.0).removed for other in others] == [0, 0]

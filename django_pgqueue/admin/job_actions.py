@@ -26,9 +26,10 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from django_pgqueue import job_operations, lifecycle
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
 from django_pgqueue.models.operations import JobChange
-from django_pgqueue.states import TRANSITIONS, Seen, State, TransitionName
+from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
 from django_pgqueue.steps import CompensationUnfinished
 
 from . import confirmation, databases, shown
@@ -137,12 +138,22 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
         return None
     if changed:
         messages.success(request, operation.done % {"count": 1})
+    elif reason := _why_kept(request, operation, job):
+        messages.warning(request, _("Nothing was deleted: unfinished work needs this job, because %s.") % reason)
     else:
         messages.warning(
             request,
             _("Nothing was changed: the job has changed since the page showed it, or its state does not allow this."),
         )
     return None
+
+
+def _why_kept(request: HttpRequest, operation: JobOperation, job: Job) -> str | None:
+    """Return why a job was not deleted, if unfinished work needs it."""
+    if operation.transition is not TransitionName.DELETE:
+        return None
+    left = needs_of(connections[databases.chosen(request)], [job.pk]).get(job.pk)
+    return NEED_TEXTS[left.need] if left and left.need in KEPT_BY_DELETE else None
 
 
 def act_on_many(

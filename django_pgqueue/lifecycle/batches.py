@@ -129,6 +129,12 @@ def forget_callbacks(connection: Connection, limit: int = PRUNE_LIMIT) -> int:
     return count
 
 
+def delete_batches(connection: Connection, batch_ids: Collection[int]) -> list[int]:
+    """Remove complete batches whose jobs and nested batches are gone. Return the ids of those that were removed."""
+    params = {"batch_ids": numbers(sorted(batch_ids))}
+    return [row[0] for row in execute_with_retry(connection, sql.batches.DELETE_BATCHES, params)]
+
+
 def prune_batches(
     connection: Connection, retention_seconds: float, after_id: int = 0, limit: int = PRUNE_LIMIT
 ) -> PrunedBatches:

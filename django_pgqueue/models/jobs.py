@@ -1,9 +1,8 @@
 """The Django model of jobs, for reading.
 
-Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()` and the same methods of
-querysets call it through `job_operations`. Saving a `Job` instance bypasses the state machine. The database has no
-foreign keys (see `models`), so Django's own cascade removes the executions when you delete jobs with
-`Job.objects.delete()`.
+Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()`, `Job.delete()` and the same
+methods of querysets call it through `job_operations`. Saving a `Job` instance bypasses the state machine, and so do
+`update()` and `bulk_create()` of a queryset.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .fields import CodecJSONField
 from .job_filters import JobFilters
 from .job_indexes import CONSTRAINTS, INDEXES
-from .operations import batches, operations
+from .operations import batches, check_deletable, operations
 from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
@@ -77,6 +76,26 @@ class JobQuerySet(JobFilters["Job"]):
 
     run_now.alters_data = True  # type: ignore[attr-defined]  # as above
     run_now.queryset_only = True  # type: ignore[attr-defined]  # as above
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the finished jobs of this queryset with their executions, in one transaction.
+
+        Jobs that unfinished work needs are left: the log says how many, and why. So are jobs that have changed since
+        they were read, and jobs that stay locked. The `on_delete` of foreign keys in your models is applied.
+
+        Returns:
+            The number of deleted rows, and the numbers by the label of their model, as for other models.
+
+        Raises:
+            CannotDelete: A job of this queryset has not ended. Nothing was deleted: call `cancel()` first.
+        """
+        check_deletable(self)
+        self._result_cache = None
+        alias = self._db or router.db_for_write(Job)
+        return operations().delete_jobs(self.using(alias), alias)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # as above
+    delete.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     _db: str | None
 
@@ -138,6 +157,7 @@ class Job(TaskResultAttributes):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        base_manager_name = "objects"  # so that no manager of Django's deletes jobs past `lifecycle`
         default_permissions = ("view",)
         permissions = [
             ("retry_job", _("Can retry finished jobs")),
@@ -226,6 +246,23 @@ class Job(TaskResultAttributes):
         `using`, transactions and locked rows, see `retry()`.
         """
         return self._run(operations().run_now, Seen(self.state, run_after=self.run_after), using)
+
+    def delete(
+        self,
+        using: str | None = None,
+        keep_parents: bool = False,  # noqa: FBT001, FBT002 -- Django's signature
+    ) -> tuple[int, dict[str, int]]:
+        """Delete this job with its executions, if it has ended and unfinished work does not need it.
+
+        For the result and the job that is left, see `JobQuerySet.delete()`: `(0, {})` says that it was left.
+
+        Raises:
+            CannotDelete: The job has not ended: call `cancel()` first.
+            JobLocked: Another session kept the row locked for 5 s.
+        """
+        return operations().delete_job(self, using)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
 
     def _run(self, change: JobChange, seen: Seen | None, using: str | None) -> bool:
         if self.pk is None:

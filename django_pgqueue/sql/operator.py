@@ -196,10 +196,12 @@ moved AS (
 SELECT id, CASE WHEN moves THEN state END FROM asked
 """
 
-# Delete finished jobs with their executions. Their uniqueness windows stay, as after PRUNE.
+# Delete finished jobs with their executions and kept log lines. Their uniqueness windows stay, as after PRUNE. A job
+# that NEEDS names with WORKFLOW or COMPENSATION stays. A dead job that blocks others is deleted: that is the decision
+# of an operator, who lets the others run.
 #
 # Moves:  finished → gone
-# Caller: lifecycle.delete(), for an operator
+# Caller: lifecycle.delete(), for an operator and for `delete()` of the models
 # Fence:  what the operator saw, as for RETRY
 # Locks:  as PRUNE. A job with a locked execution is not in the answer, like a job with a locked row
 # Index:  primary keys, pgqueue_execution_job
@@ -251,6 +253,11 @@ busy AS MATERIALIZED (
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
+unlogged AS (
+    DELETE FROM pgqueue_execution_log AS log
+    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
+      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -276,6 +283,7 @@ counted AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM free) THEN state END
 FROM asked
 WHERE id NOT IN (SELECT job_id FROM busy)
+   OR (SELECT true FROM pgqueue_step WHERE job_id = asked.id AND compensation IS NOT NULL LIMIT 1)
 """
 
 # Return which of these jobs exist. If a transition returned no row for an existing job, the job's row is locked.

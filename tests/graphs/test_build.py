@@ -241,7 +241,7 @@ def test_placeholder_says_that_its_value_is_not_known():
 def test_result_of_a_removed_job_ends_the_dependent_for_good():
     workflow = chain(tasks.number.s(1)).then(tasks.double).enqueue()
     run_jobs(max_jobs=1)
-    Job.objects.filter(pk=workflow.job_ids[0]).delete()
+    Job.objects.filter(pk=workflow.job_ids[0])._raw_delete("default")
     run_jobs()
     assert states(workflow) == ["dead"]
     assert "is gone, because the job was removed" in workflow.nodes[1].job.executions.get().error
@@ -262,7 +262,7 @@ def test_dependency_without_a_row_counts_as_failed(policy):
     workflow = Workflow(if_dependency_fails=policy)
     workflow.add(tasks.number.s(1), after=[workflow.add(tasks.number.s(1))])
     workflow.enqueue()
-    Job.objects.filter(pk=workflow.job_ids[0]).delete()
+    Job.objects.filter(pk=workflow.job_ids[0])._raw_delete("default")
     run_jobs()
     assert states(workflow) == ["succeeded" if policy == "ignore" else "cancelled"]
 

@@ -151,9 +151,8 @@ def change_all(
     audit.end(ActOutcome.DONE)
     stdout.write(f"{done} {counted(count)}.")
     if left := len(jobs) - count:
-        stdout.write(
-            f"Left {counted(left)} unchanged: they have changed since, are locked, or another job has their key."
-        )
+        why = "unfinished work needs them" if action == "delete" else "another job has their key"
+        stdout.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
 
 
 def _change(action: str, change: JobChange, batch: Sequence[SeenJob], audit: Audit) -> list[int]:
