@@ -563,6 +563,7 @@ def claim_chunk(connection):
     return {
         **limited_lane(connection),
         "chunk_key": "key:100050",
+        "task_name": "noop",
         "after_at": lifecycle.EPOCH,
         "after_id": 0,
         "size": BATCH,
