@@ -237,6 +237,7 @@ def call_statements_of_graphs(engine):
     lifecycle.advance(engine, (), [last + 1])
     lifecycle.graphs.read_results(engine, [(first, last)])
     lifecycle.graphs.nodes_of(engine, [first, last])
+    lifecycle.graphs.postpone(engine, [first, last])
     lifecycle.graphs.prune_dependencies(engine)
 
 

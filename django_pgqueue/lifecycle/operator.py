@@ -78,8 +78,9 @@ def retry(
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
     at that moment, the database refuses a job, or a dependent stays locked, the jobs are retried one by one.
 
-    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again. A job that
-    has to wait and has another failed dependency is cancelled again, and is not in the result.
+    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again, and so do
+    those that depend on it and are ready. A job that has to wait and has another failed dependency is cancelled again,
+    and is not in the result.
     A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
     `CompensationUnfinished`.
     """
@@ -146,7 +147,7 @@ def run_now(
 ) -> dict[int, State]:
     """Make ready jobs that are due later due at once; return the state of each job that changed.
 
-    Jobs that differ from `seen` are left alone.
+    A job that waits for others is due at once when these have ended. Jobs that differ from `seen` are left alone.
     """
     instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
     return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, lock_seconds, alone=alone)
@@ -259,7 +260,11 @@ def _retry_and_restore(connection: Connection, params: Mapping[str, object], lim
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
         states = graphs.restore(connection, retried, limit) if retried else {}
-        return answered | {job_id: None if state in FINISHED else state.value for job_id, state in states.items()}
+        return answered | {
+            job_id: None if state in FINISHED else state.value
+            for job_id, state in states.items()
+            if job_id in answered
+        }
 
 
 def _in_parts(

@@ -72,7 +72,10 @@ class JobQuerySet(JobFilters["Job"]):
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def run_now(self) -> int:
-        """Make the ready jobs of this queryset that are due later due at once; return how many changed."""
+        """Make the ready jobs of this queryset that are due later due at once; return how many changed.
+
+        A job that waits for others is due at once when these have ended.
+        """
         return self._in_batches(operations().run_now)
 
     run_now.alters_data = True  # type: ignore[attr-defined]  # as above
@@ -222,8 +225,9 @@ class Job(TaskResultAttributes):
     def run_now(self, *, using: str | None = None) -> bool:
         """Make this ready job due at once; return whether it changed.
 
-        Return False if the job's state or `run_after` differs from this instance: it has run or was changed since. For
-        `using`, transactions and locked rows, see `retry()`.
+        A job that waits for others is due at once when these have ended. Return False if the job's state or
+        `run_after` differs from this instance: it has run or was changed since. For `using`, transactions and locked
+        rows, see `retry()`.
         """
         return self._run(operations().run_now, Seen(self.state, run_after=self.run_after), using)
 

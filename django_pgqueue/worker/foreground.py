@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import batch_ends, graph_ends, registry, sagas
+from django_pgqueue import batch_ends, graph_ends, lifecycle, registry, sagas
 from django_pgqueue.context import running_database, running_job, set_running
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
@@ -79,7 +79,9 @@ def write(connection: Connection, report: Report, notes: Notes) -> list[Advanced
         _write_one(connection, each, notes)
     advanced: list[AdvancedJob] = []
     if nodes := [each.claimed.job_id for each in (report, *report.others) if each.claimed.in_graph]:
-        result = graph_ends.advance(connection, nodes)
+        ids = [each.claimed.job_id for each in (report, *report.others) if each.ending is Ending.POSTPONED]
+        postponed = lifecycle.graphs.postpone(connection, ids)
+        result = graph_ends.advance(connection, nodes, found_ids=postponed)
         graph_checks.log_refused(result)
         advanced = result.jobs
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}

@@ -108,6 +108,7 @@ MAY = {
         "LOCK_RESTORABLE",
         "ADVANCE",
         "RESTORE",
+        "POSTPONE",
     },
     "worker": set(STATEMENTS)
     - ENQUEUER
