@@ -238,6 +238,13 @@ def test_command_run_of_node_with_unfinished_dependency_says_so(committing, engi
     assert states(workflow) == ["succeeded", "ready"]
 
 
+def test_command_run_of_node_makes_its_due_dependent_ready(committing, engine):
+    workflow = chain(tasks.number.s(3)).then(tasks.double).enqueue()
+    for node in workflow.nodes:
+        call_command("pgqueue", "run", str(node.job_id))
+    assert states(workflow) == ["succeeded", "succeeded"]
+
+
 @pytest.mark.promise("workflow-retry-order")
 @pytest.mark.process
 def test_worker_lets_node_with_unfinished_dependency_wait(committing, engine, start):
