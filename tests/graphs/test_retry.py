@@ -36,7 +36,7 @@ def nothing_ran():
     tasks.FIXED.clear()
 
 
-def outcomes(workflow: Workflow) -> list[list[str]]:
+def outcomes(workflow: Workflow) -> list[list[str | None]]:
     return [[each.outcome for each in job.executions.order_by("id")] for job in workflow.jobs.order_by("pk")]
 
 
@@ -134,9 +134,7 @@ class TestOrder:
         workflow = Workflow()
         first = workflow.add(tasks.broken_until_fixed.s())
         middle = workflow.add(tasks.double.s(first.result))
-        workflow.add(
-            tasks.note.using(run_after=600).s("last", middle.result_or_none), if_dependency_fails="ignore"
-        )
+        workflow.add(tasks.note.using(run_after=600).s("last", middle.result_or_none), if_dependency_fails="ignore")
         workflow.enqueue()
         run_jobs()
         assert states(workflow) == ["dead", "cancelled", "ready"]

@@ -83,4 +83,32 @@ TRUST_FLOW = [
         statement="RUN_NOW",
         tests=("tests/graphs/test_retry.py", "tests/test_states.py"),
     ),
+    Mutant(
+        "a retry of a queryset revives the first job of a key",
+        old="self._keyed_ids[::-1]",
+        new="self._keyed_ids",
+        inside="ChosenJobs._in_order",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
+        "a queryset counts no dependents",
+        old="chosen.note_changed(others)",
+        new="pass",
+        inside="JobQuerySet._in_batches",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
+        "a queryset counts dependents that it does not have",
+        old="and self._ids[place] == job_id",
+        new="",
+        inside="ChosenJobs.note_changed",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
+        "a command or an action revives the first job of a key",
+        old="superseded.add(earlier)",
+        new="superseded.add(job_id)",
+        inside="operations.superseded_ids",
+        tests=("tests/test_changed_jobs.py", "tests/admin/test_job_actions.py"),
+    ),
 ]
