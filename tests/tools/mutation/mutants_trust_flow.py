@@ -111,4 +111,11 @@ TRUST_FLOW = [
         inside="operations.superseded_ids",
         tests=("tests/test_changed_jobs.py", "tests/admin/test_job_actions.py"),
     ),
+    Mutant(
+        "an atomic chunk commits the writes of a job whose result cannot be stored",
+        old="is_undone = self.task.atomic and",
+        new="is_undone = False and",
+        inside="ChunkAttempt._succeeded",
+        tests=("tests/chunks/test_run.py",),
+    ),
 ]
