@@ -118,4 +118,18 @@ TRUST_FLOW = [
         inside="ChunkAttempt._succeeded",
         tests=("tests/chunks/test_run.py",),
     ),
+    Mutant(
+        "a step runs in any thread",
+        old="if ident != self._ident:",
+        new="if False:",
+        inside="StepThread.check",
+        tests=("tests/steps/test_threads.py",),
+    ),
+    Mutant(
+        "the first thread that calls a step of a coroutine owns its steps",
+        old='if self._ident is None and hasattr(SyncToAsync.threadlocal, "main_event_loop"):',
+        new="if self._ident is None:",
+        inside="StepThread.check",
+        tests=("tests/steps/test_threads.py",),
+    ),
 ]
