@@ -81,13 +81,13 @@ def delete_job(job: Job, using: str | None) -> Deleted:
 
 def delete_jobs(jobs: JobQuerySet, alias: str) -> Deleted:
     """Delete the jobs of a queryset, as `delete_job()`. Jobs that other sessions keep locked for 5 s are left alone."""
-    from .models.operations import batches  # models can be imported only after the apps are loaded
+    from .models.operations import ChosenJobs  # models can be imported only after the apps are loaded
 
     total: Counter[str] = Counter()
     with transaction.atomic(using=alias):
         while True:
             count, left = total.total(), dict[int, Needed]()
-            for task_names, seen in batches(jobs):
+            for task_names, seen in ChosenJobs(jobs).batches():
                 unfinished = [(job_id, job.state) for job_id, job in seen.items() if job.state not in FINISHED]
                 if unfinished:
                     raise _unfinished(*unfinished[0])

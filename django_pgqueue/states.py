@@ -150,6 +150,7 @@ class TransitionName(StrEnum):
     EXPIRE = "expire"
     ADVANCE = "advance"
     RESTORE = "restore"
+    POSTPONE = "postpone"
     CANCEL = "cancel"
     RETRY = "retry"
     RUN_NOW = "run_now"
@@ -194,6 +195,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
     State.WAITING: {
         TransitionName.ADVANCE: frozenset({State.READY, State.CANCELLED}),
         TransitionName.CANCEL: frozenset({State.CANCELLED}),
+        TransitionName.RUN_NOW: frozenset({State.WAITING}),
         TransitionName.MOVE: frozenset({State.WAITING}),
     },
     State.READY: {
@@ -206,6 +208,8 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.MOVE: frozenset({State.READY}),
         TransitionName.SET_ASIDE: frozenset({State.DEAD}),
         TransitionName.EXPIRE: frozenset({State.CANCELLED}),
+        TransitionName.RESTORE: frozenset({State.WAITING}),
+        TransitionName.POSTPONE: frozenset({State.WAITING}),
     },
     State.RUNNING: {
         TransitionName.EXTEND: frozenset({State.RUNNING}),

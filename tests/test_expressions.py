@@ -142,7 +142,7 @@ def zone_names() -> list[str]:
     samples = {}
     for name in sorted(zoneinfo.available_timezones()):
         zone = ZoneInfo(name)
-        samples.setdefault(tuple(offset_of(zone, instant) for instant in range(-2**31, 2**31, 2**24)), name)
+        samples.setdefault(tuple(offset_of(zone, instant) for instant in range(-(2**31), 2**31, 2**24)), name)
     return list(samples.values())
 
 

@@ -245,6 +245,7 @@ def call_statements_of_graphs(engine):
     lifecycle.advance(engine, (), [last + 1])
     lifecycle.graphs.read_results(engine, [(first, last)])
     lifecycle.graphs.nodes_of(engine, [first, last])
+    lifecycle.graphs.postpone(engine, [first, last])
     lifecycle.graphs.prune_dependencies(engine)
 
 
@@ -571,6 +572,7 @@ def claim_chunk(connection):
     return {
         **limited_lane(connection),
         "chunk_key": "key:100050",
+        "task_name": "noop",
         "after_at": lifecycle.EPOCH,
         "after_id": 0,
         "size": BATCH,

@@ -28,7 +28,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
-from django_pgqueue.models.operations import JobChange
+from django_pgqueue.models.operations import JobChange, superseded_ids
 from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
 from django_pgqueue.steps import CompensationUnfinished
 
@@ -213,13 +213,18 @@ def _act(
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
     audit = _Audit(request, connection, operation, len(seen))
     changed: dict[int, State] = {}
-    ids = list(seen)
+    others: set[int] = set()
+    jobs = Job.objects.using(connection.alias)
+    left_out = superseded_ids(jobs, list(seen)) if operation is RETRY else ()
+    ids = [job_id for job_id in seen if job_id not in left_out]
+    change = job_operations.with_others(operation.change, others)
     for start in range(0, len(ids), BATCH_SIZE):
         batch = ids[start : start + BATCH_SIZE]
-        jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
-        names = dict(jobs.values_list("pk", "task_name"))
+        names = dict(jobs.filter(pk__in=batch).values_list("pk", "task_name"))
         as_shown = {job_id: seen[job_id] for job_id in names}
-        done = operation.change(connection, names, as_shown, alone=alone, record=audit.record)
+        before = dict.fromkeys(others & names.keys(), State.WAITING if operation is RETRY else State.CANCELLED)
+        record = partial(_record, audit, before)
+        done = before | change(connection, names, as_shown, alone=alone, record=record)
         entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
         if entries:
             user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
@@ -227,6 +232,11 @@ def _act(
         changed |= done
     audit.end()
     return changed
+
+
+def _record(audit: _Audit, before: Collection[int], changed: Collection[int]) -> None:
+    """Add the jobs of a batch to the audit. An earlier batch has changed those in `before`."""
+    audit.record({*before, *changed})
 
 
 class _Audit:

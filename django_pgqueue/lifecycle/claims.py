@@ -85,7 +85,7 @@ def received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
     The statement returns `start_by` as seconds from its own start. They are added to the time it was sent, not to the
     time of the reply: the commit may have waited a long time, for example for a standby.
     """
-    claimed = map(Claimed._make, map(add, rows, repeat((sent_at, None, False, None, None))))
+    claimed = map(Claimed._make, map(add, rows, repeat((sent_at, None, False, None, None, None))))
     return [job if job.start_by is None else job._replace(start_by=sent_at + job.start_by) for job in claimed]
 
 

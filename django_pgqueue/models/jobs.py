@@ -21,10 +21,12 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .fields import CodecJSONField
 from .job_filters import JobFilters
 from .job_indexes import CONSTRAINTS, INDEXES
-from .operations import batches, check_deletable, operations
+from .operations import ChosenJobs, check_deletable, operations
 from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from django_pgqueue.exceptions import Duration
 
     from .operations import JobChange
@@ -34,7 +36,8 @@ class JobQuerySet(JobFilters["Job"]):
     """A queryset of jobs, with filters that stay fast, and with the methods of an operator for many jobs.
 
     `retry()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own, unless the caller
-    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted.
+    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted. The methods
+    act on the jobs that the queryset has when the call begins.
 
     Example:
         >>> Job.objects.due().filter(queue_name="mail").count()
@@ -45,12 +48,16 @@ class JobQuerySet(JobFilters["Job"]):
         """Make the finished jobs of this queryset ready again, due now, with all their attempts.
 
         Jobs that are not finished are left alone. So are jobs that have finished since the call began, because another
-        operator may have retried them in the meantime, and jobs whose unique key another job has.
+        operator may have retried them in the meantime, and jobs whose unique key another job has. Of several jobs with
+        one unique key, only the latest is retried.
 
         Returns:
-            The number of jobs that changed.
+            The number of jobs of this queryset that changed. Those count too that wait again because a job of the
+            queryset that they depend on was retried.
         """
-        return self._in_batches(operations().retry, finished_before=True)
+        others: set[int] = set()
+        change = partial(operations().retry, others=others)
+        return self._in_batches(change, others, latest_first=True, finished_before=True)
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
     retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
@@ -63,15 +70,20 @@ class JobQuerySet(JobFilters["Job"]):
                 False, running jobs are left alone, including those that start during the call.
 
         Returns:
-            The number of jobs that changed.
+            The number of jobs of this queryset that changed. Those count too that were cancelled because they depend on
+            another job of the queryset.
         """
-        return self._in_batches(partial(operations().cancel, running=running))
+        others: set[int] = set()
+        return self._in_batches(partial(operations().cancel, running=running, others=others), others)
 
     cancel.alters_data = True  # type: ignore[attr-defined]  # as above
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def run_now(self) -> int:
-        """Make the ready jobs of this queryset that are due later due at once; return how many changed."""
+        """Make the ready jobs of this queryset that are due later due at once; return how many changed.
+
+        A job that waits for others is due at once when these have ended.
+        """
         return self._in_batches(operations().run_now)
 
     run_now.alters_data = True  # type: ignore[attr-defined]  # as above
@@ -99,13 +111,22 @@ class JobQuerySet(JobFilters["Job"]):
 
     _db: str | None
 
-    def _in_batches(self, change: JobChange, *, finished_before: bool = False) -> int:
+    def _in_batches(
+        self,
+        change: JobChange,
+        others: Collection[int] = (),
+        *,
+        latest_first: bool = False,
+        finished_before: bool = False,
+    ) -> int:
+        """Change the jobs of this queryset, and return how many changed. `change` adds further jobs to `others`."""
         connection = connections[self._db or router.db_for_write(Job)]
         jobs = self.using(connection.alias)
-        changed = 0
-        for task_names, seen in batches(jobs, finished_before=finished_before):
-            changed += len(change(connection, task_names, seen if finished_before else None))
-        return changed
+        chosen = ChosenJobs(jobs, latest_first=latest_first, finished_before=finished_before)
+        for task_names, seen in chosen.batches():
+            chosen.note_changed(change(connection, task_names, seen if finished_before else None))
+        chosen.note_changed(others)
+        return chosen.changed_count
 
 
 class Job(TaskResultAttributes):
@@ -242,8 +263,9 @@ class Job(TaskResultAttributes):
     def run_now(self, *, using: str | None = None) -> bool:
         """Make this ready job due at once; return whether it changed.
 
-        Return False if the job's state or `run_after` differs from this instance: it has run or was changed since. For
-        `using`, transactions and locked rows, see `retry()`.
+        A job that waits for others is due at once when these have ended. Return False if the job's state or
+        `run_after` differs from this instance: it has run or was changed since. For `using`, transactions and locked
+        rows, see `retry()`.
         """
         return self._run(operations().run_now, Seen(self.state, run_after=self.run_after), using)
 

@@ -138,14 +138,14 @@ unstepped AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM asked
 """
 
-# Set the due time of ready jobs that are due later to now.
+# Set the due time of ready and waiting jobs that are due later to now.
 #
-# Moves:  ready, unchanged
+# Moves:  ready, waiting, unchanged
 # Caller: lifecycle.run_now(), for an operator
 # Fence:  what the operator saw, as for RETRY, with `run_after` in place of `finished_at`: each retry sets a new one
 RUN_NOW: Final = """/* pgqueue:run_now */
 WITH asked AS MATERIALIZED (
-    SELECT job.id, job.state = 'ready'
+    SELECT job.id, job.state, job.state IN ('ready', 'waiting')
             AND job.run_after > statement_timestamp() + %(time_shift)s::interval
             AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS waits
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
@@ -159,7 +159,7 @@ moved AS (
     FROM asked
     WHERE job.id = asked.id AND asked.waits
 )
-SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
+SELECT id, CASE WHEN waits THEN state END FROM asked
 """
 
 # Change the queue or the priority of ready and waiting jobs, due or not. A parameter that is NULL leaves its column

@@ -111,6 +111,7 @@ MAY = {
         "LOCK_RESTORABLE",
         "ADVANCE",
         "RESTORE",
+        "POSTPONE",
     },
     "worker": set(STATEMENTS)
     - ENQUEUER

@@ -28,7 +28,7 @@ from django_pgqueue.worker.completion.writer import Finished, finish
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events, start_of
-from django_pgqueue.worker.execution.failure import DoesNotFit
+from django_pgqueue.worker.execution.failure import POSTPONED_SECONDS, DependencyUnfinished, DoesNotFit
 from django_pgqueue.worker.execution.node_arguments import arguments_with_results
 from django_pgqueue.worker.execution.report import EXPIRED, Report
 
@@ -137,6 +137,8 @@ def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
         if job.in_graph:
             args, kwargs = arguments_with_results(connection, [args, kwargs])
         return Prepared(job, args, kwargs, decode_headers(job.headers))
+    except DependencyUnfinished as error:
+        return Report(job, Ending.POSTPONED, now, now, error=str(error), delay_seconds=POSTPONED_SECONDS)
     except (ValueError, DoesNotFit) as error:
         return unknown_here(job, str(error))
     except Dead as error:

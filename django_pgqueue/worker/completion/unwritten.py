@@ -58,7 +58,7 @@ def as_kept(report: Report, error: Exception) -> Report | None:
 
 def as_retry(report: Report, error: Exception) -> Report | None:
     """Return a failure without the texts, if the job was to run again. The attempt counts, so repeats are bounded."""
-    uncounted = (Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED, Ending.SUSPENDED)
+    uncounted = (Ending.RELEASED, Ending.UNKNOWN, Ending.POSTPONED, Ending.SNOOZED, Ending.SUSPENDED)
     again = report.ending in uncounted or report.delay_seconds is not None
     if not again or report.claimed.attempt >= report.claimed.max_attempts:
         return None

@@ -258,6 +258,7 @@ WRITERS: Final[dict[Ending, Writer]] = {
     Ending.CRASHED: _write_failed,
     Ending.RELEASED: _write_released,
     Ending.UNKNOWN: _write_unknown,
+    Ending.POSTPONED: _write_released,
     Ending.SNOOZED: _write_snoozed,
     Ending.SUSPENDED: _write_suspended,
     Ending.CANCELLED: _write_cancelled,
