@@ -17,6 +17,8 @@ from .exceptions import MAX_SECONDS, InvalidTask
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
+CONVERSIONS: Final = "sra"
+"""What `str.format()` accepts after a `!`."""
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BEFORE_NAMES: Final = ","
 """The search for limit keys begins behind this text. The database sorts it after all chunk keys (see `chunks`), and
@@ -221,11 +223,26 @@ def _key_problems(limit: Limit) -> Iterator[str]:
     except ValueError as error:
         yield f"key {key!r} is not a template: {error}. Write {{{{ and }}}} for braces"
         return
+    yield from _conversion_problems(key)
     for name in names:
         if not name.isidentifier():
             yield f"key {key!r} can contain names of arguments in braces, not {{{name}}}: use a function for others"
     if not names:
         yield f"key {key!r} names no argument, so all jobs have one key: remove it, or write {{argument}}"
+
+
+def _conversion_problems(key: str) -> Iterator[str]:
+    """Yield the problems of conversions, with which each enqueue would fail."""
+    for _, name, form, conversion in Formatter().parse(key):
+        if not conversion:
+            continue
+        if conversion not in CONVERSIONS:
+            yield f"key {key!r} converts {name!r} by !{conversion}, which does not exist: use !s, !r or !a, or remove it"
+            continue
+        try:
+            format("", form or "")
+        except ValueError as error:
+            yield f"key {key!r} formats the text {{{name}!{conversion}}} as {form!r}: {error}"
 
 
 def _argument_names(key: LimitKey | None) -> Iterator[str]:

@@ -16,7 +16,7 @@ from django.test import TransactionTestCase
 from hypothesis import HealthCheck, Phase, settings
 
 from django_pgqueue import lifecycle, registry
-from django_pgqueue.db import notifications, statements
+from django_pgqueue.db import engine_connection, notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.task import Task
 from tests import helpers
@@ -203,6 +203,15 @@ def fresh_registry() -> Iterator[None]:
     registry._limits = registry._chunk_keys = None
 
 
+@pytest.fixture(autouse=True)
+def fresh_startup_options() -> Iterator[None]:
+    """Forget that the server has refused start-up options, because tests imitate poolers that do so."""
+    yield
+    for alias, known in list(engine_connection._startup.items()):
+        if not known.are_accepted:
+            del engine_connection._startup[alias]
+
+
 @pytest.fixture
 def committing(clean: Callable[[], None]) -> Iterator[None]:
     """Empty the tables for a test that commits, on several connections or on connections other than Django's."""
@@ -276,8 +285,10 @@ def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
 
     def make(state: str) -> Specimen:
         job_id = helpers.make_job(engine)
-        if state == "waiting":
+        if state in ("waiting", "waiting later"):
             [waiting_id] = helpers.make_nodes(engine, needs=[job_id])
+            if state == "waiting later":
+                engine.execute("UPDATE pgqueue_job SET run_after = now() + interval '1 h' WHERE id = %s", [waiting_id])
             engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
             return Specimen(waiting_id, 0, lifecycle.ExecutionKey(0, 0.0))
         if state == "new":

@@ -39,7 +39,7 @@ from tests.tools.benchmarks import cli
 
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
-    "--soak-hosts",
+    *("--soak-hosts", "--storm"),
     *("--deep", "--stateful-examples", "--python", "--heartbeat-timeout"),
 }
 """Options of `bin/faults`, of the model, of the tests and of the comparison with other queues."""
@@ -307,7 +307,7 @@ def test_page_named_options_exist(page):
         "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold", "--storm"},
         "docs/project/stability.md": {"--matrix"},
         "docs/production/upgrading.md": {"--exit-code"},  # of git
         "docs/guides/testing.md": {"--no-migrations"},  # of pytest-django

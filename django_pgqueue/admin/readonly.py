@@ -38,6 +38,11 @@ def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any
     return admin.display(description=description, **options)(lambda admin, row: value(row))
 
 
+def _parameters(list_filter: Any) -> tuple[str, ...]:
+    """Return the names of the parameters of a filter: of one of this package's, or of one of Django's with one name."""
+    return tuple(getattr(list_filter, "parameter_names", None) or (getattr(list_filter, "parameter_name", ""),))
+
+
 class DatabaseChangeList(ChangeList):
     """A list whose links keep the chosen database. The parameter is no condition on rows."""
 
@@ -80,7 +85,7 @@ class ReadOnlyAdmin(ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
         """Allow only conditions that use an index, and the parameters of the list's own filters."""
-        own = {name for each in self.list_filter for name in getattr(each, "parameter_names", ())}
+        own = {name for each in self.list_filter for name in _parameters(each)}
         return lookup in LOOKUPS or lookup in own
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -7,6 +7,7 @@ limits every wait on the client's side. It keeps no session state, so it also wo
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -17,7 +18,9 @@ from psycopg.pq import TransactionStatus
 
 from django_pgqueue.exceptions import StatementTimeout
 
+from .connection_parameters import values_outside, with_defaults
 from .server import refuse_an_old_primary
+from .startup_options import StartupOptions
 from .statements import Row
 
 if TYPE_CHECKING:
@@ -49,12 +52,20 @@ Behind a pooler that refuses these options, connections work without them."""
 SESSION: Final = (
     "-c default_transaction_isolation=read\\ committed -c lock_timeout=2s "
     "-c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0 "
-    "-c array_nulls=on -c transform_null_equals=off -c DateStyle=ISO"
+    "-c array_nulls=on -c transform_null_equals=off -c standard_conforming_strings=on "
+    "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=1 -c bytea_output=hex"
 )
 """Settings that an engine connection needs, whatever the role's own settings are. No statement here waits for a row, so
 `lock_timeout` ends waits for a table lock, with an error that names the cause. `default_transaction_read_only` is not
-set, because the administrator decides whether a role may write. The last three change the meaning of statements and of
-their results: NULL in an array, a comparison with NULL, and timestamps, which psycopg reads in ISO style only."""
+set, because the administrator decides whether a role may write. The third line changes the meaning of statements: NULL
+in an array, a comparison with NULL, and a backslash. The last line changes values as text: psycopg reads timestamps in
+ISO style only, and a float with fewer digits is another number."""
+
+FORMAT_OF_TIMES: Final = {"DateStyle": "ISO", "TimeZone": "UTC"}
+"""libpq sends PGDATESTYLE and PGTZ of the environment after `SESSION`, so they win. The server reports both values."""
+READABLE_TIMES: Final = {"DateStyle": "ISO"}
+"""Settings that a connection without start-up options needs. A transaction pooler that does not restore settings for
+each client would give them to other clients, so only what psycopg cannot do without is set."""
 
 
 SLOW_SECONDS: Final = 0.05
@@ -108,12 +119,20 @@ class EngineConnection(psycopg.Connection[Row]):
             if not is_committed:
                 raise
 
+    def stop_preparing(self) -> bool:
+        """Prepare no more statements, and mark the connection for replacement. Return whether no transaction is open.
+
+        A statement that has failed in a transaction cannot be repeated alone: only the caller can repeat all of it.
+        """
+        self.prepare_threshold, self.is_worn = None, True
+        return self.info.transaction_status is TransactionStatus.IDLE
+
     @contextmanager
     def unprepared(self) -> Iterator[None]:
         """Run statements unprepared inside the `with` block, and mark the connection for replacement.
 
-        After a migration, a prepared statement can fail for every row ("cached plan must not change result type").
-        Without this, the caller would take that failure for the fault of a row.
+        A prepared statement can fail for every row, although the same text would succeed. Without this, the caller
+        would take that failure for the fault of a row.
         """
         threshold, self.prepare_threshold, self.is_worn = self.prepare_threshold, None, True
         try:
@@ -142,21 +161,21 @@ class EngineConnection(psycopg.Connection[Row]):
 
 
 _for_django: dict[str, set[str]] = {}  # by alias; engine connections omit them
-_direct: set[str] = set()
+_startup: defaultdict[str, StartupOptions] = defaultdict(StartupOptions)  # by alias
 
 
 def is_direct(alias: str) -> bool:
     """Return whether this process knows that its connections to a database pass through no transaction pooler."""
-    return alias in _direct
+    return _startup[alias].are_accepted
 
 
 def add_options(alias: str, options: Mapping[str, Any]) -> None:
-    """Add connection options for Django's connections of this process. The project's own OPTIONS take precedence."""
+    """Add connection options for Django's connections of this process, except for those that are set elsewhere."""
     if alias in _for_django:  # inherited from the parent process
         return
-    existing = connections[alias].settings_dict["OPTIONS"]
-    _for_django[alias] = set(options) - set(existing)
-    existing.update({**options, **existing})
+    given = values_outside(_params(alias), options)
+    _for_django[alias] = set(options) - set(given)
+    connections[alias].settings_dict["OPTIONS"].update({name: options[name] for name in _for_django[alias]})
 
 
 def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_TIMEOUT_SECONDS) -> EngineConnection:
@@ -178,25 +197,38 @@ def connect(alias: str, role: str, statement_timeout_seconds: float = STATEMENT_
 
 
 def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineConnection:
-    params = connections[alias].get_connection_params()
-    for name in ("cursor_factory", "context", "prepare_threshold", "application_name", *_for_django.get(alias, ())):
-        params.pop(name, None)
-    params = {**KEEPALIVE, **params, "application_name": f"pgqueue:{role}"}
+    """Open a connection with start-up options and prepared statements, or without both behind a pooler.
+
+    A transaction pooler may run each statement on another server connection, which lacks the prepared statements.
+    """
+    django_params = _params(alias)
+    params = with_defaults(django_params, KEEPALIVE) | {"application_name": f"pgqueue:{role}"}
+    outside = values_outside(django_params, ["options"]).get("options", "")
     limit = f"-c statement_timeout={1000 * statement_timeout_seconds + 1000:.0f}"
-    options = f"{params.pop('options', '')} {PLANNER} {SESSION} {limit}".strip()
-    try:
-        connection = _open(**params, options=options, prepare_threshold=1)
-    except psycopg.OperationalError as error:
-        if "startup parameter" not in str(error):
-            raise
-    else:
+    options = f"{outside} {PLANNER} {SESSION} {limit}".strip()
+
+    def with_options() -> EngineConnection | None:
+        connection = _open(**params | {"options": options}, prepare_threshold=1)
         if _has_its_options(connection):
-            _direct.add(alias)
+            _set(connection, FORMAT_OF_TIMES)
             return connection
         connection.close()
-    _direct.discard(alias)
-    # A transaction pooler may run each statement on another server connection, which lacks the prepared statements.
-    return _open(**params, prepare_threshold=None)
+        return None
+
+    def without_options() -> EngineConnection:
+        connection = _open(**params, prepare_threshold=None)
+        _set(connection, READABLE_TIMES)
+        return connection
+
+    return _startup[alias].connect(with_options, without_options)
+
+
+def _params(alias: str) -> dict[str, Any]:
+    """Return the parameters with which Django connects outside of a worker, without those of its cursors."""
+    params = connections[alias].get_connection_params()
+    for name in ("cursor_factory", "context", "prepare_threshold", *_for_django.get(alias, ())):
+        params.pop(name, None)
+    return params
 
 
 def _open(**params: Any) -> EngineConnection:
@@ -220,6 +252,18 @@ def _has_its_options(connection: EngineConnection) -> bool:
         connection.close()
         raise
     return bool(setting == "off")
+
+
+def _set(connection: EngineConnection, settings: Mapping[str, str]) -> None:
+    """Change those settings whose values the server has reported as others. Usually this runs no statement."""
+    try:
+        for name, value in settings.items():
+            reported = connection.pgconn.parameter_status(name.encode()) or b""
+            if not reported.startswith(value.encode()):
+                connection.execute("SELECT set_config(%s, %s, false)", (name, value), prepare=False)
+    except psycopg.Error:
+        connection.close()
+        raise
 
 
 def is_lost(connection: EngineConnection) -> bool:

@@ -98,6 +98,14 @@ class NumbersField(models.Field):  # type: ignore[type-arg]  # mypy 2.4 crashes 
         """Return `integer[]`, or text on a database of another kind, which `migrate` may run on too."""
         return "integer[]" if connection.vendor == "postgresql" else "text"
 
+    def value_to_string(self, obj: models.Model) -> str:
+        """Return the numbers as JSON, for `dumpdata`."""
+        return json.dumps(self.value_from_object(obj))
+
+    def to_python(self, value: Any) -> Any:
+        """Return the numbers, which `loaddata` reads as JSON."""
+        return json.loads(value) if isinstance(value, str) else value
+
 
 if TYPE_CHECKING:
     AwareField = InstantField = models.DateTimeField  # keep the types of Django's field, which a subclass would lose

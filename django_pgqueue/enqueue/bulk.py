@@ -205,7 +205,8 @@ class Insertion:
         """Begin again with the calls in the order of their unique keys. Return False if no call has a key.
 
         Two transactions that take the same keys in different orders can deadlock. Each statement takes the keys of its
-        chunk in order, and this function orders the chunks. An iterator is not sorted: it may not fit in memory.
+        chunk in order, and this function orders the chunks, in the way in which `MixedChunk` orders its statements. An
+        iterator is not sorted: it may not fit in memory.
         """
         if self._is_plain or not given:
             return False
@@ -213,8 +214,9 @@ class Insertion:
         for place, call in enumerate(given):
             bound = bind(self._own_task, place, call)
             key = unique.key_of(bound.task, bound.args, bound.kwargs)
-            keys.append(("", "") if key is None else (bound.task.name, key))
-        if not any(key for _, key in keys):
+            is_separate = not unique.can_share_statement(bound.task)
+            keys.append((False, "", "") if key is None else (is_separate, bound.task.name, key))
+        if not any(key for _, _, key in keys):
             return False
         order = sorted(range(len(keys)), key=keys.__getitem__)
         self._calls = ((place, given[place]) for place in order)

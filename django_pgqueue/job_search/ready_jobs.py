@@ -36,7 +36,7 @@ READY_IN_LANES: Final = """/* pgqueue:ready_in_lanes */
 WITH bound AS MATERIALIZED (SELECT %(bound)s::bigint AS jobs)
 SELECT found.id, found.place > %(bound)s::bigint
 FROM unnest(%(queue_names)s::varchar[], %(priorities)s::smallint[], %(are_limited)s::boolean[],
-            %(are_paused)s::boolean[], %(first_keys)s::varchar[], %(end_keys)s::varchar[])
+            %(are_paused)s::text[], %(first_keys)s::varchar[], %(end_keys)s::varchar[])
     WITH ORDINALITY AS lane (queue_name, priority, is_limited, is_paused, first_key, end_key, number)
 CROSS JOIN LATERAL (
     SELECT id, task_name, attempt, run_after, row_number() OVER (ORDER BY limit_key, run_after, id) AS place
@@ -76,8 +76,8 @@ WHERE found.place > %(bound)s::bigint
   AND (NOT %(is_later)s OR found.run_after > statement_timestamp() + %(time_shift)s::interval)
   AND (NOT %(is_due)s OR found.run_after <= statement_timestamp() + %(time_shift)s::interval)
   AND (%(task_names)s::varchar[] IS NULL OR found.task_name = ANY (%(task_names)s::varchar[]))
-  AND (%(paused_tasks)s::varchar[] IS NULL OR lane.is_paused IS NULL
-       OR (found.task_name = ANY (%(paused_tasks)s::varchar[])) = lane.is_paused)
+  AND (%(paused_tasks)s::varchar[] IS NULL OR lane.is_paused = ''
+       OR (found.task_name = ANY (%(paused_tasks)s::varchar[]))::text = lane.is_paused)
 ORDER BY lane.number, found.place
 LIMIT %(limit)s
 """
@@ -98,13 +98,14 @@ class ReadyFound(NamedTuple):
 class _Lane(NamedTuple):
     """A lane to search, or a range of its limit keys.
 
-    `is_paused` chooses jobs by a pause of their task; None chooses all.
+    `is_paused` chooses jobs by a pause of their task: "true", "false", or "" for all. A session with `array_nulls=off`
+    has no NULL in arrays.
     """
 
     queue_name: str
     priority: int
     is_limited: bool
-    is_paused: bool | None
+    is_paused: str
     first_key: str
     end_key: str
 
@@ -141,7 +142,7 @@ def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]
         if filters.queue_name not in (None, queue_name) or is_left_out:
             continue
         chooses = word in ("due", "paused") and not is_queue_paused and pauses.tasks
-        is_paused = word == "paused" if chooses else None
+        is_paused = str(word == "paused").lower() if chooses else ""
         for first_key, end_key in filters.limit_ranges or [EVERY_KEY]:
             yield _Lane(queue_name, -negative_priority, is_limited, is_paused, first_key, end_key)
 
@@ -167,7 +168,7 @@ def _id_at(filters: Filters, moment: Moment | None) -> int | None:
 def _are_all_wanted(params: dict[str, Any], lanes: list[_Lane]) -> bool:
     """Return whether the indexes have all conditions. That of limited lanes has none on the time."""
     names = ("was_attempted", "task_names", "first_id", "end_id")
-    if any(params[name] is not None for name in names) or any(lane.is_paused is not None for lane in lanes):
+    if any(params[name] is not None for name in names) or any(lane.is_paused for lane in lanes):
         return False
     return not (params["is_later"] or params["is_due"]) or not any(lane.is_limited for lane in lanes)
 

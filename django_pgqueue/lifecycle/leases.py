@@ -28,7 +28,7 @@ def extend(
     lease_seconds: float,
     started_ids: Sequence[int] = (),
     first_id: int = 0,
-    on_refused: Callable[[int, Exception], None] = lambda execution_id, error: None,
+    on_refused: Callable[[int, Exception], object] = lambda execution_id, error: None,
 ) -> list[HeartbeatReply]:
     """Extend the leases of these workers' open executions with ids from `first_id`; return all that are open.
 

@@ -39,7 +39,7 @@ def rescue(
     error: str,
     leases: Mapping[int, float] | None = None,
     skipped_ids: Sequence[int] = (),
-    on_refused: Callable[[OpenExecution, Exception], None] = lambda execution, error: None,
+    on_refused: Callable[[OpenExecution, Exception], bool] = lambda execution, error: False,
 ) -> list[tuple[OpenExecution, TransitionResult]]:
     """Close executions whose lease has expired, and requeue their jobs.
 
@@ -51,15 +51,17 @@ def rescue(
     open then have been closed, so its claim was committed later and it never started.
 
     The other executions are closed by a second statement. It is fenced by the lease as well, so a heartbeat between the
-    two keeps its execution. If the database refuses to store the next attempt, the job becomes dead. If it refuses that
-    too, the execution is passed to `on_refused`.
+    two keeps its execution. If the database refuses to store the next attempt, the execution is passed to `on_refused`,
+    which returns whether only this row is to blame. The job becomes dead then, if the database accepts that.
     """
     params = {
         "skipped_ids": numbers(skipped_ids),
         "execution_ids": None if leases is None else numbers(leases),
     }
     found = [OpenExecution(*row) for row in execute_with_retry(connection, sql.rescues.RESCUABLE, params)]
-    remove_orphans(connection, [execution.key for execution in found if execution.task_name is None])
+    orphans = {execution.key: execution for execution in found if execution.task_name is None}
+    for key, refusal in remove_orphans(connection, list(orphans)):
+        on_refused(orphans[key], refusal)
     expired = {execution.execution_id: execution for execution in found if execution.task_name is not None}
     unused = [Released(execution.key) for execution in expired.values() if execution.worker_has_stopped]
     rows = [
@@ -69,15 +71,15 @@ def rescue(
     ]
     released, not_released = divided(connection, unused, lambda part: release(connection, part))
     done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
-    if refused:
-        dead = [refusal.row._replace(delay_seconds=None) for refusal in refused]
-        reason = f"{error}; its next attempt could not be stored"
-        more, refused = divided(connection, dead, lambda part: _close_lost(connection, part, reason))
-        done |= more
-    failures = [(refusal.row.key, refusal.error) for refusal in not_released]
-    failures += [(refusal.row.key, refusal.error) for refusal in refused]
-    for key, refusal_error in failures:
-        on_refused(expired[key.execution_id], refusal_error)
+    dead = [
+        row._replace(delay_seconds=None)
+        for row, refusal in refused
+        if on_refused(expired[row.key.execution_id], refusal)
+    ]
+    reason = f"{error}; its next attempt could not be stored"
+    done |= divided(connection, dead, lambda part: _close_lost(connection, part, reason)).answers
+    for row, refusal in not_released:
+        on_refused(expired[row.key.execution_id], refusal)
     return [(expired[execution_id], result) for execution_id, result in {**released, **done}.items()]
 
 

@@ -488,6 +488,7 @@ class Migration(migrations.Migration):
                 ("in_graph", models.BooleanField(null=True)),
             ],
             options={
+                "base_manager_name": "objects",
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
                 "permissions": [
@@ -1025,6 +1026,11 @@ class Migration(migrations.Migration):
                         name="pgqueue_step_waiting",
                     ),
                     models.Index(
+                        condition=models.Q(("compensation_id__isnull", False)),
+                        fields=["compensation_id"],
+                        name="pgqueue_step_undone",
+                    ),
+                    models.Index(
                         condition=models.Q(("compensation__isnull", False)),
                         fields=["job"],
                         name="pgqueue_step_compensation",
@@ -1067,6 +1073,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "base_manager_name": "objects",
                 "verbose_name": "batch",
                 "verbose_name_plural": "batches",
                 "db_table": "pgqueue_batch",

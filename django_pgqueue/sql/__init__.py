@@ -21,7 +21,10 @@ Tests enforce these rules:
   job's state is not a fence either, because the job may be running again in another worker.
 * An execution is identified by its id and the time of its claim, because ids restart after TRUNCATE ... RESTART
   IDENTITY or a restored dump. The time is compared in whole milliseconds,
-  `floor(1000 * date_part('epoch', claimed_at))`: a double with 13 digits survives any setting of `extra_float_digits`.
+  `floor(1000 * date_part('epoch', claimed_at))`. Statements return it as bigint: with `extra_float_digits` of -3 or
+  less, a double would reach Python with fewer than its 13 digits.
+* No statement depends on settings of the role that change how values are written, such as `extra_float_digits`. Engine
+  connections set them, but Django's connections, and those behind a pooler that refuses options, do not.
 * Rows are looked up from the parameters by LATERAL subqueries, and CTEs are joined to tables by primary key only. A
   queue is analysed while it is idle, so the planner expects one row everywhere. A join that it were free to choose
   would be the wrong one.
@@ -49,6 +52,7 @@ from . import (
     limited_job,
     limits,
     logs,
+    needs,
     operator,
     pauses,
     pruning,
@@ -85,6 +89,7 @@ __all__ = [
     "limited_job",
     "limits",
     "logs",
+    "needs",
     "operator",
     "pauses",
     "pruning",

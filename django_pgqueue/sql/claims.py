@@ -80,7 +80,7 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        attempt + 1, max_attempts, crashes, isolated,
        CASE WHEN isfinite(unknown_since)
             THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
        headers::text,
        CASE WHEN isfinite(expires_at)
             THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
@@ -127,7 +127,7 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        attempt + 1, max_attempts, crashes, isolated,
        CASE WHEN isfinite(unknown_since)
             THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval)),
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
        headers::text,
        CASE WHEN isfinite(expires_at)
             THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,

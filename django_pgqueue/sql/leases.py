@@ -113,7 +113,8 @@ CROSS JOIN LATERAL (
 # Caller: lifecycle.open_executions(), from the lease monitor, and from the supervisor for a child process that died
 OPEN_EXECUTIONS: Final = """/* pgqueue:open_executions */
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at)), execution.limit_key
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))::bigint,
+       execution.limit_key
 FROM pgqueue_execution AS execution
 LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
 WHERE execution.worker_id = %(worker_id)s AND execution.finished_at IS NULL

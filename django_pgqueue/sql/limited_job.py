@@ -144,7 +144,7 @@ replaced AS (
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END,
-       floor(1000 * date_part('epoch', claimed_at)),
+       floor(1000 * date_part('epoch', claimed_at))::bigint,
        headers::text,
        CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
        batch_id, in_graph, NULL::bigint, NULL::varchar, NULL::bigint, NULL::float8, NULL::float8, NULL::bigint

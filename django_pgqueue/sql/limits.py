@@ -326,7 +326,7 @@ replaced AS (
 SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
        attempt + 1, max_attempts, crashes, isolated,
        CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END,
-       floor(1000 * date_part('epoch', claimed_at)),
+       floor(1000 * date_part('epoch', claimed_at))::bigint,
        headers::text,
        CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
        batch_id, in_graph, limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint
@@ -462,6 +462,7 @@ passed AS MATERIALIZED (
         SELECT id
         FROM page
         WHERE passes_at < statement_timestamp() + %(time_shift)s::interval - interval '1 hour'
+          AND id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
     ))
     ORDER BY id
     FOR UPDATE SKIP LOCKED

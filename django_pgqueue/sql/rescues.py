@@ -9,7 +9,7 @@ from typing import Final
 # Index:  pgqueue_execution_open, all of it, as RESCUABLE
 # Locks:  none
 ENDING_LEASES: Final = """/* pgqueue:ending_leases */
-SELECT id, floor(1000 * date_part('epoch', lease_expires_at))
+SELECT id, floor(1000 * date_part('epoch', lease_expires_at))::bigint
 FROM pgqueue_execution
 WHERE finished_at IS NULL
   AND lease_expires_at
@@ -55,7 +55,8 @@ stale AS MATERIALIZED (
     SELECT id FROM open WHERE is_over ORDER BY id
 )
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
-       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at)), execution.limit_key,
+       execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))::bigint,
+       execution.limit_key,
        coalesce((SELECT stopped_at IS NOT NULL FROM pgqueue_worker WHERE id = execution.worker_id), false)
 FROM stale
 CROSS JOIN LATERAL (

@@ -50,6 +50,7 @@ WITH old AS MATERIALIZED (
           statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8),
           'UTC'
       )
+      AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     ORDER BY starts_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -121,6 +122,7 @@ WITH old AS MATERIALIZED (
     WHERE span = ANY ('{part,minute,hour,minute_total,hour_total}')
       AND starts_at < statement_timestamp() + %(time_shift)s::interval
           - make_interval(secs => %(retention_seconds)s::float8)
+      AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ),

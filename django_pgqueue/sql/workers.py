@@ -72,6 +72,7 @@ WITH old AS MATERIALIZED (
     FROM pgqueue_worker
     WHERE last_heartbeat_at < statement_timestamp() + %(time_shift)s::interval
         - make_interval(secs => %(retention_seconds)s::float8)
+      AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 )

@@ -529,7 +529,7 @@ def test_refused_counts_are_dropped_and_logged(engine, process, caplog):
     process.counter._add("api", Ended(failed=2**40))
     process.counter.write(engine)
     [record] = caplog.records
-    assert record.event == "breaker_counts_refused"
+    assert (record.event, record.row_id) == ("row_refused", "api") and "is dropped" in record.message
     assert not process.counter
 
 

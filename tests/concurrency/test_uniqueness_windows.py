@@ -8,6 +8,7 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
+from django_pgqueue.lifecycle import ranges
 from tests import helpers
 
 KEY = "order:7"
@@ -172,7 +173,7 @@ def test_prune_windows_window_reopened_is_kept(engine, second, later):
             {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []},
             "pgqueue_uniqueness_window_key",
         ),
-        (sql.unique.PRUNE_WINDOWS, {"limit": 1000}, "pgqueue_uniqueness_window_ends"),
+        (sql.unique.PRUNE_WINDOWS, {"limit": 1000, **ranges.ALL._asdict()}, "pgqueue_uniqueness_window_ends"),
     ],
 )
 def test_window_statements_use_an_index(engine, statement, params, index):

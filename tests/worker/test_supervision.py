@@ -16,7 +16,7 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
-from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ENDED_LIMIT, ProcessState
 from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.open_executions import settle
@@ -132,6 +132,46 @@ def test_settle_crashed_execution_is_recorded_as_started(engine, heartbeat_sende
     assert crashed["started_at"] is not None
     assert crashed["started_at"] <= crashed["finished_at"]
     assert released["started_at"] is None
+
+
+@pytest.mark.promise("only-started-jobs-charged")
+@pytest.mark.parametrize(
+    ("is_expected", "outcomes"),
+    [(False, ["crashed", "failed", "released", "crashed"]), (True, ["released"] * 4)],
+)
+def test_settle_ended_execution_counts_after_a_crash(engine, heartbeat_sender, process, is_expected, outcomes):
+    """The process died before it wrote the results of jobs that had ended. One of them ran in an isolated process."""
+    helpers.make_jobs(engine, 4)
+    ended, isolated, prefetched, running = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
+    process.state.started(0, ended.execution_id)
+    process.state.note_ended(0, ended.execution_id)
+    process.state.ended(0)
+    process.state.started(0, isolated.execution_id, ELSEWHERE)
+    process.state.note_ended(0, isolated.execution_id)
+    process.state.ended(0)
+    process.state.started(0, running.execution_id)
+    process.expected_to_end = is_expected
+    settle(heartbeat_sender.link, process, WITHOUT_SIGNALS, by_default=False)
+    rows = [helpers.execution_row(engine, each.execution_id) for each in (ended, isolated, prefetched, running)]
+    assert [row["outcome"] for row in rows] == outcomes
+    jobs = [helpers.job_row(engine, each.job_id) for each in (ended, isolated, prefetched, running)]
+    counted = [(1, 1), (1, 0), (0, 0), (1, 1)]
+    assert [(job["attempt"], job["crashes"]) for job in jobs] == ([(0, 0)] * 4 if is_expected else counted)
+
+
+def test_process_state_lists_the_executions_that_ended_last():
+    state = ProcessState(1)
+    state.started(0, 1, ELSEWHERE)
+    state.note_ended(0, 1)
+    state.started(0, 2)
+    for execution_id in range(2, ENDED_LIMIT + 2):
+        state.note_ended(0, execution_id)
+    state.ended(0)
+    state.note_delayed([3])
+    here, elsewhere = state.ended_last()
+    assert (len(here), min(here), elsewhere) == (ENDED_LIMIT - 1, 3, {3})
+    assert state.running() == []
+    assert state.unwritten() == set()
 
 
 @pytest.mark.promise("defect-restarted-ids")

@@ -79,12 +79,21 @@ class Rescuer:
             error=RESCUED,
             leases=leases,
             skipped_ids=self._unrescued.skipped_ids(),
-            on_refused=lambda execution, error: self._unrescued.note(execution.execution_id, error),
+            on_refused=lambda execution, error: self._unrescued.note(
+                execution.execution_id, error, _statement_for(execution)
+            ),
         )
+        for execution, _ in rescued:
+            self._unrescued.wrote([execution.execution_id], _statement_for(execution))
         unused = {execution: result for execution, result in rescued if execution.worker_has_stopped}
         results = {execution.execution_id: result for execution, result in unused.items()}
         crashed = [_crash(*row) for row in rescued if row[0] not in unused]
         self._reactions.after(connection, [*transitions_of(unused, results), *crashed])
+
+
+def _statement_for(execution: OpenExecution) -> str:
+    """Return the name of the statement that closes an execution. Each is judged by what it has written itself."""
+    return "release" if execution.worker_has_stopped else "rescue"
 
 
 def _crash(execution: OpenExecution, result: TransitionResult) -> JobTransition:

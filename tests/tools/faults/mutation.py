@@ -133,9 +133,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an isolated process trusts its connections for ever",
-            "        django_connections.close_ended()\n",
+            "        watched.is_checked = False\n",
             "",
-            inside="isolated_process._run",
+            inside="django_connections.before_job",
         ),
         "F112",
     ),

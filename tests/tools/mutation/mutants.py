@@ -283,7 +283,7 @@ PERIODS = of_tests(
     Mutant("a key that is taken anew is not held", ", ends_at = excluded.ends_at\n", "\n", "ENQUEUE_FOR_PERIOD"),
     Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM opened)", " OR true", "ENQUEUE_FOR_PERIOD"),
     Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
-    Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
+    Mutant("a running job takes a later call", " AND state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
     Mutant(
         "what is over is held",
         "          ends_at > statement_timestamp()",
@@ -875,7 +875,7 @@ FRONT_DOOR = of_tests(
         "function",
         inside="run_after_commits_elsewhere",
     ),
-    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="execute"),
+    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="statements._run"),
     Mutant(
         "None resets nothing",
         "(value is not None or name in RESET_BY_NONE)",

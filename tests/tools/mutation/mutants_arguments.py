@@ -53,8 +53,8 @@ TYPED = of_tests(
     ),
     Mutant(
         "the unique key of a schedule gets stored values",
-        "*task.decoded_call(*decode_arguments(arguments))",
-        "*decode_arguments(arguments)",
-        inside="job_options._key_of",
+        'self._task.decoded_call(*decode_arguments(self._arguments or ""))',
+        'decode_arguments(self._arguments or "")',
+        inside="_ProjectCode._call",
     ),
 )

@@ -179,7 +179,7 @@ QUEUE_OPTIONS = of_tests(
         "lanes of different queues share one claim",
         " and shares == before:",
         ":",
-        inside="claimer._by_kind",
+        inside="by_kind",
     ),
     Mutant(
         "a full queue lets the worker end as if it were empty",

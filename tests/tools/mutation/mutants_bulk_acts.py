@@ -16,9 +16,9 @@ BULK_ACTS = [
         ),
         Mutant(
             "an act takes what was retried since",
-            "if row.is_fitting}\n    seen",
-            "if row.is_chosen}\n    seen",
-            inside="_execute",
+            "for row in rows if row.is_fitting]",
+            "for row in rows if row.is_chosen]",
+            inside="bulk_changes._change",
         ),
         Mutant(
             "a preview counts only what it shows",
@@ -30,7 +30,7 @@ BULK_ACTS = [
             "an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", inside="_execute"
         ),
         Mutant("the next batch begins at the first job", "cursor = %(cursor)s::json", "cursor = NULL", "ADVANCE_ACT"),
-        Mutant("an act has no rate", "len(names) / act.rate if act.rate else 0.0", "0.0", inside="_execute"),
+        Mutant("an act has no rate", "batch.rate_count / act.rate if act.rate else 0.0", "0.0", inside="_execute"),
         Mutant(
             "a batch is no transaction",
             "with connection.transaction():\n        act",

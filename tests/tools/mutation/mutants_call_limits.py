@@ -31,7 +31,7 @@ CALL_LIMITS = [
             inside="copies._limit_columns",
         ),
         Mutant("a replaced job keeps its limit", "limit_key = excluded.limit_key, ", "", "ENQUEUE_OR_REPLACE"),
-        Mutant("a window's job keeps its limit", "limit_key = given.limit_key, ", "", "REPLACE_FOR_PERIOD"),
+        Mutant("a window's job keeps its limit", "limit_key = waiting.limit_key, ", "", "REPLACE_FOR_PERIOD"),
     ),
     *of_tests(
         ("tests/worker/test_job_options.py",),

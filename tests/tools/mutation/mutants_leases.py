@@ -192,9 +192,9 @@ LEASES = [
     ),
     Mutant(
         "an isolated process trusts its connections for ever",
-        "        django_connections.close_ended()\n",
+        "        watched.is_checked = False\n",
         "",
-        inside="isolated_process._run",
+        inside="django_connections.before_job",
         tests=("tests/process/test_isolation.py",),
     ),
     Mutant(

@@ -68,9 +68,9 @@ LIVENESS = [
             ),
             Mutant(
                 "threads that hang are not bounded",
-                "if len(self._abandoned) >= ABANDONED_LIMIT:",
-                "if False:",
-                inside="CallbackRunner.watch",
+                "return hanging < ABANDONED_LIMIT",
+                "return True",
+                inside="CallbackRunner._may_call",
             ),
             Mutant(
                 "a receiver's connection is kept",
@@ -135,9 +135,9 @@ LIVENESS = [
             ),
             Mutant(
                 "calls that hang are not bounded",
-                "if len(_hanging) >= HANGING_LIMIT:",
+                "if len(hanging) >= HANGING_LIMIT:",
                 "if False:",
-                inside="call_in_time",
+                inside="_check_quota",
             ),
         )
     ),

@@ -32,7 +32,7 @@ BAD_ROWS = of_tests(
     Mutant(
         "a refused end is forgotten",
         "        self._keep(reports, refused)\n",
-        "            pass\n",
+        "        pass\n",
         inside="UnwrittenReports.settle",
     ),
     Mutant(

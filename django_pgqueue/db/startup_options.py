@@ -1,0 +1,112 @@
+"""Remember whether the server behind a database alias accepts the start-up options of engine connections.
+
+Poolers refuse or ignore such options, each with its own message, and libpq does not reveal the SQLSTATE of a refused
+connection. Therefore any failure with options counts as a refusal if a connection without options succeeds next, and
+if options fail once more after that. During an outage both fail, which says nothing about options.
+
+`engine_connection` keeps one `StartupOptions` for each alias. Forked processes inherit what it knows.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+C = TypeVar("C", bound=psycopg.Connection[Any])
+
+RECHECK_SECONDS: Final = 600.0
+"""How long a refusal is believed. After that, the next connection tries the options again."""
+RETRY_SECONDS: Final = 60.0
+"""How often a failure that repeats itself is followed by an attempt without options. A failure with a new message is
+followed by one at once, so that a refusal after an outage costs no time."""
+SLOW_SECONDS: Final = 1.0
+"""A failure that takes longer is a network failure, if options were accepted before. To repeat it at once would double
+the time until a lost server is noticed."""
+KNOWN_FAILURES: Final = 20
+"""How many messages are remembered, so that messages that differ each time do not double the load."""
+
+
+class StartupOptions:
+    """Knowledge of this process about the start-up options at one alias."""
+
+    def __init__(self) -> None:
+        self.are_accepted = False
+        """Whether the latest connection had the options."""
+        self._refusal: str | None = None
+        self._refused_at = float("-inf")
+        self._failures: dict[str, float] = {}
+        """Messages of attempts with options, and when an attempt without options followed them."""
+
+    def connect(self, with_options: Callable[[], C | None], without_options: Callable[[], C]) -> C:
+        """Open a connection with options, or without them if the server refuses or ignores them.
+
+        Args:
+            with_options: Opens a connection. Returns None if the options did not arrive.
+            without_options: Opens a connection.
+
+        Raises:
+            psycopg.OperationalError: if no connection can be opened.
+        """
+        if time.monotonic() - self._refused_at < RECHECK_SECONDS:
+            return without_options()
+        began = time.monotonic()
+        try:
+            connection = with_options()
+        except psycopg.DatabaseError as error:
+            message = message_of(error)
+            if message != self._refusal:
+                if not self._should_try_without(message, time.monotonic() - began):
+                    raise
+                return self._try_without(with_options, without_options)
+        else:
+            message = ""
+            if connection is not None:
+                self._accept()
+                return connection
+        self._refuse(message)
+        return without_options()
+
+    def _should_try_without(self, message: str, seconds: float) -> bool:
+        """Return whether an attempt without options follows a failure that took so many seconds."""
+        now = time.monotonic()
+        self._failures = {text: at for text, at in self._failures.items() if now - at < RETRY_SECONDS}
+        if message in self._failures or len(self._failures) >= KNOWN_FAILURES:
+            return False
+        self._failures[message] = now
+        return not self.are_accepted or seconds < SLOW_SECONDS
+
+    def _try_without(self, with_options: Callable[[], C | None], without_options: Callable[[], C]) -> C:
+        """Open a connection without options, and let a second attempt with options decide whether they are refused."""
+        connection = without_options()
+        try:
+            second = with_options()
+        except psycopg.DatabaseError as error:
+            self._refuse(message_of(error))
+            return connection
+        if second is None:
+            self._refuse("")
+            return connection
+        connection.close()  # the first failure was an outage that has ended
+        self._accept()
+        return second
+
+    def _accept(self) -> None:
+        self.are_accepted = True
+        self._forget()
+
+    def _refuse(self, message: str) -> None:
+        self.are_accepted = False
+        self._forget()
+        self._refusal, self._refused_at = message, time.monotonic()
+
+    def _forget(self) -> None:
+        self._refusal, self._refused_at, self._failures = None, float("-inf"), {}
+
+
+def message_of(error: BaseException) -> str:
+    """Return the text of an error without its numbers, such as the id of a session, which differ each time."""
+    return re.sub(r"\d+", "", str(error))

@@ -1,0 +1,222 @@
+"""Every page of the console to which links lead: each link answers, and numbers for machines have no separators.
+
+With USE_THOUSAND_SEPARATOR, templates write 1234567 as 1,234,567 or 1.234.567. That is right in text and wrong in the
+value of a form, in a URL and in a shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from html import unescape
+from html.parser import HTMLParser
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client, override_settings
+from django.urls import resolve
+
+from django_pgqueue import registry
+from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.models import AuditEntry, Job
+from tests import helpers
+from tests.browser import seed
+from tests.browser import tasks as shop_tasks
+
+pytestmark = pytest.mark.slow
+
+FIRST_ID = 1_234_567
+CONSOLE = "/admin/pgqueue/"
+FOR_PEOPLE = {"aria-label", "title", "alt", "placeholder", "lang", "data-label"}
+"""Attributes that people read."""
+SHAPES = {"x", "y", "x1", "x2", "y1", "y2", "d", "points", "width", "height", "viewBox", "viewbox", "r", "cx", "cy"}
+PLAIN = re.compile(r"[A-Za-z0-9.% -]*")
+IDS = (
+    "UPDATE pgqueue_worker SET id = id + %(first)s",
+    "UPDATE pgqueue_execution SET worker_id = worker_id + %(first)s",
+    "UPDATE pgqueue_batch SET id = id + %(first)s, parent_id = parent_id + %(first)s",
+    "UPDATE pgqueue_job SET batch_id = batch_id + %(first)s",
+)
+
+
+@pytest.fixture
+def shop(db, monkeypatch) -> Iterator[None]:
+    """Insert the night of a shop, with ids above a million and a bulk act. Its tasks are known."""
+    tasks = [task for task in vars(shop_tasks).values() if isinstance(task, TaskDefinition)]
+    monkeypatch.setattr(registry, "_tasks", {**registry._tasks, **{task.name: task for task in tasks}})
+    monkeypatch.setattr(registry, "_limits", None)
+    with connection.cursor() as cursor:
+        cursor.execute(helpers.CLEAR)
+        cursor.execute(
+            "SELECT setval(oid::regclass, %s) FROM pg_class WHERE relkind = 'S' AND relname LIKE 'pgqueue%%'",
+            [FIRST_ID],
+        )
+        monkeypatch.setattr(seed, "clear", lambda connection: None)
+        seed.fill(connection)
+        for statement in IDS:
+            cursor.execute(statement, {"first": FIRST_ID})
+    seed.beat(connection)
+    yield
+    registry._limits = None
+    with connection.cursor() as cursor:
+        cursor.execute(helpers.CLEAR)
+
+
+@pytest.fixture
+def anna(shop: None) -> Client:
+    """Return a client that may do everything, with an unfinished bulk act."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("anna"))
+    press(client, f"{CONSOLE}job/bulk_preview/?action=cancel&state=due", "previewed_at")
+    return client
+
+
+def press(client: Client, url: str, field: str) -> None:
+    """Post the form of a page that has this hidden field, as a browser does."""
+    page = client.get(url).content.decode()
+    [form] = [form for form in re.findall(r"<form\b.*?</form>", page, re.DOTALL) if f'name="{field}"' in form]
+    found = re.search(r'^<form[^>]* action="([^"]*)"', form)
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
+    path = urljoin(url, found[1].replace("&amp;", "&") if found else url)
+    assert client.post(path, {name: unescape(value) for name, value in fields.items()}).status_code == 302, path
+
+
+class Found(NamedTuple):
+    tag: str
+    name: str
+    value: str
+
+
+class Attributes(HTMLParser):
+    """Collects what machines read in a page: attributes, and the text of scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[Found] = []
+        self._inside = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag
+        given = dict(attrs)
+        if given.get("name") in ("csrfmiddlewaretoken", "form_token"):
+            return
+        is_button = given.get("type") == "submit"
+        for name, value in attrs:
+            if name not in FOR_PEOPLE and not (is_button and name == "value"):
+                self.found.append(Found(tag, name, value or ""))
+
+    def handle_data(self, data: str) -> None:
+        if self._inside in ("script", "style"):
+            self.found.append(Found(self._inside, "text", data))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+
+def shape_of(text: str) -> str:
+    """Return a text without the values of its numbers, which can change with the time."""
+    return re.sub(r"\d+", "0", text)
+
+
+def machine_readable(page: list[Found]) -> Counter[Found]:
+    """Return what machines read in a page, without the values of its numbers, and how often each occurs.
+
+    The order differs between languages, because Django sorts the apps of the admin by their names.
+    """
+    return Counter(each._replace(value=shape_of(each.value)) for each in page if each.name not in SHAPES)
+
+
+Part = tuple[str, str, str]
+
+
+def parts_of(url: str) -> set[Part]:
+    """Return the pattern of a URL with each of its parameters, without numbers."""
+    split = urlsplit(url)
+    route = str(resolve(split.path).route)
+    given = parse_qsl(split.query, keep_blank_values=True)
+    return {(route, "", ""), *((route, name, shape_of(value)) for name, value in given)}
+
+
+def names_of(url: str) -> set[Part]:
+    """Return the pattern of a URL with the name of each of its parameters."""
+    return {(route, name, "") for route, name, _ in parts_of(url)}
+
+
+def crawl(client: Client, parts: Callable[[str], set[Part]] = parts_of) -> Iterator[tuple[str, str, int]]:
+    """Follow every link of the console that has a new part. Yield the URL, the page before it, and the status.
+
+    To follow every combination of filters would take hours.
+    """
+    seen, waiting = parts(CONSOLE), [(CONSOLE, "")]
+    while waiting:
+        url, before = waiting.pop(0)
+        response = client.get(url)
+        yield url, before, response.status_code
+        if response.status_code != 200 or "html" not in response.headers["Content-Type"]:
+            continue
+        for link in re.findall(r'<a\b[^>]*?\bhref="([^"#]+)', response.content.decode()):
+            there = urljoin(url, unescape(link))
+            if there.startswith(CONSOLE) and not parts(there) <= seen:
+                seen |= parts(there)
+                waiting.append((there, url))
+
+
+@pytest.mark.timeout(600)
+def test_every_link_of_every_page_answers(anna: Client) -> None:
+    answers = list(crawl(anna))
+    assert [answer for answer in answers if answer[2] not in (200, 302)] == []
+    assert len({resolve(urlsplit(url).path).route for url, *_ in answers}) > 25
+
+
+@pytest.mark.parametrize("origin", ["code", "admin"])
+@pytest.mark.quick
+def test_schedules_filtered_by_origin_are_listed(anna: Client, origin: str) -> None:
+    page = anna.get(f"{CONSOLE}schedule/?origin={origin}")
+    assert page.status_code == 200
+    assert {row.origin for row in page.context["cl"].result_list} <= {origin}
+
+
+def pages(client: Client) -> Iterator[str]:
+    """Yield a URL of each kind of page, but not of each filter. Each running job and workflow has a page of its own."""
+    for job in Job.objects.filter(state="running").order_by("pk")[:3]:
+        yield f"{CONSOLE}job/{job.pk}/change/"
+    for batch_id in (9, 10):
+        yield f"{CONSOLE}jobbatch/{FIRST_ID + batch_id}/change/"
+    yield f"{CONSOLE}job/{Job.objects.get(steps__name='charge').pk}/change/"
+    for url, _, status in crawl(client, names_of):
+        if status == 200:
+            yield url
+
+
+@pytest.mark.timeout(600)
+def test_numbers_for_machines_have_no_separators(anna: Client) -> None:
+    wrong: list[tuple[str, Found]] = []
+    for url in pages(anna):
+        plain = read(anna, url, "en")
+        for language, has_separators in (("en", True), ("de", False), ("de", True)):
+            with override_settings(USE_THOUSAND_SEPARATOR=has_separators):
+                page = read(anna, url, language)
+            wrong += [(url, each) for each in machine_readable(page) - machine_readable(plain)]
+            wrong += [(url, each) for each in page if each.name in SHAPES and not PLAIN.fullmatch(each.value)]
+    assert wrong == []
+
+
+def read(client: Client, url: str, language: str) -> list[Found]:
+    with override_settings(LANGUAGE_CODE=language):
+        response = client.get(url)
+    text = response.content.decode()
+    return Attributes(text).found if "html" in response.headers["Content-Type"] else [Found("", "", text)]
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_bulk_act_is_stopped_with_separators(anna: Client, language: str) -> None:
+    act = AuditEntry.objects.get(next_batch_at__isnull=False)
+    with override_settings(USE_THOUSAND_SEPARATOR=True, LANGUAGE_CODE=language):
+        press(anna, f"{CONSOLE}job/bulk_act/?id={act.pk}", "id")
+    act.refresh_from_db()
+    assert act.next_batch_at is None
