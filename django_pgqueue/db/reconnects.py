@@ -42,7 +42,11 @@ def is_lost_connection(error: BaseException) -> bool:
         return False
     if isinstance(error, psycopg.Error) and error.sqlstate is not None:
         return error.sqlstate[:2] == "08" or error.sqlstate in LOSSES
-    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | ConnectionError)
+    if isinstance(error, ConnectionError | NotConnected):
+        return True
+    # Classes of this package, such as `ForeignDatabase`, say that something else is wrong.
+    is_of_driver = type(error).__module__.startswith("psycopg")
+    return is_of_driver and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
 def pause_seconds(losses: int, limit_seconds: float = LIMIT_SECONDS) -> float:
