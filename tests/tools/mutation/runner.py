@@ -57,6 +57,12 @@ from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_seen import SEEN
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
+from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
+from tests.tools.mutation.mutants_trust_calls import TRUST_CALLS
+from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
+from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
+from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
+from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
 
 COPIED = (
     "django_pgqueue",
@@ -359,6 +365,12 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *STEPS,
+    *TRUST_ATTEMPTS,
+    *TRUST_CALLS,
+    *TRUST_FLOW,
+    *TRUST_OUTAGES,
+    *TRUST_REMOVAL,
+    *TRUST_ROWS,
     *SAGAS,
     *JOB_LINES,
     *LOG_CONTEXT,
