@@ -301,10 +301,8 @@ def test_rescue_table_of_trigger_gone_makes_no_job_dead(engine, committing):
     helpers.end_lease(engine)
 
     def rescue():
-        with link.use():
-            link.connected_at = float("-inf")  # maintenance rescues nothing while the connection is new
-        maintenance.unrescued._backoffs.clear()
-        maintenance._rescue()
+        maintenance.rescuer._unrescued._backoffs.clear()
+        helpers.rescue_by(maintenance)
 
     try:
         with missing_table(engine, "NEW.state = 'ready'"):
@@ -327,9 +325,7 @@ def test_rescue_one_next_attempt_refused_is_dead(engine, committing):
     try:
         with helpers.users_trigger(engine, f"NEW.id = {bad} AND NEW.state = 'ready'"):
             for _ in range(2):
-                with link.use():
-                    link.connected_at = float("-inf")
-                maintenance._rescue()
+                helpers.rescue_by(maintenance)
         assert states(engine) == {bad: "dead", **dict.fromkeys(others, "ready")}
     finally:
         link.close()
