@@ -31,7 +31,7 @@ from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.maintenance.lease_watch import limit_seconds
-from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
+from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
 from tests.statements import STATEMENTS
 from tests.tools import signals_page, statements_page
@@ -332,4 +332,4 @@ def test_deployment_page_stop_timeout_exceeds_grace(page, times):
     keys = "TimeoutStopSec=|stop_grace_period: |terminationGracePeriodSeconds: "
     waits = re.findall(rf"(?:{keys})(\d+)s?$", PAGES[page], re.MULTILINE)
     assert len(waits) == times
-    assert all(int(seconds) > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS for seconds in waits)
+    assert all(int(seconds) > conf.Settings().GRACE + EXIT_AFTER_GRACE_SECONDS for seconds in waits)

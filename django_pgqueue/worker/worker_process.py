@@ -51,8 +51,8 @@ HURRIED_EXIT_SECONDS: Final = 1.0
 """How long exit functions may take after an order to release all jobs at once."""
 LAST_LINES_SECONDS: Final = 0.2
 """How long the exit waits for the last log lines, and for the last signal receivers."""
-STOP_SECONDS: Final = 11.0
-"""How long the stop may take in total after the grace period. One second later the supervisor kills the process."""
+STOP_SECONDS: Final = 10.0
+"""How long the stop may take in total after the grace period. Half a second later the supervisor kills the process."""
 COMPLETER_SECONDS: Final = 0.5
 """How long the exit waits for the completer, which writes the last counts of circuit breakers when it ends."""
 EMPTY_SCANS: Final = 2

@@ -198,3 +198,16 @@ def test_lease_watch_frozen_process_counts_one_heartbeat(settings):
             pass
         assert watch.lost({ONLY: 1.0}) == expected
         now[0] += 3600.0
+
+
+def test_lease_watch_failed_commit_counts_no_time(settings):
+    settings.PGQUEUE = {}
+    now = [0.0]
+    watch = LeaseWatch(lambda: now[0])
+    for _ in range(20):
+        with watch.commit():
+            pass
+        assert not watch.lost({ONLY: 1.0})
+        now[0] += 5.0
+        with suppress(OSError), watch.commit():
+            raise OSError("no answer")

@@ -6,10 +6,13 @@ import random
 import time
 from collections import Counter
 from itertools import count
+from types import SimpleNamespace
 
 import psycopg
 import pytest
 
+from django_pgqueue.contrib.remote.client import RemoteError
+from django_pgqueue.contrib.remote.remote_services import RemoteService
 from django_pgqueue.db import reconnects
 from django_pgqueue.db.reconnects import NotConnected, ReconnectGate, is_lost_connection, pause_seconds
 from django_pgqueue.exceptions import StatementTimeout
@@ -18,6 +21,8 @@ from django_pgqueue.worker.runtime import retry_pauses
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.retry_pauses import RetryPauses
 from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.supervision.heartbeat import HeartbeatSender
+from django_pgqueue.worker.supervision.settlement import Settlement
 from tests import helpers
 
 LOST = psycopg.OperationalError("server closed the connection unexpectedly")
@@ -208,3 +213,54 @@ def test_services_of_a_link_share_the_tries(committing, monkeypatch):
     link.close()
     assert 5 <= next(tries) <= 10
     assert time.monotonic() - down_until < 2.0
+
+
+# ------------------------------------------------------------------ the supervisor and the remote worker
+
+
+@pytest.fixture
+def heartbeats():
+    link = Link("default", "supervisor")
+    yield HeartbeatSender(link, None)
+    link.close()
+
+
+def test_supervisor_tries_again_at_once_and_then_within_a_second(heartbeats):
+    assert heartbeats.retry_in_seconds() == float("inf")
+    heartbeats.postpone(LOST)
+    assert heartbeats.retry_in_seconds() == 0.0
+    for _ in range(20):
+        heartbeats.postpone(LOST)
+        assert 0.0 < heartbeats.retry_in_seconds() <= 1.0
+    assert heartbeats.retry_in_seconds() == float("inf"), "without another error it does not try sooner"
+
+
+def test_supervisor_after_other_errors_waits_a_second(heartbeats):
+    heartbeats.postpone(StatementTimeout("no answer"))
+    assert 0.9 < heartbeats.retry_in_seconds() <= 1.0
+
+
+def test_settlement_after_a_lost_connection_may_be_tried_at_once(committing, monkeypatch):
+    link = Link("default", "supervisor")
+    settlement = Settlement(link, lambda main, name: 1)
+    settlement.ended.append(SimpleNamespace(worker_id=1))
+    for error, is_at_once in ((LOST, True), (psycopg.errors.DiskFull("x"), False)):
+
+        def fail(process, error=error):
+            raise error
+
+        monkeypatch.setattr(settlement, "_settle_here", fail)
+        with pytest.raises(psycopg.Error):
+            settlement.tick()
+        assert (settlement._retry_at <= time.monotonic()) is is_at_once
+        settlement._retry_at = 0.0
+
+
+@pytest.mark.parametrize(("status", "shortest", "longest"), [(0, 0.0, 0.0), (503, 0.5, 0.65)])
+def test_remote_service_without_an_answer_tries_again_at_once(monkeypatch, status, shortest, longest):
+    service = RemoteService("remote")
+    paused = []
+    monkeypatch.setattr(service._stopping, "wait", paused.append)
+    service._after(RemoteError("x", status))
+    service._after(RemoteError("x", status))
+    assert shortest <= paused[0] <= longest < paused[1]

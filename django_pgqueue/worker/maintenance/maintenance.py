@@ -83,6 +83,8 @@ class Maintenance(Service):
         self.pruner = Pruner(self.progressed)
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.rescuer = Rescuer(link, reactions, self._delay_after_crash, self._on_wait)
+        self._failed: set[str] = set()
+        """The duties whose last call has failed."""
         self._waited_seconds = 0.0
         """How long the duty that runs now has waited for the server without work on its side."""
         self.unexpired = Refusals("the expiry of job")
@@ -137,12 +139,18 @@ class Maintenance(Service):
                 self._run_duty(duty)
         return max(0.0, min(duty.due_at for duty in self.duties) - time.monotonic())
 
+    def has_recovered(self) -> bool:
+        """Return whether no duty fails. A duty that has failed is next tried after its interval."""
+        return not self._failed
+
     def _run_duty(self, duty: Duty) -> None:
         self.progressed()
         began, self._waited_seconds = time.monotonic(), 0.0
         # In case of a failure. Its duration is no measure: the duty may have waited for a server that is down.
         self._postpone(duty, took_seconds=0.0)
+        self._failed.add(duty.name)
         has_more = duty.function()
+        self._failed.discard(duty.name)
         took_seconds = time.monotonic() - began - self._waited_seconds
         if isinstance(has_more, float):
             duty.due_at = time.monotonic() + max(has_more, BACKLOG_INTERVAL_FACTOR * took_seconds)

@@ -28,6 +28,8 @@ class Service(threading.Thread):
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._pauses = RetryPauses()
+        self._is_failing = False
+        """Whether an outage has hit it that is not over for it."""
         self._busy_since: float | None = None
 
     def tick(self) -> float:
@@ -46,6 +48,10 @@ class Service(threading.Thread):
             self.at_end()
         except BaseException as error:  # noqa: BLE001 -- an error here must not stop the shutdown of the process
             self._report(error, 0.0)
+
+    def has_recovered(self) -> bool:
+        """Return whether all that has failed works again. Called after a round that has succeeded."""
+        return True
 
     def at_end(self) -> None:
         """Clean up. Called in the service's thread after its last tick."""
@@ -93,6 +99,9 @@ class Service(threading.Thread):
             return self._pause_after(error)
         self._busy_since = None
         self._pauses.succeeded()
+        if self._is_failing and self.has_recovered():
+            self._is_failing = False
+            outage_log.recovered(self.name)
         return sleep_seconds
 
     def _pause_after(self, error: BaseException) -> float:
@@ -107,6 +116,8 @@ class Service(threading.Thread):
         with suppress(BaseException):  # a log handler of the application that raises must not end the loop
             if isinstance(error, Exception) and is_expected(error):
                 outage_log.report(self.name, error)
+                outage_log.failing(self.name)
+                self._is_failing = True
             elif outage_log.may_log():
                 logger.error(
                     "%s failed; retrying in %.0f s",

@@ -16,6 +16,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 LOGGED_BEFORE: Final = (ExitReason.PROMOTED, ExitReason.FOREIGN)
 """Reasons that the process or the supervisor logs as well, as a database outage or as a foreign database."""
+SUPERVISOR: Final = "supervisor"
 SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 
 
@@ -49,7 +50,8 @@ def log_signals(logged: int, arrived: int) -> int:
 def log_failed_step(error: Exception) -> None:
     """Log the exception of a step that is tried again, unless a line was logged less than a second ago."""
     if is_expected(error):
-        outage_log.report("supervisor", error)
+        outage_log.report(SUPERVISOR, error)
+        outage_log.failing(SUPERVISOR)
     elif outage_log.may_log():
         extra = event("supervisor_failed")
         logger.error("a step of the supervisor failed and will be retried", exc_info=error, extra=extra)

@@ -20,6 +20,7 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
+from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import resident_mib_of
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.retry_pauses import RetryPauses
@@ -126,6 +127,7 @@ class HeartbeatSender:
             process.state.open_executions = counts[process.worker_id]
             process.state.lease_until = process.health_memory.lease_until = lease_from + lease_seconds
         self._pauses.succeeded()
+        outage_log.recovered("supervisor")
         self.due_at = sent_at + get_settings().heartbeat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:
