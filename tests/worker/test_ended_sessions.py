@@ -42,7 +42,8 @@ def end_session(engine):
 
     def end(pid):
         engine.execute("SELECT pg_terminate_backend(%(pid)s)", {"pid": pid})
-        wait_until(lambda: not engine.execute("SELECT FROM pg_stat_activity WHERE pid = %(pid)s", {"pid": pid}).rowcount)
+        living = "SELECT FROM pg_stat_activity WHERE pid = %(pid)s"
+        wait_until(lambda: not engine.execute(living, {"pid": pid}).rowcount)
 
     return end
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from . import django_connections
+from .process_info import call_here
 
 T = TypeVar("T")
 HANGING_LIMIT: Final = 3
@@ -41,7 +42,7 @@ def call_in_time(function: Callable[[], T], seconds: float) -> T:
 
 def _run(function: Callable[[], T], future: Future[T]) -> None:
     try:
-        future.set_result(function())
+        future.set_result(call_here(function))
     except BaseException as error:  # noqa: BLE001 -- raised again by the thread that waits
         future.set_exception(error)
     with suppress(BaseException):
