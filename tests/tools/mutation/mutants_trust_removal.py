@@ -21,7 +21,7 @@ DELETIONS = of_tests(
     ),
     Mutant(
         "delete() ignores foreign keys",
-        "found.none() if _is_ours(related_model) else found",
+        "found.none() if _is_of_the_queue(related_model) else found",
         "found.none()",
         inside="ProjectRows.related_objects",
     ),
