@@ -132,4 +132,18 @@ TRUST_FLOW = [
         inside="StepThread.check",
         tests=("tests/steps/test_threads.py",),
     ),
+    Mutant(
+        "a worker with --until-empty waits for a held key",
+        old=" and not result.is_held",
+        new="",
+        inside="LimitedLanes._learn",
+        tests=("tests/worker/test_until_empty.py",),
+    ),
+    Mutant(
+        "a worker with --until-empty waits for a paused row with a chunk key",
+        old="self.chunks.note_unclaimable(lane)",
+        new="pass",
+        inside="Lanes.postpone_chunk",
+        tests=("tests/chunks/test_odd_rows.py",),
+    ),
 ]
