@@ -395,8 +395,14 @@ STATEMENTS = {
         lambda: enqueue_many([KEYED.s(2), KEYED.using(priority=3).s(3), KEYED.using(unique_while="ready").s(4)]),
         keyed("enqueue_each_unique"),
     ),
-    "many unique, with a duplicate": (lambda: KEYED.enqueue_many([(1,), (2,)]), keyed("enqueue_many_unique", "holders")),
-    "many unique, for a period": (lambda: PERIOD.enqueue_many([(2,), (3,)]), keyed("enqueue_for_period", "open_windows")),
+    "many unique, with a duplicate": (
+        lambda: KEYED.enqueue_many([(1,), (2,)]),
+        keyed("enqueue_many_unique", "holders"),
+    ),
+    "many unique, for a period": (
+        lambda: PERIOD.enqueue_many([(2,), (3,)]),
+        keyed("enqueue_for_period", "open_windows"),
+    ),
     "many unique, for a period, with a duplicate": (
         lambda: PERIOD.enqueue_many([(1,), (2,)]),
         keyed("enqueue_for_period", "open_windows", "open_windows"),
