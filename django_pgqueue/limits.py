@@ -19,7 +19,7 @@ from .lazy_strings import lazy_problems
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
 CONVERSIONS: Final = "sra"
-"""What `str.format()` accepts after a `!`."""
+"""The letters that `str.format()` accepts after a `!`."""
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BEFORE_NAMES: Final = ","
 """The search for limit keys begins behind this text. The database sorts it after all chunk keys (see `chunks`), and

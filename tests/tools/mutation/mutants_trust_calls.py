@@ -152,6 +152,6 @@ TRUST_CALLS = [
         old="    ORDER BY open_window.job_id\n",
         new="",
         statement="REPLACE_FOR_PERIOD",
-        tests=("tests/concurrency/test_many_unique.py",),
+        tests=("tests/concurrency/test_uniqueness_windows.py",),
     ),
 ]
