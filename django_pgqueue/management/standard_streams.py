@@ -49,6 +49,8 @@ def has_lost_reader() -> bool:
         descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
         return False
+    if not hasattr(select, "poll"):
+        return False
     poller = select.poll()
     poller.register(descriptor, 0)  # errors are always reported
     is_lost = any(events & select.POLLERR for _, events in poller.poll(0))
@@ -62,6 +64,8 @@ def _can_write(stdout: OutputWrapper) -> bool:
     try:
         descriptor = stdout.fileno()
     except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
+        return True
+    if not hasattr(select, "poll"):
         return True
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
+
+from django_pgqueue.posix import CAN_FORK, after_fork_in_child
+
+if CAN_FORK:
+    import resource
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
@@ -29,7 +33,7 @@ def _count_fork() -> None:
 
 
 forks: Final = Forks()
-os.register_at_fork(after_in_child=_count_fork)
+after_fork_in_child(_count_fork)
 
 
 def resident_mib() -> float:
