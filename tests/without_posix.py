@@ -38,7 +38,9 @@ OTHERS = (
     *((time, name) for name in ("clock_gettime", "CLOCK_BOOTTIME", "CLOCK_MONOTONIC", "CLOCK_REALTIME", "tzset")),
 )
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "readline", "curses", "posix")
-LOADED = ("asyncio", "subprocess", "tempfile", "logging.config", "django.core.management", "django.contrib.admin", "psycopg")
+LOADED = (
+    *("asyncio", "subprocess", "tempfile", "logging.config", "django.core.management", "django.contrib.admin", "psycopg"),
+)
 
 
 def take_away() -> None:
