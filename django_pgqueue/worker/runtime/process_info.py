@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +11,11 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+from django_pgqueue.posix import CAN_FORK, after_fork_in_child
+
+if CAN_FORK:
+    import resource
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
@@ -50,7 +54,7 @@ def call_here(function: Callable[[], T]) -> T:
 
 
 forks: Final = Forks()
-os.register_at_fork(after_in_child=_count_fork)
+after_fork_in_child(_count_fork)
 
 
 def resident_mib() -> float:
