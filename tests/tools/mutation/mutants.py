@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     inside: str = ""
     """The name of a class, function or constant, such as `Claimer._set_aside`. Separate several names with commas.
 
-    If two modules define the name, prefix it with the last parts of the module: `claims.claim`.
+    If several definitions with this name contain `old`, prefix it with the last parts of the module: `claims.claim`.
     """
     file: str = ""
     """The name of a file, for what has no name of its own: imports, and all that is not Python."""

@@ -435,9 +435,7 @@ def places_of(mutant: Mutant, names: CodeNames) -> list[Place]:
     """Return the code that the mutant names."""
     if mutant.file:
         return [names.whole_file(mutant.file)]
-    if mutant.statement:
-        return [names.statement(mutant.statement)]
-    return [names.place(name) for name in mutant.inside.split(", ")]
+    return [names.place(name, mutant.old) for name in (mutant.statement or mutant.inside).split(", ")]
 
 
 def run_tests(place: Path, tests: Sequence[str]) -> tuple[str, str]:
