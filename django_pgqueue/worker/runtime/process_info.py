@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, TypeVar
 
-T = TypeVar("T")
-
 from django_pgqueue.posix import CAN_FORK, after_fork_in_child
 
 if CAN_FORK:
     import resource
 
+T = TypeVar("T")
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
