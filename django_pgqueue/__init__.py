@@ -17,6 +17,7 @@ from .event_sending import asend_event, send_event
 from .exceptions import (
     Cancel,
     CannotDecode,
+    CannotDelete,
     CannotWait,
     Dead,
     DuplicateJob,
@@ -55,6 +56,7 @@ __all__ = [
     "Breaker",
     "Cancel",
     "CannotDecode",
+    "CannotDelete",
     "CannotWait",
     "Chain",
     "Chunk",

@@ -30,6 +30,11 @@ def chunk_key(task_name: str) -> str:
     return KEY_PREFIX + task_name
 
 
+def task_of_key(key: str) -> str:
+    """Return the name of the task with `chunk` to which a chunk key belongs."""
+    return key.removeprefix(KEY_PREFIX)
+
+
 def is_chunk_key(limit_key: str) -> bool:
     """Return whether a value of `limit_key` is a chunk key, and not the key of a limit."""
     return limit_key.startswith(KEY_PREFIX)
@@ -142,7 +147,7 @@ def results_of(chunk: Chunk[Any], value: Any) -> Sequence[Any]:
     return value
 
 
-def called_with_one(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def called_with_one(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function of a task with a chunk of one item, without a job. Return the item's result, or a coroutine.
 
     Raises the exception with which the function marks the item as failed.

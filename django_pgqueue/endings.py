@@ -25,6 +25,7 @@ class Ending(Enum):
     CRASHED = "crashed its process"
     RELEASED = "released"
     UNKNOWN = "released: this worker cannot run the job now"
+    POSTPONED = "released: a job that it depends on has not ended"
     SNOOZED = "snoozed"
     SUSPENDED = "suspended"
     CANCELLED = "cancelled"
@@ -57,6 +58,7 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
     Ending.CRASHED: Consequences(Outcome.CRASHED, _FAILURE),
     Ending.RELEASED: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.UNKNOWN: Consequences(Outcome.RELEASED, _RELEASE),
+    Ending.POSTPONED: Consequences(Outcome.RELEASED, _RELEASE),
     Ending.SNOOZED: Consequences(Outcome.SNOOZED, _SNOOZE),
     Ending.SUSPENDED: Consequences(Outcome.SUSPENDED, _SUSPENSION),
     Ending.CANCELLED: Consequences(Outcome.CANCELLED, _CANCELLED),

@@ -7,6 +7,7 @@ Errors of the queue::
     ├── DuplicateJob             another job already has the unique key
     ├── StatementTimeout         PostgreSQL did not answer a statement of the engine in time
     ├── JobLocked                another session kept the job's row locked
+    ├── CannotDelete             `delete()` of a job or a batch that has not ended
     ├── CannotWait               waiting for the job here could never end, or would block that job
     ├── JobNotSucceeded          the awaited job is finished and has no result
     │   ├── JobFailed            the job is dead
@@ -76,6 +77,10 @@ class JobLocked(QueueError):
     """Another session kept the job's row locked for too long. Nothing was changed."""
 
 
+class CannotDelete(QueueError):
+    """The job or the batch has not ended, so nothing was deleted. The message says what to do."""
+
+
 class CannotWait(QueueError, RuntimeError):
     """Waiting for this job here could never end, or would block the job itself. The message gives the reason."""
 
@@ -135,10 +140,7 @@ class TaskTimedOut(QueueError, TimeoutError):
 
 
 class WorkerLost(QueueError):
-    """The worker was lost while the task ran.
-
-    Never raised: `TaskResult.errors` and `Job.errors` name it as the exception class of such an attempt.
-    """
+    """The worker was lost while the task ran. Never raised: `TaskResult.errors` and `Job.errors` name it."""
 
 
 class LeaseLost(BaseException):

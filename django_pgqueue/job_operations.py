@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
 from . import lifecycle
 from .codecs import readable as readable
+from .deletion import delete_batches as delete_batches
+from .deletion import delete_job as delete_job
+from .deletion import delete_jobs as delete_jobs
 from .reactions import advanced_transitions, after_application, after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from .lifecycle.graphs import AdvancedJob
-    from .models.operations import Record, Transition
+    from .models.operations import JobChange, Record, Transition
 
 
 def retry(
@@ -37,9 +40,23 @@ def retry(
     *,
     alone: bool = False,
     record: Record | None = None,
+    others: set[int] | None = None,
 ) -> dict[int, State]:
-    """Make finished jobs ready again, and wake the workers after the commit."""
-    return _run(connection, lifecycle.retry, task_names, seen, alone=alone, record=record, makes_due=True)
+    """Make finished jobs ready again, and wake the workers after the commit.
+
+    The result also has those of these jobs that wait now because another one was retried that they depend on. `others`
+    gets the ids of further jobs that wait now.
+    """
+    waiting: set[int] = set()
+
+    def transition(*args: Any, **options: Any) -> dict[int, State]:
+        changed = lifecycle.retry(*args, **options, waiting=waiting)
+        return dict.fromkeys(waiting & task_names.keys(), State.WAITING) | changed
+
+    changed = _run(connection, transition, task_names, seen, alone=alone, record=record, makes_due=True)
+    if others is not None:
+        others |= waiting
+    return changed
 
 
 def cancel(
@@ -50,14 +67,25 @@ def cancel(
     alone: bool = False,
     record: Record | None = None,
     running: bool = True,
+    others: set[int] | None = None,
 ) -> dict[int, State]:
-    """Cancel ready and waiting jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once."""
+    """Cancel ready and waiting jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once.
+
+    `others` gets the ids of further jobs that were cancelled, because they depend on these.
+    """
     advanced: list[AdvancedJob] = []
     transition = partial(lifecycle.cancel, running=running, advanced=advanced)
     changed = _run(connection, transition, task_names, seen, alone=alone, record=record)
+    if others is not None:
+        others |= {job.job_id for job in advanced if job.state is State.CANCELLED}
     if advanced:
         after_application(connection, advanced_transitions(advanced))
     return changed
+
+
+def with_others(change: JobChange, others: set[int]) -> JobChange:
+    """Return an operation that adds to `others` which further jobs it has changed, if it can change any."""
+    return partial(change, others=others) if change in (retry, cancel) else change
 
 
 def run_now(

@@ -66,6 +66,8 @@ EVENTS: Final[dict[str, Event]] = {
     "job_abandoned": Event("ERROR", "A job has not stopped in time. Its slot is used again.", JOB_FIELDS),
     "abandoned_job_ended": Event("WARNING", "An abandoned job has ended. Its result does not count.", JOB_FIELDS),
     "job_refused": Event("WARNING or ERROR", "The database refused to change one job.", ("job_id", "reason")),
+    "jobs_kept": Event("WARNING", "Jobs were not deleted, because unfinished work needs them.", ("count", "reason")),
+    "batch_kept": Event("WARNING", "A batch was not deleted, because it has jobs or nested batches.", ("batch_id",)),
     "row_refused": Event(
         "ERROR",
         "The database refused to write one row. It is tried again. `subject` says what was to be done.",
@@ -99,10 +101,12 @@ EVENTS: Final[dict[str, Event]] = {
     "on_commit_failed": Event("ERROR", "A function that an atomic task registered has failed.", JOB_FIELDS),
     "job_cleanup_failed": Event("ERROR", "Cleaning up after a job has failed.", JOB_FIELDS),
     "leak_found": Event("WARNING", "A task has changed its process.", ("task", "leak")),
+    "event_loop_failed": Event("ERROR", "The event loop cannot start a job. A new loop replaces it.", JOB_FIELDS),
+    "event_loop_replaced": Event("ERROR", "An event loop was blocked or broken. A new loop replaces it.", ("pid",)),
     "event_loop_interrupted": Event("ERROR", "A subtask has stopped the event loop, which is started again."),
     "query_not_cancelled": Event("WARNING", "A query of a stopped job could not be cancelled."),
     # Batches of jobs
-    "claim_divided": Event("WARNING", "A claim failed because of one row. Jobs are claimed one by one."),
+    "claim_divided": Event("WARNING", "A claim failed, perhaps because of one row. Jobs are claimed one by one."),
     "executions_lost": Event("WARNING", "Executions belong to another worker now. They are interrupted.", ("count",)),
     "executions_unknown": Event("WARNING", "Open executions that nothing runs are released.", ("count",)),
     "leases_ending": Event("ERROR", "The leases cannot be extended. All jobs are interrupted.", ("left_seconds",)),

@@ -85,6 +85,11 @@ def chain() -> Chain:
     )
 
 
+def is_used() -> bool:
+    """Return whether the project has any middleware, without importing it."""
+    return bool(_added or get_settings().MIDDLEWARE)
+
+
 def add(name: str, instance: Any) -> None:
     """Put a middleware around those of the setting, once for each name. For integrations that install themselves."""
     _added.setdefault(name, instance)

@@ -150,6 +150,7 @@ class TransitionName(StrEnum):
     EXPIRE = "expire"
     ADVANCE = "advance"
     RESTORE = "restore"
+    POSTPONE = "postpone"
     CANCEL = "cancel"
     RETRY = "retry"
     RUN_NOW = "run_now"
@@ -160,6 +161,28 @@ class TransitionName(StrEnum):
     ARCHIVE = "archive"
     ERASE = "erase"
 
+
+class Need(StrEnum):
+    """Why a job must not be removed. The statements of `sql.needs`, and all that remove jobs, decide it."""
+
+    UNFINISHED = "unfinished"
+    WORKFLOW = "workflow"
+    COMPENSATION = "compensation"
+    ORDER = "order"
+    SAGA = "saga"
+
+
+NEED_TEXTS: Final[dict[Need, str]] = {
+    Need.UNFINISHED: "it has not ended",
+    Need.WORKFLOW: "another job of its workflow can need it",
+    Need.COMPENSATION: "its compensations are not all enqueued yet",
+    Need.ORDER: "it blocks the later jobs of its limit key until you retry or delete it",
+    Need.SAGA: "earlier steps are compensated only after it: retry or delete it",
+}
+"""The reasons as operators read them. A removal at the end of a retention obeys all of them."""
+
+KEPT_BY_DELETE: Final = frozenset({Need.WORKFLOW, Need.COMPENSATION})
+"""Why `delete()` leaves a finished job. An operator who deletes it takes the decision that ORDER and SAGA wait for."""
 
 GONE: Final = None
 """The job has no row: it is not enqueued yet, or its row was deleted."""
@@ -172,6 +195,7 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
     State.WAITING: {
         TransitionName.ADVANCE: frozenset({State.READY, State.CANCELLED}),
         TransitionName.CANCEL: frozenset({State.CANCELLED}),
+        TransitionName.RUN_NOW: frozenset({State.WAITING}),
         TransitionName.MOVE: frozenset({State.WAITING}),
     },
     State.READY: {
@@ -184,6 +208,8 @@ TRANSITIONS: Final[dict[State | None, dict[TransitionName, frozenset[State | Non
         TransitionName.MOVE: frozenset({State.READY}),
         TransitionName.SET_ASIDE: frozenset({State.DEAD}),
         TransitionName.EXPIRE: frozenset({State.CANCELLED}),
+        TransitionName.RESTORE: frozenset({State.WAITING}),
+        TransitionName.POSTPONE: frozenset({State.WAITING}),
     },
     State.RUNNING: {
         TransitionName.EXTEND: frozenset({State.RUNNING}),

@@ -285,8 +285,10 @@ def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
 
     def make(state: str) -> Specimen:
         job_id = helpers.make_job(engine)
-        if state == "waiting":
+        if state in ("waiting", "waiting later"):
             [waiting_id] = helpers.make_nodes(engine, needs=[job_id])
+            if state == "waiting later":
+                engine.execute("UPDATE pgqueue_job SET run_after = now() + interval '1 h' WHERE id = %s", [waiting_id])
             engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
             return Specimen(waiting_id, 0, lifecycle.ExecutionKey(0, 0.0))
         if state == "new":

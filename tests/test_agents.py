@@ -12,7 +12,7 @@ from django.core import mail
 import django_pgqueue
 from django_pgqueue import Task, TaskContext, conf, options
 from django_pgqueue.models import Job, JobQuerySet
-from django_pgqueue.testing import run_jobs
+from django_pgqueue.testing import delete_all_jobs, run_jobs
 from tests.documents import BLOCK, CODE, TOP
 from tests.test_docs import parser_of
 from tests.test_docs_examples import shop
@@ -85,7 +85,7 @@ def test_agents_page_example_of_a_test_passes(shop):
     names: dict[str, Any] = {"__name__": "shop.tasks"}
     for block in examples("AGENTS.md"):
         exec(compile(block, "AGENTS.md", "exec"), names)  # noqa: S102 -- our own text
-    Job.objects.all().delete()
+    delete_all_jobs()
     result = unittest.defaultTestLoader.loadTestsFromTestCase(names["ReceiptTest"]).run(unittest.TestResult())
     assert (result.testsRun, result.errors, result.failures) == (1, [], [])
 

@@ -258,5 +258,11 @@ def test_copy_of_job_with_other_limit_keeps_it():
     assert copy_of(other, job, 5) == ("customers:1", 2, None)
 
 
+def test_copy_of_job_with_a_chunk_key_has_none():
+    job = dead(PLAIN, 1)
+    Job.objects.filter(pk=job.pk).update(limit_key="+other.task")
+    assert copy_of(PLAIN, Job.objects.get(pk=job.pk), 5) == (None, None, None)
+
+
 def test_copy_of_job_without_limit_gets_the_limit_of_its_task():
     assert copy_of(limited(), dead(PLAIN, 1), 5) == ("customers:5", None, None)

@@ -30,7 +30,8 @@ from django_pgqueue.models import (
 from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
-from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
+from django_pgqueue.worker.maintenance.lease_watch import limit_seconds
+from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
 from tests.statements import STATEMENTS
 from tests.tools import signals_page, statements_page
@@ -38,7 +39,7 @@ from tests.tools.benchmarks import cli
 
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
-    "--soak-hosts",
+    *("--soak-hosts", "--storm"),
     *("--deep", "--stateful-examples", "--python", "--heartbeat-timeout"),
 }
 """Options of `bin/faults`, of the model, of the tests and of the comparison with other queues."""
@@ -74,7 +75,7 @@ def test_page_named_paths_exist(page):
         if "/" in word and word.split("/")[0] in ours:
             assert (TOP / word).exists(), f"{page}: {code}"
         elif re.fullmatch(r"\w+\.py|\w+/", word) and word != "manage.py":
-            assert (package / word).exists(), f"{page}: {code}"
+            assert any(package.rglob(word.rstrip("/"))), f"{page}: {code}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -86,6 +87,19 @@ def test_page_named_tests_exist(page):
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_page_makes_no_forbidden_claim(page):
     assert not FORBIDDEN.search((TOP / page).read_text())
+
+
+def test_pages_name_the_limit_of_a_rescue(settings):
+    settings.PGQUEUE = {}
+    limit = f"{limit_seconds():.0f}"
+    named = {
+        page: set(re.findall(r"\[(?:within )?(\d+)\s+s\]\([^)]*#lost-work-comes-back\)", text))
+        for page, text in PAGES.items()
+    }
+    assert {page: numbers for page, numbers in named.items() if numbers - {limit}} == {}
+    assert len([page for page, numbers in named.items() if numbers]) >= 12
+    for page in ("README.md", "docs/concepts/guarantees.md", "docs/production/worker.md", "docs/guides/retries.md"):
+        assert f"within {limit} s" in PAGES[page], page
 
 
 def test_index_links_to_every_page():
@@ -293,7 +307,7 @@ def test_page_named_options_exist(page):
         "docs/internals/statements.md": {"--write"},
         "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold", "--storm"},
         "docs/project/stability.md": {"--matrix"},
         "docs/production/upgrading.md": {"--exit-code"},  # of git
         "docs/guides/testing.md": {"--no-migrations"},  # of pytest-django
@@ -318,4 +332,4 @@ def test_deployment_page_stop_timeout_exceeds_grace(page, times):
     keys = "TimeoutStopSec=|stop_grace_period: |terminationGracePeriodSeconds: "
     waits = re.findall(rf"(?:{keys})(\d+)s?$", PAGES[page], re.MULTILINE)
     assert len(waits) == times
-    assert all(int(seconds) > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS for seconds in waits)
+    assert all(int(seconds) > conf.Settings().GRACE + EXIT_AFTER_GRACE_SECONDS for seconds in waits)

@@ -18,7 +18,7 @@ from django_pgqueue import conf, health
 from django_pgqueue.worker.monitoring.pages import Pages
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision.supervisor import KILL_AFTER_GRACE_SECONDS
+from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
 from django_pgqueue.worker.supervision.systemd import SystemdNotifier
 from tests.documents import CODE, PAGES, blocks, prose
 from tests.test_docs import own_options, parser_of, subcommands
@@ -76,7 +76,7 @@ def test_kubernetes_probes_ask_the_port_that_the_worker_opens():
     assert start["periodSeconds"] * start["failureThreshold"] == 120, "the page promises two minutes to load"
     assert "after three failures" in PAGES[KUBERNETES] and "failureThreshold" not in probes["livenessProbe"]
     assert health.MAX_AGE_SECONDS + 3 * probes["livenessProbe"]["periodSeconds"] <= 120, "the page promises two minutes"
-    assert spec["terminationGracePeriodSeconds"] > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS
+    assert spec["terminationGracePeriodSeconds"] > conf.Settings().GRACE + EXIT_AFTER_GRACE_SECONDS
     assert manifest["spec"]["selector"]["matchLabels"] == manifest["spec"]["template"]["metadata"]["labels"]
 
 
@@ -128,7 +128,7 @@ def test_systemd_commands_are_valid_and_agree():
     assert len(workers) == 2
     for unit in services:
         assert (unit["Type"], unit["KillMode"]) == ("notify", "mixed")
-        assert int(unit["TimeoutStopSec"]) > conf.Settings().GRACE + KILL_AFTER_GRACE_SECONDS
+        assert int(unit["TimeoutStopSec"]) > conf.Settings().GRACE + EXIT_AFTER_GRACE_SECONDS
         notifier = SystemdNotifier(HealthReport(WorkerMemory(1)), {"WATCHDOG_USEC": unit["WatchdogSec"] + "000000"})
         assert 4 * notifier.interval_seconds < int(unit["WatchdogSec"])
 
@@ -153,7 +153,7 @@ def test_procfile_commands_are_valid_and_stop_in_time():
     lines = dict(line.split(": ", 1) for line in blocks(HEROKU, "text")[0].splitlines())
     assert set(lines) == {"web", "release", "worker"}
     worker = parse(shlex.split(lines["worker"]))
-    assert worker.grace + KILL_AFTER_GRACE_SECONDS < 30, "the platform kills a process after 30 s"
+    assert worker.grace + EXIT_AFTER_GRACE_SECONDS < 30, "the platform kills a process after 30 s"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

@@ -225,8 +225,13 @@ def test_enqueue_many_unique_calls_keep_their_options():
 
 @pytest.mark.django_db
 def test_enqueue_many_conflicting_jobs_of_several_tasks_just_ended(monkeypatch):
-    """The insert meets other jobs, which end before `enqueue_many()` reads them."""
-    monkeypatch.setattr(lifecycle, "enqueue_each_unique", lambda *args, **kwargs: [])
+    """The insert meets other jobs, which end before `enqueue_many()` reads them. So it inserts again."""
+    insert, conflicts = lifecycle.enqueue_each_unique, [[]]
+    monkeypatch.setattr(
+        lifecycle,
+        "enqueue_each_unique",
+        lambda *given, **options: conflicts.pop() if conflicts else insert(*given, **options),
+    )
     ids = enqueue_many([KEYED.s(1), KEYED.using(priority=3).s(2), KEYED.s(1)])
     assert ids.duplicates == [2]
     assert stored(ids) == [([1], {}), ([2], {}), ([1], {})]
@@ -367,6 +372,13 @@ MIXED = [tasks.noop.s(1), OTHER_QUEUE.s(2), tasks.add.s(3)]
 RAISING = KEYED.using(on_conflict="raise")
 PERIOD = KEYED.using(unique_while=3600)
 REPLACING = KEYED.using(on_conflict="replace")
+
+
+def keyed(*statements):
+    """Return the statements of a chunk with unique keys."""
+    return ["SAVEPOINT", *statements, "RELEASE"]
+
+
 STATEMENTS = {
     "one job": (lambda: tasks.noop.enqueue(), ["enqueue"]),
     "unique": (lambda: KEYED.enqueue(2), ["enqueue_unique"]),
@@ -378,22 +390,28 @@ STATEMENTS = {
     "many calls made by s()": (lambda: enqueue_many(tasks.noop.s(n) for n in range(9)), ["enqueue_many"]),
     "many, with several tasks": (lambda: enqueue_many(MIXED), ["enqueue_each"]),
     "many, with several tasks from an iterator": (lambda: enqueue_many(iter(MIXED)), ["enqueue_each"]),
-    "many unique": (lambda: KEYED.enqueue_many([(2,), (3,), (2,)]), ["enqueue_many_unique"]),
+    "many unique": (lambda: KEYED.enqueue_many([(2,), (3,), (2,)]), keyed("enqueue_many_unique")),
     "many unique, with several options": (
         lambda: enqueue_many([KEYED.s(2), KEYED.using(priority=3).s(3), KEYED.using(unique_while="ready").s(4)]),
-        ["enqueue_each_unique"],
+        keyed("enqueue_each_unique"),
     ),
-    "many unique, with a duplicate": (lambda: KEYED.enqueue_many([(1,), (2,)]), ["enqueue_many_unique", "holders"]),
-    "many unique, for a period": (lambda: PERIOD.enqueue_many([(2,), (3,)]), ["enqueue_for_period", "open_windows"]),
+    "many unique, with a duplicate": (
+        lambda: KEYED.enqueue_many([(1,), (2,)]),
+        keyed("enqueue_many_unique", "holders"),
+    ),
+    "many unique, for a period": (
+        lambda: PERIOD.enqueue_many([(2,), (3,)]),
+        keyed("enqueue_for_period", "open_windows"),
+    ),
     "many unique, for a period, with a duplicate": (
         lambda: PERIOD.enqueue_many([(1,), (2,)]),
-        ["enqueue_for_period", "open_windows", "open_windows"],
+        keyed("enqueue_for_period", "open_windows", "open_windows"),
     ),
     "many unique, for a period, replaced": (
         lambda: PERIOD.using(on_conflict="replace").enqueue_many([(1,), (2,)]),
-        ["enqueue_for_period", "open_windows", "replace_for_period"],
+        keyed("enqueue_for_period", "open_windows", "replace_for_period"),
     ),
-    "many unique, replaced": (lambda: REPLACING.enqueue_many([(1,), (2,)]), ["enqueue_many_or_replace"]),
+    "many unique, replaced": (lambda: REPLACING.enqueue_many([(1,), (2,)]), keyed("enqueue_many_or_replace")),
     "many, none": (lambda: tasks.noop.enqueue_many([]), []),
 }
 
@@ -423,7 +441,10 @@ def test_enqueue_duplicate_with_raise_takes_two_statements():
     ("enqueue", "inserts"),
     [
         (lambda: tasks.noop.enqueue_many((n,) for n in range(CHUNK + 1)), ["enqueue_many"] * 2),
-        (lambda: KEYED.enqueue_many((n,) for n in range(CHUNK + 1)), ["enqueue_many_unique"] * 2),
+        (
+            lambda: KEYED.enqueue_many((n,) for n in range(CHUNK + 1)),
+            ["SAVEPOINT", "enqueue_many_unique", "RELEASE"] * 2,
+        ),
         (lambda: enqueue_many(MIXED * CHUNK), ["enqueue_each"] * 3),
         (lambda: RAISING.enqueue_many([(1,), (2,)]), ["enqueue_many_unique"]),
     ],
@@ -440,7 +461,8 @@ def test_enqueue_without_transaction_takes_these_statements():
     assert statements_of(lambda: tasks.noop.enqueue_many([(1,)])) == ["BEGIN", "enqueue_many", "COMMIT"]
     chunks = ["BEGIN", "enqueue_many", "enqueue_many", "COMMIT"]
     assert statements_of(lambda: tasks.noop.enqueue_many([(1,)] * (CHUNK + 1))) == chunks
-    assert statements_of(lambda: KEYED.enqueue_many([(1,)])) == ["BEGIN", "enqueue_many_unique", "holders", "COMMIT"]
+    chunk = ["SAVEPOINT", "enqueue_many_unique", "holders", "RELEASE"]
+    assert statements_of(lambda: KEYED.enqueue_many([(1,)])) == ["BEGIN", *chunk, "COMMIT"]
 
 
 @pytest.mark.django_db

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zoneinfo
 from datetime import UTC, date, datetime, timedelta
-from itertools import islice, pairwise
+from functools import cache
+from itertools import islice, pairwise, takewhile
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
+from croniter import croniter  # type: ignore[import-untyped]
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -111,6 +115,120 @@ def test_last_between_long_range_returns_the_last_ticks():
     assert found == [now - timedelta(seconds=n) for n in reversed(range(100))]
 
 
+def test_ticks_after_change_by_30_minutes_lose_no_tick():
+    """At 15:30 UTC the clock of Lord Howe Island goes from 2:00 to 2:30. At 15:00 UTC it goes back to 1:30 in April."""
+    zone = "Australia/Lord_Howe"
+    spring = ticks("5 * * * *", zone, datetime(2026, 10, 3, 14, 0, tzinfo=UTC), 4)
+    assert [tick.strftime("%H:%M") for tick in spring] == ["14:35", "16:05", "17:05", "18:05"]
+    autumn = ticks("40 * * * *", zone, datetime(2026, 4, 4, 13, 30, tzinfo=UTC), 4)
+    assert [tick.strftime("%H:%M") for tick in autumn] == ["13:40", "14:40", "15:10", "16:10"]
+
+
+class Change(NamedTuple):
+    """A change of a zone's offset, in seconds."""
+
+    instant: int
+    before: int
+    after: int
+
+
+def offset_of(zone: ZoneInfo, instant: int) -> int:
+    """Return the offset of a zone in seconds."""
+    offset = datetime.fromtimestamp(instant, zone).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+def zone_names() -> list[str]:
+    """Return the name of each zone, without the other names of the same zone."""
+    samples: dict[tuple[int, ...], str] = {}
+    for name in sorted(zoneinfo.available_timezones()):
+        zone = ZoneInfo(name)
+        samples.setdefault(tuple(offset_of(zone, instant) for instant in range(-(2**31), 2**31, 2**24)), name)
+    return list(samples.values())
+
+
+def odd_changes(first_year: int, step_seconds: int) -> dict[Change, str]:
+    """Return all changes by other than one hour, each with one of the zones that has it."""
+    found: dict[Change, str] = {}
+    start, end = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (first_year, 2038))
+    for name in zone_names():
+        zone = ZoneInfo(name)
+        offsets = [offset_of(zone, instant) for instant in range(start, end, step_seconds)]
+        for place, (before, after) in enumerate(pairwise(offsets)):
+            if before == after or abs(after - before) == 3600:
+                continue
+            low, high = start + place * step_seconds, start + (place + 1) * step_seconds
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if offset_of(zone, middle) == before else (low, middle)
+            found.setdefault(Change(high, before, offset_of(zone, high)), name)
+    return found
+
+
+@cache
+def matches(expression: str, hour: int, minute: int) -> bool:
+    """Return whether a time of the day matches, by a second library that knows nothing of time zones here."""
+    return bool(croniter.match(expression, datetime(2026, 1, 1, hour, minute, tzinfo=UTC)))
+
+
+def ticks_around(expression: str, zone: ZoneInfo, change: Change) -> list[int]:
+    """Return the ticks from 30 hours before a change to 30 hours after it, by looking at each minute."""
+    begin, end = change.instant - 30 * 3600, change.instant + 30 * 3600
+    minute, hour = expression.split()[:2]
+    if minute.startswith("*") or hour.startswith("*"):  # each instant whose local time matches
+        sides = [(begin, change.instant, change.before), (change.instant, end, change.after)]
+        return [
+            instant
+            for start, stop, offset in sides
+            for instant in range(start + -(start + offset) % 60, stop, 60)
+            if matches(expression, (instant + offset) // 3600 % 24, (instant + offset) // 60 % 60)
+        ]
+    found = set()  # each local time once: the first of two, or the first minute after those that the clock skips
+    for local in range((begin + change.before - 86_400) // 60 * 60, end + max(change.before, change.after), 60):
+        if matches(expression, local // 3600 % 24, local // 60 % 60):
+            if local - change.before < change.instant:
+                found.add(local - change.before)
+            elif local - change.after >= change.instant:
+                found.add(local - change.after)
+            else:
+                local_start = change.instant + change.after
+                found.add(local_start + -local_start % 60 - change.after)
+    return sorted(tick for tick in found if begin <= tick < end)
+
+
+EXPRESSIONS = ["20 * * * *", "*/7 1-3 * * *", "* 2,23 * * *", "5,35 */2 * * *", "45 0,1,2 * * *", "0 0 * * *"]
+
+
+@pytest.mark.promise("tick-clock-change-days")
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.timeout(600)
+def test_ticks_beside_odd_changes_are_those_of_each_minute(expression):
+    """Compare with all changes of all zones by other than one hour since 1900, by 10 s to a day."""
+    changes = odd_changes_since_1900()
+    assert len(changes) > 500
+    assert {abs(change.after - change.before) for change in changes} >= {1200, 1800, 7200, 86_400}
+    for change, name in changes.items():
+        zone = ZoneInfo(name)
+        wanted = ticks_around(expression, zone, change)
+        begin, end = (datetime.fromtimestamp(change.instant + side * 30 * 3600, UTC) for side in (-1, 1))
+        found = expressions.ticks_after(expression, name, begin - timedelta(seconds=1))
+        ours = [int(tick.timestamp()) for tick in takewhile(lambda tick, end=end: tick < end, found)]
+        assert ours == wanted, (name, change)
+
+
+@cache
+def odd_changes_since_1900() -> dict[Change, str]:
+    """Return the changes without those that have another change within two days, which the comparison excludes."""
+    day = 86_400
+    return {
+        change: name
+        for change, name in odd_changes(1900, 20 * day).items()
+        if offset_of(ZoneInfo(name), change.instant - 2 * day) == change.before
+        and offset_of(ZoneInfo(name), change.instant + 2 * day) == change.after
+    }
+
+
 # ------------------------------------------------------------------ intervals
 
 
@@ -151,6 +269,11 @@ def test_interval_out_of_bounds_is_refused(duration):
         ("61 * * * *", "UTC", "Bad minute"),
         ("@reboot", "UTC", "five fields"),
         ("0 0 30 2 *", "UTC", "Bad day"),
+        ("*/61 * * * *", "UTC", "the step /61 is longer than the 60 values of the minute"),
+        ("0 1-5/25 * * *", "UTC", "the step /25 is longer than the 24 values of the hour"),
+        ("0 0 1,*/32 * *", "UTC", "32 is longer than the 31 values of the day"),
+        ("0 0 * */13 *", "UTC", "13 is longer than the 12 values of the month"),
+        ("0 0 * * */8", "UTC", "8 is longer than the 7 values of the weekday"),
         ("* * * * MON#6", "UTC", "invalid cron expression"),
         ("every 0 seconds", "UTC", "1 second"),
         ("every 400 days", "UTC", "366 days"),

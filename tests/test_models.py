@@ -116,8 +116,9 @@ def test_makemigrations_check_finds_no_change():
 @pytest.mark.django_db
 def test_job_delete_removes_its_executions(engine):
     worker = Worker.objects.create(hostname="here", pid=1, version="1", concurrency=1)
-    job = Job.objects.create(task_name="x", arguments={})
-    Execution.objects.create(job=job, worker=worker, attempt=1, lease_expires_at="2030-01-01T00:00Z")
+    job = Job.objects.create(task_name="x", arguments={}, state="dead", finished_at="2026-01-01T00:00Z")
+    times = {"lease_expires_at": "2026-01-01T00:00Z", "finished_at": "2026-01-01T00:00Z", "outcome": "failed"}
+    Execution.objects.create(job=job, worker=worker, attempt=1, **times)
     job.delete()
     assert not Execution.objects.exists()
     assert (str(worker), str(job)) == ("here:1", "x #None")

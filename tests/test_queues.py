@@ -18,6 +18,7 @@ from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.management import queue_arguments
 from django_pgqueue.models import Job, Pause, Schedule
 from django_pgqueue.queues import UnknownQueueWarning, is_slip, mistyped
+from django_pgqueue.testing import delete_all_jobs
 from tests import helpers
 from tests.app import tasks
 
@@ -95,7 +96,7 @@ def insert_ready(**columns):
 def test_mistyped_message_knows_due_jobs_with_limit():
     where = LIKE_DEFAULT.replace("?", ", where due jobs wait?")
     for limit_key in ("import:7", chunk_key(helpers.NOOP)):
-        Job.objects.all().delete()
+        delete_all_jobs()
         insert_ready(limit_key=limit_key, run_after=timezone.now() + timedelta(hours=1))
         insert_ready(limit_key=limit_key, queue_name="mail")
         assert mistyped("defualt", "default") == LIKE_DEFAULT, limit_key

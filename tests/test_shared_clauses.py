@@ -36,6 +36,7 @@ COLUMNS = "task_name, queue_name, priority, arguments, max_attempts, enqueued_at
 FENCED = "SUCCEED SUCCEED_AND_DISCARD FAIL RELEASE END_CANCELLED NOTE_PROGRESS RESCUE SUSPEND"
 INSERTS = "ENQUEUE ENQUEUE_MANY ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE"
 PRUNED = "finished_at < " + NOW + " - make_interval(secs => %(retention_seconds)s::float8)"
+PRUNING = "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK"
 ARCHIVING = "ARCHIVE READ_FOR_ARCHIVE REMOVE_ARCHIVED"
 
 CLAUSES = {
@@ -245,7 +246,7 @@ CLAUSES = {
     "past the retention": Clause(
         PRUNED,
         "finished_at < statement",
-        "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK",
+        PRUNING,
     ),
     "old jobs without a locked execution": Clause(
         "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
@@ -281,8 +282,31 @@ CLAUSES = {
         "WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[] "
         "ELSE '{waiting,ready,running}'::varchar[] END ) "
         "LIMIT 1 ) IS NULL )",
-        "in_graph IS NULL",
-        "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK DELETE ARCHIVE READ_FOR_ARCHIVE",
+        "( in_graph IS NULL",
+        f"{PRUNING} DELETE {ARCHIVING}",
+    ),
+    "states of a workflow in which a job is needed": Clause(
+        "other.batch_id = batch_id AND other.state = ANY ( CASE state WHEN 'succeeded' "
+        "THEN '{waiting,ready,running,dead,cancelled}'::varchar[] "
+        "WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[] "
+        "ELSE '{waiting,ready,running}'::varchar[] END ) LIMIT 1 )",
+        "running,dead,cancelled}'",
+        f"{PRUNING} DELETE {ARCHIVING} NEEDS",
+    ),
+    "dead job that others wait behind": Clause(
+        "AND (state <> 'dead' OR limit_order IS DISTINCT FROM 2) AND ( state = 'succeeded' OR ( SELECT true "
+        "FROM pgqueue_step AS undone WHERE undone.compensation_id = id "
+        "AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1) "
+        "LIMIT 1 ) IS NULL )",
+        "limit_order IS DISTINCT FROM",
+        f"{PRUNING} {ARCHIVING}",
+    ),
+    "compensation before which others wait": Clause(
+        "( SELECT true FROM pgqueue_step AS undone WHERE undone.compensation_id = id "
+        "AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1) "
+        "LIMIT 1 )",
+        "AS undone",
+        f"{PRUNING} {ARCHIVING} NEEDS",
     ),
     "removal of edges": Clause(
         "unlinked AS ( DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free)) )",
@@ -327,7 +351,7 @@ CLAUSES = {
         "execution_id = ANY (ARRAY (SELECT id FROM locked)) "
         "AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free)) )",
         "log.execution_id",
-        "ARCHIVE REMOVE_ARCHIVED ERASE",
+        "ARCHIVE REMOVE_ARCHIVED ERASE DELETE",
     ),
     "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),
     "record of an expiry": Clause(

@@ -26,7 +26,8 @@ from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
-from django_pgqueue.lifecycle import ExecutionKey
+from django_pgqueue.lifecycle import ExecutionKey, ranges, rescues
+from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
@@ -87,8 +88,11 @@ def test_statement_names_its_columns(name):
     assert len(re.findall(r"INSERT INTO pgqueue_\w+\s*\(", text)) == text.upper().count("INSERT INTO")
 
 
-@pytest.mark.parametrize("name", [name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name]])
+@pytest.mark.parametrize(
+    "name", [name for name in STATEMENTS if "FOR NO KEY UPDATE" in STATEMENTS[name] and name != "REPLACE_FOR_PERIOD"]
+)
 def test_statement_with_row_locks_skips_locked_rows(name):
+    """REPLACE_FOR_PERIOD must wait, as an enqueue that replaces a job does, and locks the jobs in order."""
     text = STATEMENTS[name]
     assert len(re.findall(r"FOR (NO KEY )?UPDATE", text)) == text.count("SKIP LOCKED")
 
@@ -141,7 +145,7 @@ def call_everything(engine, job_in):
     call_statements_of_worker_requests(engine)
     call_statements_of_steps(engine)
     lifecycle.prune_workers(engine, 0.0)
-    lifecycle.append_rollups(engine, [], 0.0)
+    lifecycle.append_rollups(engine, [{}], 0.0)  # refused, because it has no values
     lifecycle.merge_rollups(engine)
     lifecycle.prune_rollups(engine, 0.0)
     own, _ = lifecycle.read_installations(engine, "staging")
@@ -185,11 +189,14 @@ def call_everything(engine, job_in):
     lifecycle.expire(engine, worker_id=1, error="")
     job_in("running")
     helpers.end_lease(engine)
+    rescues.ending_leases(engine, 40.0)
+    rescues.prove_commit(engine)
     helpers.rescue(engine)
     for act in (lifecycle.cancel, lifecycle.retry, lifecycle.run_now):
         act(engine, [1, 1_000_000])
     lifecycle.move(engine, [1, 1_000_000], queue_name="other")
     lifecycle.delete(engine, [1_000_000])
+    needs_of(engine, [1_000_000])
     for task_name in (None, "other"):
         lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
         lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
@@ -225,6 +232,7 @@ def call_statements_of_batches(engine):
     lifecycle.batches.unsettled_batches(engine, 0, 9)
     lifecycle.batches.count_jobs(engine, [created.batch_id])
     lifecycle.batches.forget_callbacks(engine)
+    lifecycle.batches.delete_batches(engine, [created.batch_id])
     lifecycle.batches.prune_batches(engine, 0.0)
 
 
@@ -237,6 +245,7 @@ def call_statements_of_graphs(engine):
     lifecycle.advance(engine, (), [last + 1])
     lifecycle.graphs.read_results(engine, [(first, last)])
     lifecycle.graphs.nodes_of(engine, [first, last])
+    lifecycle.graphs.postpone(engine, [first, last])
     lifecycle.graphs.prune_dependencies(engine)
 
 
@@ -563,6 +572,7 @@ def claim_chunk(connection):
     return {
         **limited_lane(connection),
         "chunk_key": "key:100050",
+        "task_name": "noop",
         "after_at": lifecycle.EPOCH,
         "after_id": 0,
         "size": BATCH,
@@ -736,7 +746,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
     "RESCUE": (
-        lambda connection: {**ends(connection, delays_seconds=1.0), "error": "lost"},
+        lambda connection: {**ends(connection, delays_seconds=1.0), "error": "lost", "leases_ms": []},
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
@@ -760,7 +770,9 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),
-    "RESCUABLE": (lambda connection: {"skipped_ids": []}, OPEN, set()),
+    "RESCUABLE": (lambda connection: {"skipped_ids": [], "execution_ids": None}, OPEN, set()),
+    "RESCUABLE observed": (lambda connection: {"skipped_ids": [], "execution_ids": [1, 2]}, OPEN, set()),
+    "ENDING_LEASES": (lambda connection: {"within_seconds": 40.0}, OPEN, set()),
     "PRUNE": (
         lambda connection: {
             "state": "succeeded",
@@ -789,7 +801,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 def explain(connection, name, params, plan):
     """Return the plan of a prepared statement with its actual row counts. Its changes are rolled back."""
     names = list(dict.fromkeys(PARAMETER.findall(STATEMENTS[name])))
-    params = {**params, "time_shift": "0 s"}
+    params = {**ranges.ALL._asdict(), **params, "time_shift": "0 s"}
     types = [type_of(connection, params[parameter], parameter) for parameter in names]
     text = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", STATEMENTS[name])
     connection.execute(f"PREPARE explained ({', '.join(types)}) AS {text}" if names else f"PREPARE explained AS {text}")
@@ -854,7 +866,7 @@ def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
         assert rows_read(node) <= 3 * asked, node
     used = {node.get("Index Name") for node in found}
     assert indexes <= used
-    assert name != "RESCUABLE" or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
+    assert name not in ("RESCUABLE", "ENDING_LEASES") or used & {"pgqueue_execution_open", "pgqueue_execution_one_open"}
 
 
 @pytest.mark.slow

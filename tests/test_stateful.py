@@ -651,7 +651,7 @@ class Queue(RuleBasedStateMachine):
             if (job.task_name == task_name) == alone
         }
         which: dict[str, Any] = {"task_name": task_name} if alone else {"other_task_names": [task_name]}
-        assert lifecycle.prunable(self.engine, state, retention * TICK, **which) == len(old)
+        assert lifecycle.prunable(self.engine, state, retention * TICK, **which) == (len(old), 0)
         pruned = lifecycle.prune(self.engine, state, retention * TICK, **which, limit=limit)
         assert pruned.found == pruned.removed == min(limit, len(old))
         gone = {*old} - {*helpers.rows_of(self.engine, "pgqueue_job")}

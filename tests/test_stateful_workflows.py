@@ -139,6 +139,9 @@ class Workflows(History):
             return
         state = state_after(ending, is_asked=job.asked)
         self.model.move(job, state, due=self.model.now + 1 if (ending, state) == ("fail", State.READY) else job.due)
+        if not is_killed and ending == "release" and state is State.READY:
+            waits = self.model.postpone(job_id)
+            assert graphs.postpone(self.engine, [job_id]) == [job_id] * waits
         if not is_killed and state in FINISHED:
             advanced = self.advance([job_id])
             self.settle({job.batch_id, *(self.model.jobs[each].batch_id for each in advanced)})
@@ -241,6 +244,13 @@ class Workflows(History):
         assert self.engine.execute(EDGES).fetchall() == edges
         assert self.engine.execute(BATCHES).fetchall() == [batch.row() for batch in self.model.batches.values()]
         assert [row[0] for row in self.engine.execute(CALLBACKS)] == self.model.callbacks
+
+    @invariant()
+    def no_node_is_ready_before_its_dependencies_end(self) -> None:
+        if hasattr(self, "model"):
+            ready = [job for job in self.model.jobs.values() if job.state is State.READY and not job.ran_beside_retry]
+            states = {self.model.state(needs_id) for job in ready for needs_id, _ in self.model.edges_of(job.id)}
+            assert not states & UNFINISHED
 
     @invariant()
     def each_callback_is_added_once(self) -> None:

@@ -20,12 +20,15 @@ from tests import helpers
 
 pytestmark = pytest.mark.slow
 
-SITUATIONS = ("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "waiting", "gone")
-STATE_OF = {"new": State.READY, "ready later": State.READY, "gone": GONE}
+SITUATIONS = (
+    *("new", "ready", "ready later", "running", "succeeded", "dead", "cancelled", "waiting", "waiting later", "gone"),
+)
+STATE_OF = {"new": State.READY, "ready later": State.READY, "waiting later": State.WAITING, "gone": GONE}
 NOTHING_TO_DO = {
     ("ready later", TransitionName.CLAIM),
     ("new", TransitionName.RUN_NOW),
     ("ready", TransitionName.RUN_NOW),
+    ("waiting", TransitionName.RUN_NOW),
     ("new", TransitionName.WAKE),
     ("ready", TransitionName.WAKE),
 }
@@ -92,8 +95,15 @@ def restore(engine, specimen):
     )
     before = helpers.state_of(engine, specimen.job_id)
     with engine.transaction():
-        assert lifecycle.restore(engine, [retried]) == {}
+        assert lifecycle.restore(engine, [retried]).keys() <= {specimen.job_id}
     return helpers.state_of(engine, specimen.job_id) != before
+
+
+def postpone(engine, specimen):
+    """Find that a dependency of the specimen has not ended."""
+    unfinished = helpers.make_job(engine, queue_name="other")
+    lifecycle.graphs.add_dependencies(engine, [(specimen.job_id or 0, unfinished, "cancel")])
+    return lifecycle.postpone(engine, [specimen.job_id or 0])
 
 
 def retry_node(engine, specimen):
@@ -298,6 +308,7 @@ VARIANTS = [
     Variant(TransitionName.ADVANCE, "after a success", advance(succeeds=True), ([],)),
     Variant(TransitionName.ADVANCE, "after a failure", advance(succeeds=False), ([],)),
     Variant(TransitionName.RESTORE, "one", restore, (False,)),
+    Variant(TransitionName.POSTPONE, "one", postpone, ([],)),
     Variant(TransitionName.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
     Variant(TransitionName.ARCHIVE, "to the table", archive, ([],)),
     Variant(TransitionName.ARCHIVE, "in a file", remove_archived, ([],)),
@@ -451,7 +462,7 @@ def test_retry_succeeded_job_clears_its_result(engine):
 def test_prune_keeps_jobs_within_their_retention(engine, job_in, state):
     specimen = job_in(state)
     assert lifecycle.prune(engine, state, 3600.0).removed == 0
-    assert lifecycle.prunable(engine, state, 0.0) == 1
+    assert lifecycle.prunable(engine, state, 0.0) == (1, 0)
     assert helpers.state_of(engine, specimen.job_id) == state
     others = FINISHED - {state}
     assert [lifecycle.prune(engine, other, 0.0).removed for other in others] == [0, 0]

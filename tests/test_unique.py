@@ -154,13 +154,18 @@ def test_enqueue_conflicting_job_just_ended_adds_a_job(monkeypatch):
 
 
 def test_enqueue_many_conflicting_job_just_ended_adds_jobs(monkeypatch):
-    """The inserts meet other jobs, which end before `enqueue_many()` reads them."""
+    """The inserts meet other jobs, which end before `enqueue_many()` reads them. So it inserts again."""
     signalled = []
+    insert, conflicts = lifecycle.enqueue_many_unique, [[]]
 
     def receiver(job_id, **kwargs):
         signalled.append(job_id)
 
-    monkeypatch.setattr(lifecycle, "enqueue_many_unique", lambda *args, **kwargs: [])
+    monkeypatch.setattr(
+        lifecycle,
+        "enqueue_many_unique",
+        lambda *given, **options: conflicts.pop() if conflicts else insert(*given, **options),
+    )
     signals.job_enqueued.connect(receiver)
     try:
         ids = unique().enqueue_many([((1,), {}), ((2,), {}), ((1,), {})])

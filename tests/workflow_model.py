@@ -39,6 +39,8 @@ class Job:
     expires: int | None = None
     finished: int | None = None
     asked: bool = False
+    ran_beside_retry: bool = False
+    """Whether it was running when a job that it depends on was retried: then it can be ready before that ends."""
 
     def row(self) -> tuple[Any, ...]:
         return self.id, self.batch_id, self.state.value, self.due, self.expires, self.finished, self.asked
@@ -166,7 +168,10 @@ class Model:
         return moved
 
     def restore(self, retried: Collection[int]) -> None:
-        """Make the jobs wait again that the ends of retried jobs had cancelled, and retried ones that have to wait."""
+        """Make the jobs wait again that the ends of retried jobs had cancelled, and those that would run too early.
+
+        Ready jobs would: retried ones with an unfinished dependency, and the dependents of all of these jobs.
+        """
         restored, found = set(retried), {*retried}
         while found:
             found = {
@@ -178,15 +183,31 @@ class Model:
         for job_id in restored:
             for _, edge in self.edges_of(job_id):
                 edge.has_cancelled = False
+        for job_id in {job_id for job_id, needs_id in self.edges if needs_id in restored}:
+            if self.state(job_id) is State.RUNNING:
+                self.jobs[job_id].ran_beside_retry = True
+        early = {
+            job_id for job_id, needs_id in self.edges if needs_id in restored and self.state(job_id) is State.READY
+        }
         moved = [
             job_id
-            for job_id in restored
+            for job_id in restored | early
             if self.state(job_id) is State.CANCELLED
             or any(needs_id in restored or self.state(needs_id) in UNFINISHED for needs_id, _ in self.edges_of(job_id))
         ]
         for job_id in moved:
-            self.move(self.jobs[job_id], State.WAITING, asked=False, expires=None)
-        self.decide(moved)
+            job = self.jobs[job_id]
+            job.ran_beside_retry = False
+            self.move(job, State.WAITING, asked=False, expires=job.expires if job.state is State.READY else None)
+        if State.CANCELLED in self.decide(moved).values():
+            self.decide([job_id for job_id in moved if self.state(job_id) is State.WAITING])
+
+    def postpone(self, job_id: int) -> bool:
+        """Make a ready job wait again that has an unfinished dependency. Return whether it waits."""
+        waits = any(self.state(needs_id) in UNFINISHED for needs_id, _ in self.edges_of(job_id))
+        if waits and self.state(job_id) is State.READY:
+            self.move(self.jobs[job_id], State.WAITING, ran_beside_retry=False)
+        return self.state(job_id) is State.WAITING and waits
 
     def can_be_removed(self, job: Job) -> bool:
         """Return whether the job has ended and no other job of the workflow can need it."""

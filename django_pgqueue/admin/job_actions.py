@@ -26,9 +26,10 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from django_pgqueue import job_operations, lifecycle
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
-from django_pgqueue.models.operations import JobChange
-from django_pgqueue.states import TRANSITIONS, Seen, State, TransitionName
+from django_pgqueue.models.operations import JobChange, superseded_ids
+from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
 from django_pgqueue.steps import CompensationUnfinished
 
 from . import confirmation, databases, shown
@@ -137,12 +138,22 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
         return None
     if changed:
         messages.success(request, operation.done % {"count": 1})
+    elif reason := _why_kept(request, operation, job):
+        messages.warning(request, _("Nothing was deleted: unfinished work needs this job, because %s.") % reason)
     else:
         messages.warning(
             request,
             _("Nothing was changed: the job has changed since the page showed it, or its state does not allow this."),
         )
     return None
+
+
+def _why_kept(request: HttpRequest, operation: JobOperation, job: Job) -> str | None:
+    """Return why a job was not deleted, if unfinished work needs it."""
+    if operation.transition is not TransitionName.DELETE:
+        return None
+    left = needs_of(connections[databases.chosen(request)], [job.pk]).get(job.pk)
+    return NEED_TEXTS[left.need] if left and left.need in KEPT_BY_DELETE else None
 
 
 def act_on_many(
@@ -202,13 +213,18 @@ def _act(
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
     audit = _Audit(request, connection, operation, len(seen))
     changed: dict[int, State] = {}
-    ids = list(seen)
+    others: set[int] = set()
+    jobs = Job.objects.using(connection.alias)
+    left_out = superseded_ids(jobs, list(seen)) if operation is RETRY else ()
+    ids = [job_id for job_id in seen if job_id not in left_out]
+    change = job_operations.with_others(operation.change, others)
     for start in range(0, len(ids), BATCH_SIZE):
         batch = ids[start : start + BATCH_SIZE]
-        jobs = Job.objects.using(connection.alias).filter(pk__in=batch)
-        names = dict(jobs.values_list("pk", "task_name"))
+        names = dict(jobs.filter(pk__in=batch).values_list("pk", "task_name"))
         as_shown = {job_id: seen[job_id] for job_id in names}
-        done = operation.change(connection, names, as_shown, alone=alone, record=audit.record)
+        before = dict.fromkeys(others & names.keys(), State.WAITING if operation is RETRY else State.CANCELLED)
+        record = partial(_record, audit, before)
+        done = before | change(connection, names, as_shown, alone=alone, record=record)
         entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
         if entries:
             user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
@@ -216,6 +232,11 @@ def _act(
         changed |= done
     audit.end()
     return changed
+
+
+def _record(audit: _Audit, before: Collection[int], changed: Collection[int]) -> None:
+    """Add the jobs of a batch to the audit. An earlier batch has changed those in `before`."""
+    audit.record({*before, *changed})
 
 
 class _Audit:

@@ -119,12 +119,20 @@ class EngineConnection(psycopg.Connection[Row]):
             if not is_committed:
                 raise
 
+    def stop_preparing(self) -> bool:
+        """Prepare no more statements, and mark the connection for replacement. Return whether no transaction is open.
+
+        A statement that has failed in a transaction cannot be repeated alone: only the caller can repeat all of it.
+        """
+        self.prepare_threshold, self.is_worn = None, True
+        return self.info.transaction_status is TransactionStatus.IDLE
+
     @contextmanager
     def unprepared(self) -> Iterator[None]:
         """Run statements unprepared inside the `with` block, and mark the connection for replacement.
 
-        After a migration, a prepared statement can fail for every row ("cached plan must not change result type").
-        Without this, the caller would take that failure for the fault of a row.
+        A prepared statement can fail for every row, although the same text would succeed. Without this, the caller
+        would take that failure for the fault of a row.
         """
         threshold, self.prepare_threshold, self.is_worn = self.prepare_threshold, None, True
         try:

@@ -36,6 +36,17 @@ def is_of_rows(error: BaseException) -> bool:
     return cause.sqlstate[:2] not in STATES_OF_THE_SERVER
 
 
+def is_stale_plan(error: BaseException) -> bool:
+    """Return whether a statement failed only because its prepared form is outdated: no row and no table is at fault.
+
+    A migration has changed the type of a column that the statement returns, or somebody has discarded the session's
+    prepared statements.
+    """
+    if isinstance(error, errors.FeatureNotSupported):  # the message is in the language of the server
+        return error.diag.source_function == "RevalidateCachedQuery" or "cached plan must not change" in str(error)
+    return isinstance(error, errors.InvalidSqlStatementName | errors.DuplicatePreparedStatement)
+
+
 def is_outage(error: BaseException) -> bool:
     """Return whether a failed statement of an engine connection should be repeated when the database works again.
 
@@ -49,5 +60,6 @@ def is_outage(error: BaseException) -> bool:
 
 def message_without_detail(error: Exception) -> str:
     """Return an error's message without the server's detail. The detail can quote the row, with its arguments."""
-    primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
+    primary = cause.diag.message_primary if isinstance(cause, psycopg.Error) else None
     return primary or str(error)

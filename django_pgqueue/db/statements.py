@@ -9,21 +9,26 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+import psycopg
 from django.conf import settings
-from django.db import DEFAULT_DB_ALIAS, ProgrammingError
+from django.db import DEFAULT_DB_ALIAS, InterfaceError, OperationalError, ProgrammingError
 from psycopg import errors
 from psycopg.types.datetime import TimestamptzLoader
 
+from .errors import is_stale_plan
+from .reconnects import explain_lost_connection
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from psycopg.abc import Buffer
 
 MISSING: Final = (errors.UndefinedTable, errors.UndefinedColumn)
 
 Row = tuple[Any, ...]
+T = TypeVar("T")
 
 
 class Connection(Protocol):
@@ -55,8 +60,32 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     """Run one statement and return its rows, in the transaction that is open on `connection`, if there is one.
 
     Errors pass through: Django's on a Django connection, psycopg's on an engine connection. If a table of this package
-    is missing, Django's error says to run `migrate`.
+    is missing, Django's error says to run `migrate`. If only the prepared form of the statement is outdated, the
+    statement is repeated without it. In a transaction that raises the error: see `repeat_if_stale()`.
     """
+    try:
+        return _run(connection, statement, params)
+    except psycopg.Error as error:  # of an engine connection
+        stop_preparing: Callable[[], bool] | None = getattr(connection, "stop_preparing", None)
+        if stop_preparing is None or not is_stale_plan(error) or not stop_preparing():
+            raise
+    return _run(connection, statement, params)
+
+
+def repeat_if_stale(function: Callable[[], T]) -> T:
+    """Call a function that opens a transaction on an engine connection. Repeat it if a prepared statement was outdated.
+
+    The second call prepares nothing, because `execute()` has switched that off.
+    """
+    try:
+        return function()
+    except psycopg.Error as error:
+        if not is_stale_plan(error):
+            raise
+    return function()
+
+
+def _run(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
     # Text, because a timedelta of a day would follow the session's daylight saving time.
     time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
     try:
@@ -73,6 +102,9 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     except ProgrammingError as error:
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
             raise _not_migrated(connection.alias, error) from error
+        raise
+    except (OperationalError, InterfaceError) as error:  # of a Django connection
+        explain_lost_connection(connection, error)
         raise
 
 

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from psycopg.pq import TransactionStatus
 
 from django_pgqueue.exceptions import QueueError
+
+from .reconnects import explain_lost_connection
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -45,6 +47,20 @@ def run_after_commits_elsewhere(alias: str, function: Callable[[], T]) -> T | No
 def is_in_transaction(connection: BaseDatabaseWrapper) -> bool:
     """Return whether a write on this Django connection takes effect only when the caller commits."""
     return connection.in_atomic_block or not connection.get_autocommit()
+
+
+@contextmanager
+def atomic_unless_open(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Open a transaction on a Django connection, unless one is open."""
+    if connection.in_atomic_block:
+        yield
+        return
+    try:
+        with transaction.atomic(using=connection.alias):
+            yield
+    except (OperationalError, InterfaceError) as error:
+        explain_lost_connection(connection, error)
+        raise
 
 
 def raise_if_aborted(connection: BaseDatabaseWrapper, responses: Iterable[tuple[Any, Any]]) -> None:

@@ -11,7 +11,6 @@ chunk with the first call that differs, each chunk is a `MixedChunk`.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
@@ -21,6 +20,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 
 from django_pgqueue import lifecycle
+from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
 from django_pgqueue.serialization import chunks, normalise_call
@@ -144,7 +144,7 @@ class Insertion:
         """Insert all jobs or none. `given` are the calls as the caller passed them."""
         is_open = self._connection.in_atomic_block
         # Without an open transaction, open one before the first call is read: `given` may read the database too.
-        with nullcontext() if is_open else transaction.atomic(using=self._connection.alias):
+        with atomic_unless_open(self._connection):
             joining.check_open(self._connection, self._row)
             sequence = given if isinstance(given, Sequence) else ()
             if any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):
@@ -205,7 +205,8 @@ class Insertion:
         """Begin again with the calls in the order of their unique keys. Return False if no call has a key.
 
         Two transactions that take the same keys in different orders can deadlock. Each statement takes the keys of its
-        chunk in order, and this function orders the chunks. An iterator is not sorted: it may not fit in memory.
+        chunk in order, and this function orders the chunks, in the way in which `MixedChunk` orders its statements. An
+        iterator is not sorted: it may not fit in memory.
         """
         if self._is_plain or not given:
             return False
@@ -213,8 +214,9 @@ class Insertion:
         for place, call in enumerate(given):
             bound = bind(self._own_task, place, call)
             key = unique.key_of(bound.task, bound.args, bound.kwargs)
-            keys.append(("", "") if key is None else (bound.task.name, key))
-        if not any(key for _, key in keys):
+            is_separate = not unique.can_share_statement(bound.task)
+            keys.append((False, "", "") if key is None else (is_separate, bound.task.name, key))
+        if not any(key for _, _, key in keys):
             return False
         order = sorted(range(len(keys)), key=keys.__getitem__)
         self._calls = ((place, given[place]) for place in order)

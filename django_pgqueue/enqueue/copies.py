@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.limits import CallLimit, name_of
 from django_pgqueue.serialization import encode_arguments
@@ -54,6 +55,7 @@ def _limit_columns(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: 
     if (
         task.chunk is None
         and job.limit_key is not None
+        and not is_chunk_key(job.limit_key)
         and (task.limit is None or task.limit.name != name_of(job.limit_key))
     ):
         return {name: getattr(job, name) for name in CallLimit._fields}

@@ -7,14 +7,12 @@ transaction of the insert ends, so that the batch cannot complete in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
-
 from django_pgqueue import lifecycle
 from django_pgqueue.batch_reference import BatchFinished
+from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.exceptions import InvalidTask
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def with_open_batch(
 
 
 def _insert(connection: BaseDatabaseWrapper, row: Mapping[str, Any], insert: Callable[[], Job]) -> Job:
-    with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
+    with atomic_unless_open(connection):
         check_open(connection, row)
         return insert()
 

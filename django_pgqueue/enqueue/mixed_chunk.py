@@ -16,7 +16,7 @@ from django_pgqueue.limits import CallLimit
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.serialization import CHUNK, CHUNK_SIZE, encode_arguments
 
-from . import unique
+from . import many_unique, unique
 from .call_limits import limit_of_call
 from .job_ids import Placed
 from .search_keys import SearchKeys, search_keys_of, write_search_keys
@@ -114,7 +114,7 @@ class MixedChunk:
         # The calls that share a statement come first, so that all transactions take keys in the same order.
         order = sorted(self._keyed, key=lambda kind: (bool(kind), self._keyed[kind].calls[0].task.name))
         for keyed in map(self._keyed.__getitem__, order):
-            results = unique.insert_keyed(connection, keyed.calls)
+            results = many_unique.insert_keyed(connection, keyed.calls)
             placed += [Placed(place, *result) for place, result in zip(keyed.places, results, strict=True)]
         return placed
 

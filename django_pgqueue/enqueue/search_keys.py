@@ -7,13 +7,11 @@ checked before the job is inserted, and written in the transaction of the insert
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
-
 from django_pgqueue import lifecycle
+from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.redaction import BY_POSITION
 from django_pgqueue.search_text import as_search_text
 from django_pgqueue.serialization import normalise
@@ -65,7 +63,7 @@ def with_search_keys(
 
 
 def _insert(task: TaskDefinition, connection: BaseDatabaseWrapper, insert: Callable[[], Job], keys: SearchKeys) -> Job:
-    with nullcontext() if connection.in_atomic_block else transaction.atomic(using=connection.alias):
+    with atomic_unless_open(connection):
         job = insert()
         if not job.is_duplicate:
             write_search_keys(connection, [(task, job.pk, keys)])

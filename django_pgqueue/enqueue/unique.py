@@ -1,8 +1,8 @@
 """Enqueue jobs with a unique key: at most one job per task and key while the key is in use.
 
-`Task.insert()` calls `insert()`, and `enqueue_many()` calls `insert_keyed()` for each chunk. The database guarantees
-uniqueness: by a unique index for keys that last as long as the job waits or runs, by a row of its own for keys with a
-uniqueness window (`unique_while` as a duration).
+`Task.insert()` calls `insert()`. For `enqueue_many()` see `many_unique`. The database guarantees uniqueness: by a
+unique index for keys that last as long as the job waits or runs, by a row of its own for keys with a uniqueness window
+(`unique_while` as a duration).
 
 Concurrency: after an insert that found an existing job, the code reads that job. It can end between the two statements;
 then no job has the key, and the insert is repeated.
@@ -11,18 +11,18 @@ then no job has the key, and the insert is repeated.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.exceptions import DuplicateJob, QueueError, seconds
+from django_pgqueue.lazy_strings import lazy_problems
 from django_pgqueue.limits import CallLimit
-from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.validation import wrong_key
 
 from . import call_limits, plain
-from .search_keys import SearchKeys, write_search_keys
+from .search_keys import SearchKeys
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -64,6 +64,8 @@ def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any])
         return task.unique_key
     args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))
     key = task.unique_key(*args, **kwargs)
+    for problem in lazy_problems("the value of unique_key", key):
+        raise TypeError(f"{task.name}: {problem}")
     if key is not None and not isinstance(key, str):
         raise TypeError(f"{task.name}: unique_key must return a string or None, not {type(key).__name__}")
     for problem in wrong_key(key):
@@ -77,7 +79,7 @@ def insert(task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, argu
     With `on_conflict="raise"`, raises `DuplicateJob` if there is an existing job. Raises `QueueError` if no try could
     insert a job or find the existing one. Waits if another transaction has just taken the key and is not committed yet.
     """
-    is_for_period = _period_seconds(task) is not None
+    is_for_period = period_seconds(task) is not None
     add = _add_one_for_period if is_for_period else _add_one
     for _ in range(TRIES):
         enqueued = add(task, connection, key, arguments, row)
@@ -86,7 +88,7 @@ def insert(task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, argu
             if not is_for_period:
                 job.unique_key, job.unique_ready_only = key, task.unique_while == "ready" or None
             return job
-        holder_id = _holders(task, connection, [key]).get(key)
+        holder_id = holders(task, connection, [key]).get(key)
         if holder_id is None:
             continue
         existing_job = _existing(task, connection.alias, holder_id)
@@ -94,104 +96,22 @@ def insert(task: TaskDefinition, connection: BaseDatabaseWrapper, key: str, argu
             existing_job = _removed(task, connection.alias, holder_id, arguments)
         if existing_job is not None:
             return existing_job
-    raise _duplicate(task, None) if task.on_conflict == "raise" else _neither_added_nor_found(task)
+    raise duplicate(task, None) if task.on_conflict == "raise" else neither_added_nor_found(task)
 
 
 def can_share_statement(task: TaskDefinition) -> bool:
     """Return whether one statement can add jobs of this task and other such jobs, with any tasks and options."""
-    return task.on_conflict != "replace" and _period_seconds(task) is None
+    return task.on_conflict != "replace" and period_seconds(task) is None
 
 
-def insert_keyed(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) -> list[tuple[int, bool]]:
-    """Insert a job for each call, announce it, and return the id of each call's job and whether it is a duplicate.
-
-    The calls have equal options, or all their tasks can share a statement. Runs in a transaction that the caller rolls
-    back after an error. Raises as `insert()`.
-    """
-    added = _add_all(connection, calls)
-    without_key = iter([job_id for job_id, _, key in added if key is None])
-    new: dict[TaskAndKey, int] = {(name, key): job_id for job_id, name, key in added if key is not None}
-    existing = _all_holders(connection, calls, new)
-    last = {(call.task.name, call.key): call for call in calls}
-    results: list[tuple[int, bool]] = []
-    announced: dict[int, KeyedCall] = {}
-    for call in calls:
-        task, task_and_key = call.task, (call.task.name, call.key)
-        if call.key is None:
-            job_id, is_duplicate = next(without_key), False
-        elif task_and_key in new:
-            job_id = new[task_and_key]
-            is_duplicate = job_id in announced and task.on_conflict != "replace"
-        elif task_and_key in existing:
-            job_id, is_duplicate = existing[task_and_key], True
-        else:  # the job that had the key has ended in the meantime
-            latest = last[task_and_key] if task.on_conflict == "replace" else call
-            job = insert(task, connection, call.key, latest.arguments, call.row | call_limits.columns_of(latest.limit))
-            job_id, is_duplicate = job.pk, job.is_duplicate
-            (existing if is_duplicate else new)[task_and_key] = job_id
-        if is_duplicate and task.on_conflict == "raise":
-            raise _duplicate(task, None)
-        if not is_duplicate:
-            announced[job_id] = call
-        results.append((job_id, is_duplicate))
-    write_search_keys(connection, [(call.task, job_id, call.search_keys) for job_id, call in announced.items()])
-    _send_enqueued(connection, announced)
-    return results
-
-
-def _send_enqueued(connection: BaseDatabaseWrapper, calls: Mapping[int, KeyedCall]) -> None:
-    by_queue: dict[tuple[str, str], list[int]] = {}
-    for job_id, call in calls.items():
-        by_queue.setdefault((call.task.name, call.row["queue_name"]), []).append(job_id)
-    for (task_name, queue_name), job_ids in by_queue.items():
-        after_enqueue(connection, task_name, queue_name, job_ids)
-
-
-def _add_all(connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall]) -> list[Added]:
-    """Add the jobs of calls whose keys are free, or replace waiting ones."""
-    task, row = calls[0].task, calls[0].row
-    if not can_share_statement(task) or all(call.row is row for call in calls):
-        add = _add_many if _period_seconds(task) is None else _add_many_for_period
-        return [(job_id, task.name, key) for job_id, key in add(task, connection, calls, row)]
-    numbers: dict[int, int] = {}
-    rows: list[Row] = []
-    for call in calls:
-        if id(call.row) not in numbers:
-            numbers[id(call.row)] = len(rows)
-            rows.append({**call.row, "unique_ready_only": call.task.unique_while == "ready" or None})
-    return lifecycle.enqueue_each_unique(
-        connection,
-        arguments=f"[{','.join(call.arguments for call in calls)}]",
-        unique_keys=[call.key for call in calls],
-        limits=[call.limit for call in calls],
-        numbers=[numbers[id(call.row)] for call in calls],
-        rows=rows,
-    )
-
-
-def _all_holders(
-    connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], new: Container[TaskAndKey]
-) -> dict[TaskAndKey, int]:
-    """Return the ids of existing jobs that have the keys of calls, without the keys in `new`, by task and key."""
-    wanted: dict[str, tuple[TaskDefinition, set[str]]] = {}
-    for call in calls:
-        if call.key is not None and (call.task.name, call.key) not in new:
-            wanted.setdefault(call.task.name, (call.task, set()))[1].add(call.key)
-    return {
-        (name, key): job_id
-        for name, (task, keys) in wanted.items()
-        for key, job_id in _holders(task, connection, keys).items()
-    }
-
-
-def _period_seconds(task: TaskDefinition) -> float | None:
+def period_seconds(task: TaskDefinition) -> float | None:
     """Return the uniqueness window in seconds, or None if the key lasts as long as its job waits or runs."""
     return None if isinstance(task.unique_while, str) else seconds(task.unique_while)
 
 
-def _holders(task: TaskDefinition, connection: BaseDatabaseWrapper, keys: Collection[str]) -> dict[str, int]:
+def holders(task: TaskDefinition, connection: BaseDatabaseWrapper, keys: Collection[str]) -> dict[str, int]:
     """Return, by key, the ids of the existing jobs that have these keys."""
-    find = lifecycle.holders if _period_seconds(task) is None else lifecycle.open_windows
+    find = lifecycle.holders if period_seconds(task) is None else lifecycle.open_windows
     return find(connection, task.name, keys) if keys else {}
 
 
@@ -209,59 +129,17 @@ def _add_one_for_period(
 ) -> lifecycle.Enqueued | None:
     """Insert or replace a job whose key has a uniqueness window; return None if another job keeps the key."""
     limit, row = call_limits.split(row)
-    given: dict[str, Any] = {"calls": _as_json([(key, arguments)]), "limits": [limit]}
-    added = lifecycle.enqueue_for_period(connection, **given, period_seconds=_period_seconds(task) or 0.0, **row)
+    given: dict[str, Any] = {"calls": calls_as_json([(key, arguments)]), "limits": [limit]}
+    added = lifecycle.enqueue_for_period(connection, **given, period_seconds=period_seconds(task) or 0.0, **row)
     if not added and task.on_conflict == "replace":
         given["has_steps"] = task.takes_context
         added = [job for job, _ in lifecycle.replace_for_period(connection, **given, **row)]
     return added[0] if added else None
 
 
-def _as_json(calls: Iterable[tuple[str | None, str]]) -> str:
+def calls_as_json(calls: Iterable[tuple[str | None, str]]) -> str:
     """Return keys and arguments as the statements for calls with equal options take them."""
     return "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{arguments}}}' for key, arguments in calls) + "]"
-
-
-def _given(calls: Sequence[KeyedCall]) -> dict[str, Any]:
-    """Return calls with equal options as the functions of `lifecycle` take them."""
-    pairs = ((call.key, call.arguments) for call in calls)
-    return {"calls": _as_json(pairs), "limits": [call.limit for call in calls]}
-
-
-def _add_many(
-    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: Row
-) -> list[tuple[int, str | None]]:
-    """Insert the jobs of calls whose keys are free, or replace waiting ones; return ids and keys of these jobs."""
-    return lifecycle.enqueue_many_unique(
-        connection,
-        **_given(calls),
-        ready_only=task.unique_while == "ready",
-        replace=task.on_conflict == "replace",
-        has_steps=task.takes_context,
-        **row,
-    )
-
-
-def _add_many_for_period(
-    task: TaskDefinition, connection: BaseDatabaseWrapper, calls: Sequence[KeyedCall], row: Row
-) -> list[tuple[int, str | None]]:
-    """Do the same as `_add_many()` for keys with a uniqueness window.
-
-    Of several calls with one key, the first is inserted; with `on_conflict="replace"` the last one is.
-    """
-    replaces = task.on_conflict == "replace"
-    kept = {call.key: call for call in (calls if replaces else reversed(calls)) if call.key is not None}
-    once = [call for call in calls if call.key is None or kept[call.key] is call]
-    jobs = lifecycle.enqueue_for_period(connection, **_given(once), period_seconds=_period_seconds(task) or 0.0, **row)
-    ids = [job.job_id for job in jobs]
-    keys = {job_id: key for key, job_id in lifecycle.open_windows(connection, task.name, kept.keys(), ids).items()}
-    added = [(job_id, keys.get(job_id)) for job_id in ids]
-    new = {key for _, key in added}
-    taken = [call for call in once if call.key is not None and call.key not in new]
-    if replaces and taken:
-        replaced = lifecycle.replace_for_period(connection, **_given(taken), has_steps=task.takes_context, **row)
-        added += [(job.job_id, key) for job, key in replaced]
-    return added
 
 
 def _existing(task: TaskDefinition, alias: str, job_id: int) -> Job | None:
@@ -269,7 +147,7 @@ def _existing(task: TaskDefinition, alias: str, job_id: int) -> Job | None:
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
     if task.on_conflict == "raise":
-        raise _duplicate(task, job_id)
+        raise duplicate(task, job_id)
     job = Job.objects.using(alias).filter(pk=job_id).first()
     if job is not None:
         job.is_duplicate, job.enqueued_on = True, alias
@@ -287,7 +165,7 @@ def _removed(task: TaskDefinition, alias: str, job_id: int, arguments: str) -> J
     return job
 
 
-def _neither_added_nor_found(task: TaskDefinition) -> QueueError:
+def neither_added_nor_found(task: TaskDefinition) -> QueueError:
     return QueueError(
         f"no job of {task.name} was enqueued: {TRIES} times another job had its unique key, and had ended when it was "
         "to be read. Enqueue it again. If that fails too, look for a trigger or a row security policy on pgqueue_job "
@@ -295,6 +173,6 @@ def _neither_added_nor_found(task: TaskDefinition) -> QueueError:
     )
 
 
-def _duplicate(task: TaskDefinition, job_id: int | None) -> DuplicateJob:
+def duplicate(task: TaskDefinition, job_id: int | None) -> DuplicateJob:
     holder = "a job" if job_id is None else f"job {job_id}"
     return DuplicateJob(f"{holder} of {task.name} already has the unique key: nothing was enqueued", job_id)

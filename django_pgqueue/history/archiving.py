@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from django_pgqueue.exceptions import Duration, JobLocked, seconds
 from django_pgqueue.states import State
 
 from .archive_file import ArchiveFile
-from .batches import Choice, Pace, alias, check_rate, finished_states, names_of_queues, names_of_tasks
+from .batches import Choice, Pace, alias, check_rate, count_needed, finished_states, names_of_queues, names_of_tasks
 
 ARCHIVED_STATES: Final = (State.CANCELLED, State.SUCCEEDED)
 """The states of the jobs that are archived by default. A dead letter waits for a decision, so it is not among them."""
@@ -25,18 +25,23 @@ TABLE_BATCH: Final = 1000
 FILE_BATCH: Final = 200
 """Finished jobs that are in memory at once while they are written to a file."""
 
+Move = tuple[Collection[int], Collection[int]]
+"""The ids of the jobs of a page, and of those that were moved."""
+
 
 class Archived(NamedTuple):
     """The result of an archive.
 
     `resumed` of the jobs were in the file already: an earlier process was killed before it removed them from the
-    database. `left` jobs were locked by another session, have changed, or the database refused to delete them (the log
-    has the reason); a repeated call tries them again.
+    database. `left` jobs were not archived; a repeated call tries them again. Unfinished work needs `needed` of them.
+    The others were locked by another session, have changed, or the database refused to delete them (the log has the
+    reason).
     """
 
     archived: int
     left: int
     resumed: int = 0
+    needed: int = 0
 
 
 def archive(
@@ -52,7 +57,8 @@ def archive(
 ) -> Archived:
     """Move finished jobs with their executions to the table `pgqueue_archived_job`, or to a compressed file.
 
-    The log lines that the executions have kept move with them.
+    The log lines that the executions have kept move with them. Jobs stay while unfinished work needs them, as at the
+    end of their retention.
 
     A move to the table is one statement for each batch, so a job is always in exactly one of the tables. It is part of
     the transaction that is open on the database, if any.
@@ -94,13 +100,13 @@ def archive(
     connection = connections[alias(database)]
     if file is None:
         moves = _to_table(connection, choice, pace := Pace(rate))
-        return _counted(moves, pace, on_batch)
+        return _counted(connection, moves, pace, on_batch)
     if is_in_transaction(connection):
         raise RuntimeError("archive() to a file cannot run inside a transaction: a rollback would restore the jobs")
     with closing(ArchiveFile(Path(file))) as target:
         resumed = _resume(connection, target)
         moves = _to_file(connection, choice, pace := Pace(rate), target)
-        return _counted(moves, pace, on_batch, resumed)
+        return _counted(connection, moves, pace, on_batch, resumed)
 
 
 def _resume(connection: Any, target: ArchiveFile) -> int:
@@ -116,34 +122,36 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
     if locked := [pk for pk, finished_at in rows.values_list("pk", "finished_at") if finished_at == batch[pk]]:
         raise JobLocked(
             f"job {locked[0]} is in {target.path}, but cannot be removed from the database: another session has locked "
-            "it, or the database refuses it. Nothing was archived: try again"
+            "it, unfinished work needs it again, or the database refuses it. Nothing was archived: try again"
         )
     return len(removed)
 
 
 def _counted(
-    moves: Iterator[tuple[int, int]], pace: Pace, on_batch: Callable[[int], None], resumed: int = 0
+    connection: Any, moves: Iterator[Move], pace: Pace, on_batch: Callable[[int], None], resumed: int = 0
 ) -> Archived:
-    """Run the moves of all pages, and add up how many jobs were wanted and how many were moved."""
-    count = left = 0
+    """Run the moves of all pages, and add up how many jobs were moved, left and needed."""
+    count = left = needed = 0
     for wanted, moved in moves:
-        count, left = count + moved, left + wanted - moved
+        unmoved = set(wanted).difference(moved)
+        count, left = count + len(wanted) - len(unmoved), left + len(unmoved)
+        needed += count_needed(connection, unmoved)
         on_batch(count + resumed)
-        pace.wait(wanted)
-    return Archived(count + resumed, left, resumed)
+        pace.wait(len(wanted))
+    return Archived(count + resumed, left, resumed, needed)
 
 
-def _to_table(connection: Any, choice: Choice, pace: Pace) -> Iterator[tuple[int, int]]:
+def _to_table(connection: Any, choice: Choice, pace: Pace) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(TABLE_BATCH)):
-        yield len(jobs), len(lifecycle.archive(connection, jobs))
+        yield jobs, lifecycle.archive(connection, jobs)
 
 
-def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile) -> Iterator[tuple[int, int]]:
+def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(FILE_BATCH)):
-        yield len(jobs), _move_to_file(connection, jobs, target)
+        yield jobs, _move_to_file(connection, jobs, target)
 
 
-def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile) -> int:
+def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFile) -> set[int]:
     """Move a batch: delete the rows, write them to the file, and commit.
 
     The rows are locked until then, so nobody can retry or delete one of them. A row that the database refuses to delete
@@ -152,8 +160,8 @@ def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFil
     with transaction.atomic(using=connection.alias):
         rows = lifecycle.read_for_archive(connection, jobs)
         if not rows:
-            return 0
+            return set()
         removed = set(lifecycle.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows}))
         if removed:
             target.append([line for job_id, _, line in rows if job_id in removed])
-    return len(removed)
+    return removed

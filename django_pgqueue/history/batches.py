@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from django.db import router
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.validation import NAME
 
@@ -67,6 +68,11 @@ class Pace:
         self.count += count
         if self.rate is not None and (early := self.began_at + self.count / self.rate - time.monotonic()) > 0:
             time.sleep(early)
+
+
+def count_needed(connection: Connection, job_ids: Collection[int]) -> int:
+    """Return how many of these finished jobs, which were left, unfinished work needs."""
+    return sum(job.need is not None for job in needs_of(connection, job_ids).values())
 
 
 def check_rate(rate: float | None) -> None:

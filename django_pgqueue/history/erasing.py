@@ -11,7 +11,7 @@ from django.db import connections
 from django_pgqueue import lifecycle
 from django_pgqueue.states import FINISHED
 
-from .batches import Choice, Pace, alias, check_rate, finished_states, names_of_queues, names_of_tasks
+from .batches import Choice, Pace, alias, check_rate, count_needed, finished_states, names_of_queues, names_of_tasks
 from .callbacks import erase_callbacks
 
 BATCH: Final = 1000
@@ -21,9 +21,9 @@ BATCH: Final = 1000
 class Erased(NamedTuple):
     """The result of an erasure.
 
-    `left` jobs were locked by another session, have changed, or the database refused the write (the log has the
-    reason): call it again. `unfinished` are ids of jobs that have
-    not ended yet, and `missing` are ids without a job. `callbacks` of complete batches were erased too.
+    `left` jobs were not changed: call it again. Unfinished work needs `needed` of them. The others were locked by
+    another session, have changed, or the database refused the write (the log has the reason). `unfinished` are ids of
+    jobs that have not ended yet, and `missing` are ids without a job. `callbacks` of complete batches were erased too.
     """
 
     erased: int
@@ -32,6 +32,7 @@ class Erased(NamedTuple):
     missing: list[int]
     audit_id: int
     callbacks: int = 0
+    needed: int = 0
 
 
 def erase(
@@ -61,7 +62,8 @@ def erase(
         jobs: Ids of jobs, instead of the other filters.
         arguments: Whether to erase arguments, headers, unique keys and search keys, also those of callbacks that the
             rows of complete batches keep. A callback belongs to a given job if it has its task and its arguments.
-        results: Whether to erase results and the messages of progress.
+        results: Whether to erase results and the messages of progress. Jobs of a workflow are left while another job
+            of it is unfinished, because that job can need a result.
         errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.
         logs: Whether to erase the log lines that a task with `keep_logs` has kept, which can quote values too.
         rate: Jobs to change per second at most. None: no limit.
@@ -96,13 +98,14 @@ def erase(
     )
     found = _Found(connection, job_ids)
     callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not found.is_vain else 0
-    pace, count, wanted = Pace(rate), 0, 0
+    pace, count, wanted, needed = Pace(rate), 0, 0, 0
     for page in found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH)):
-        count += len(lifecycle.erase(connection, page, audit_id=audit_id, **kinds))
-        wanted += len(page)
+        changed = lifecycle.erase(connection, page, audit_id=audit_id, **kinds)
+        needed += count_needed(connection, page.keys() - set(changed))
+        count, wanted = count + len(changed), wanted + len(page)
         pace.wait(len(page))
     lifecycle.end_audit(connection, audit_id)
-    return Erased(count, wanted - count, found.unfinished, found.missing, audit_id, callbacks)
+    return Erased(count, wanted - count, found.unfinished, found.missing, audit_id, callbacks, needed)
 
 
 def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:

@@ -12,8 +12,7 @@ connection's transaction. It returns what happened to each id. A lost race is a 
 * `TransitionStatus.LOST`: another worker closed the execution, or its job is gone. This worker's result is discarded.
 * `TransitionStatus.LOCKED`: another session has locked the rows. The execution is still open, so call again.
 
-On engine connections, deadlocks, serialization failures and lock timeouts are retried. In a caller's transaction these
-errors are raised, because only the caller can repeat the whole transaction.
+On engine connections, deadlocks, serialization failures and lock timeouts are retried, but not in a transaction.
 """
 
 from django_pgqueue.options import JobOptions
@@ -58,7 +57,7 @@ from .completions import (
 from .enqueueing import enqueue, enqueue_each, enqueue_many
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
-from .graphs import advance, restore
+from .graphs import advance, postpone, restore
 from .history import (
     EVER,
     FIRST_FINISHED,
@@ -248,6 +247,7 @@ __all__ = [
     "pause",
     "pause_schedule",
     "plan_schedule",
+    "postpone",
     "prunable",
     "prune",
     "prune_audit",

@@ -19,6 +19,7 @@ from django_pgqueue.states import ActOutcome
 
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges, removed_in_ranges
 
 NAME_LENGTH: Final = 150
 """Characters that are stored of a person's or a program's name."""
@@ -138,11 +139,13 @@ def stop_audit(connection: Connection, audit_id: int, stopped_by: str) -> bool:
 def prune_audit(connection: Connection, retention_seconds: float, limit: int = PRUNE_LIMIT) -> int:
     """Remove up to `limit` entries that are older than the retention; return how many were removed."""
     params = {"retention_seconds": retention_seconds, "limit": limit}
-    return int(execute_with_retry(connection, sql.audit.PRUNE_AUDIT, params)[0][0])
+    return removed_in_ranges(connection, "the removal of audit entry", sql.audit.PRUNE_AUDIT, params)
 
 
 def prune_audited_jobs(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedAuditedJobs:
     """Remove the rows of jobs and entries that no longer exist, from the page of `limit` rows behind `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.audit.PRUNE_AUDITED_JOBS, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of audited job", sql.audit.PRUNE_AUDITED_JOBS, params
+    )
     return PrunedAuditedJobs(removed, last_id if found == limit else None)

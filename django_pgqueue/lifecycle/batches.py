@@ -21,6 +21,7 @@ from django_pgqueue.db.statements import Connection, execute
 
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges
 
 
 class CreatedBatch(NamedTuple):
@@ -128,10 +129,16 @@ def forget_callbacks(connection: Connection, limit: int = PRUNE_LIMIT) -> int:
     return count
 
 
+def delete_batches(connection: Connection, batch_ids: Collection[int]) -> list[int]:
+    """Remove complete batches whose jobs and nested batches are gone. Return the ids of those that were removed."""
+    params = {"batch_ids": numbers(sorted(batch_ids))}
+    return [row[0] for row in execute_with_retry(connection, sql.batches.DELETE_BATCHES, params)]
+
+
 def prune_batches(
     connection: Connection, retention_seconds: float, after_id: int = 0, limit: int = PRUNE_LIMIT
 ) -> PrunedBatches:
     """Remove old complete batches whose jobs are gone, from the page of `limit` batches behind `after_id`."""
     params = {"after_id": after_id, "limit": limit, "retention_seconds": retention_seconds}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.batches.PRUNE_BATCHES, params)
+    found, removed, last_id = page_in_ranges(connection, "the removal of batch", sql.batches.PRUNE_BATCHES, params)
     return PrunedBatches(removed, last_id if found >= limit else None)

@@ -10,13 +10,15 @@ three invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.breakers import MAX_WINDOW_SECONDS, PAUSED_BY, Breaker
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
+
+from .ranges import removed_in_ranges, rows_in_ranges, written
 
 LOCK_TIMEOUT: Final = "50ms"
 """How long a statement waits for a pause that an operator's transaction has locked. The completer waits meanwhile, and
@@ -54,12 +56,17 @@ class Opened(NamedTuple):
 
 def add_counts(connection: Connection, ended: Mapping[str, Ended]) -> None:
     """Count attempts that ended, by limit key."""
-    params = {
-        "limit_keys": texts(ended),
-        "succeeded": numbers(each.succeeded for each in ended.values()),
-        "failed": numbers(each.failed for each in ended.values()),
-    }
-    execute(connection, sql.breakers.ADD_BREAKER_COUNTS, params)
+
+    def add(keys: Sequence[str]) -> list[str]:
+        params = {
+            "limit_keys": texts(keys),
+            "succeeded": numbers(ended[key].succeeded for key in keys),
+            "failed": numbers(ended[key].failed for key in keys),
+        }
+        execute(connection, sql.breakers.ADD_BREAKER_COUNTS, params)
+        return []
+
+    written(connection, "the count of limit key", list(ended), add, is_retried=False)
 
 
 def failing_keys(connection: Connection, breakers: Mapping[str, Breaker]) -> list[str]:
@@ -77,14 +84,21 @@ def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> li
 
     The caller's transaction must have locked the keys with an earlier statement.
     """
-    params = {
-        **_windows({key: suspect.breaker for key, suspect in suspects.items()}),
-        "pauses_seconds": numbers(suspect.breaker.pause for suspect in suspects.values()),
-        "probe_ids": numbers(suspect.probe_id for suspect in suspects.values()),
-        "paused_by": PAUSED_BY,
-    }
-    rows = execute(connection, sql.breakers.OPEN_BREAKERS, params)
-    return [Opened(key, is_again, int(ended), int(failed)) for key, is_again, ended, failed in rows]
+    opened: dict[str, Opened] = {}
+
+    def open_some(keys: Sequence[str]) -> list[str]:
+        params = {
+            **_windows({key: suspects[key].breaker for key in keys}),
+            "pauses_seconds": numbers(suspects[key].breaker.pause for key in keys),
+            "probe_ids": numbers(suspects[key].probe_id for key in keys),
+            "paused_by": PAUSED_BY,
+        }
+        rows = execute(connection, sql.breakers.OPEN_BREAKERS, params)
+        opened.update({row[0]: Opened(row[0], row[1], int(row[2]), int(row[3])) for row in rows})
+        return list(opened)
+
+    written(connection, "the opening of the breaker of limit key", list(suspects), open_some)
+    return list(opened.values())
 
 
 def close_breakers(connection: Connection, probe_ids: Mapping[str, int]) -> list[str]:
@@ -92,19 +106,25 @@ def close_breakers(connection: Connection, probe_ids: Mapping[str, int]) -> list
 
     `probe_ids` has the execution of each key. The caller's transaction must have locked the keys.
     """
-    params = {"limit_keys": texts(probe_ids), "probe_ids": numbers(probe_ids.values()), "paused_by": PAUSED_BY}
-    return [key for (key,) in execute(connection, sql.breakers.CLOSE_BREAKERS, params)]
+
+    def close(keys: Sequence[str]) -> list[str]:
+        given = {"limit_keys": texts(keys), "probe_ids": numbers(probe_ids[key] for key in keys)}
+        rows = execute(connection, sql.breakers.CLOSE_BREAKERS, {**given, "paused_by": PAUSED_BY})
+        return [key for (key,) in rows]
+
+    return written(connection, "the closing of the breaker of limit key", list(probe_ids), close)
 
 
 def prune_counts(connection: Connection, limit: int = COUNTS_PRUNED) -> int:
     """Remove up to `limit` counts that are in no window any more, the oldest first. Return how many."""
     params = {"seconds": MAX_WINDOW_SECONDS, "limit": limit}
-    return int(execute(connection, sql.breakers.PRUNE_BREAKER_COUNTS, params)[0][0])
+    return removed_in_ranges(connection, "the removal of breaker count", sql.breakers.PRUNE_BREAKER_COUNTS, params)
 
 
 def prune_breakers(connection: Connection, older_than_seconds: float) -> None:
     """Remove breakers that opened, or opened again, longer ago than this: the code has no such breaker any more."""
-    execute(connection, sql.breakers.PRUNE_OPEN_BREAKERS, {"older_than_seconds": older_than_seconds})
+    params = {"older_than_seconds": older_than_seconds}
+    rows_in_ranges(connection, "the removal of breaker", sql.breakers.PRUNE_OPEN_BREAKERS, params)
 
 
 def _windows(breakers: Mapping[str, Breaker]) -> dict[str, Any]:

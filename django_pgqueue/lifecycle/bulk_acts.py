@@ -21,11 +21,11 @@ from uuid import UUID
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.states import ActOutcome, Seen, State, TransitionName
+from django_pgqueue.states import ActOutcome, State, TransitionName
 
 from . import operator
-from .audit import NAME_LENGTH, end_audit, record_audit
+from .audit import NAME_LENGTH, end_audit
+from .bulk_changes import change_batch
 from .bulk_filters import MOST_IDS as MOST_IDS
 from .bulk_filters import Selection as Selection
 from .bulk_selection import Page, read_page
@@ -40,8 +40,6 @@ SAMPLE: Final = 10
 """Jobs that a preview shows."""
 WATCHED: Final = 5000
 """The latest retried jobs of an act whose next attempts are watched."""
-LOCK_SECONDS: Final = 0.25
-"""How long a batch tries to get rows that other sessions have locked. A request to stop waits for the batch."""
 WAITING: Final = 20
 """Acts that one worker looks at."""
 WORDS: Final[dict[TransitionName, tuple[str, ...]]] = {
@@ -112,6 +110,7 @@ class _Act(NamedTuple):
     began_at: datetime
     rate: float | None
     stops_on_repeat: bool
+    has_changed: bool
 
 
 def check_jobs(action: str, selection: Selection) -> TransitionName:
@@ -212,7 +211,7 @@ def execute_batch(connection: EngineConnection, audit_id: int) -> Batch | None:
     """Execute the next batch of an act, in one transaction; return None if another worker does, or if none is due.
 
     Raises:
-        psycopg.Error: The database refused all jobs of the batch, or the connection failed. Nothing was changed.
+        psycopg.Error: The database refused all jobs of the page, or the connection failed. Nothing was changed.
         ValueError: The stored filter is invalid.
     """
     with connection.transaction():
@@ -224,11 +223,12 @@ def _locked(connection: Connection, audit_id: int) -> _Act | None:
     rows = execute(connection, sql.bulk_acts.LOCK_ACT, {"audit_id": audit_id})
     if not rows:
         return None
-    action, chosen, cursor, previewed_at, began_at, rate, stops_on_repeat = rows[0]
+    action, chosen, cursor, previewed_at, began_at, rate, stops_on_repeat, has_changed = rows[0]
     selection = Selection.from_json(json.loads(chosen))
     checked = check_act(action, selection, rate)
     start = None if cursor is None else json.loads(cursor)
-    return _Act(audit_id, checked, selection, start, previewed_at or began_at, began_at, rate, stops_on_repeat)
+    at = previewed_at or began_at
+    return _Act(audit_id, checked, selection, start, at, began_at, rate, stops_on_repeat, has_changed)
 
 
 def _execute(connection: EngineConnection, act: _Act) -> Batch:
@@ -238,26 +238,19 @@ def _execute(connection: EngineConnection, act: _Act) -> Batch:
         return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
     page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, BATCH, BATCH, act.audit_id)
     size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
-    batch = page.up_to(size)
-    names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
-    seen = {row.job_id: Seen(row.state, row.finished_at, row.run_after) for row in batch.rows}
     change = _transition(act.action, act.selection)
-    try:
-        changed = change(connection, list(names), seen=seen, lock_seconds=LOCK_SECONDS) if names else {}
-    except JobLocked:  # each of them, or a dependent that its retry restores: the act continues with the others
-        changed = {}
-    left = sum(row.is_chosen for row in batch.rows) - len(changed)
-    record_audit(connection, act.audit_id, sorted(changed), left=left)
+    batch = change_batch(connection, change, page, size, act.audit_id, has_changed=act.has_changed)
+    names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     if batch.is_last:
         end_audit(connection, act.audit_id)
-        return Batch(act.action, changed, names, outcome=ActOutcome.DONE)
+        return Batch(act.action, batch.changed, names, outcome=ActOutcome.DONE)
     advance = {
         "audit_id": act.audit_id,
         "cursor": json.dumps(batch.rows[-1].position),
-        "seconds": len(names) / act.rate if act.rate else 0.0,
+        "seconds": batch.rate_count / act.rate if act.rate else 0.0,
     }
     [(due_in,)] = execute(connection, sql.bulk_acts.ADVANCE_ACT, advance)
-    return Batch(act.action, changed, names, due_in=due_in)
+    return Batch(act.action, batch.changed, names, due_in=due_in)
 
 
 def _first_repeat(connection: Connection, act: _Act) -> tuple[int, str] | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from django_pgqueue import sql
+from django_pgqueue.chunks import task_of_key
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
@@ -37,7 +38,10 @@ class FoundChunk(NamedTuple):
 
 
 class ChunkClaim(NamedTuple):
-    """The claimed chunk: its first job, which has the others. None if no chunk was claimed."""
+    """The claimed chunk: its first job, which has the others. None if no chunk was claimed.
+
+    A row of another task, which was added by SQL with this chunk key, is claimed alone and is no chunk.
+    """
 
     first: Claimed | None
     due_seconds: float | None
@@ -71,14 +75,16 @@ def claim_chunk(
 
     The arguments of its jobs add up to `max_bytes` at most, unless it has one job. The errors are those of `claim()`.
     """
-    sent_at = time.monotonic()
+    sent_at, chunk_key = time.monotonic(), lane.chunk_key or ""
+    task_name = task_of_key(chunk_key)
     [*rows, (*_, due_seconds)] = execute_with_retry(
         connection,
         sql.chunks.CLAIM_CHUNK,
         {
             "queue_name": lane.queue_name,
             "priority": lane.priority,
-            "chunk_key": lane.chunk_key,
+            "chunk_key": chunk_key,
+            "task_name": task_name,
             "after_at": cursor.run_after.isoformat(),
             "after_id": cursor.job_id,
             "size": rule.size,
@@ -93,4 +99,5 @@ def claim_chunk(
     if not rows:
         return ChunkClaim(None, due_seconds)
     first, *others = received([row[:-1] for row in rows], sent_at)
-    return ChunkClaim(first._replace(others=tuple(others)), None)
+    is_chunk = first.task_name == task_name
+    return ChunkClaim(first._replace(chunk_key=chunk_key, others=tuple(others) if is_chunk else None), None)

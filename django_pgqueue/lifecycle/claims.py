@@ -12,6 +12,8 @@ from itertools import repeat
 from operator import add
 from typing import Any, Final
 
+import psycopg
+
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
@@ -21,6 +23,7 @@ from .types import Claimed, Cursor, Lane, LaneScan, SetAside
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """A claim stops prefetching where the arguments of its jobs add up to more than this many bytes."""
+EXECUTION_KEY: Final = "pgqueue_execution_pkey"
 FIRST: Final = Lane("", 32768)
 """Comes before all lanes: no queue has an empty name, and no job has this priority."""
 
@@ -82,7 +85,7 @@ def received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
     The statement returns `start_by` as seconds from its own start. They are added to the time it was sent, not to the
     time of the reply: the commit may have waited a long time, for example for a standby.
     """
-    claimed = map(Claimed._make, map(add, rows, repeat((sent_at, None, False, None, None))))
+    claimed = map(Claimed._make, map(add, rows, repeat((sent_at, None, False, None, None, None))))
     return [job if job.start_by is None else job._replace(start_by=sent_at + job.start_by) for job in claimed]
 
 
@@ -109,6 +112,11 @@ def set_aside(
     params = {"job_id": job_id, "worker_id": worker_id, "exception_class": exception_class, "error": error}
     rows = execute_with_retry(connection, sql.claims.SET_ASIDE, params)
     return SetAside(*rows[0]) if rows else None
+
+
+def is_sequence_behind(error: Exception) -> bool:
+    """Return whether a claim failed because the id sequence of executions is behind its table. No job is to blame."""
+    return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY
 
 
 def scan_lanes(

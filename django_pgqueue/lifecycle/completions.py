@@ -16,7 +16,7 @@ from django_pgqueue.db.arrays import numbers, sparse
 from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.states import Outcome, State
 
-from .execute import execute_with_retry
+from .execute import Refused, divided, execute_with_retry
 from .types import Cancelled, ExecutionKey, Failed, Noted, Released, Succeeded, TransitionResult, TransitionStatus
 
 SUCCEEDED: Final = TransitionResult(TransitionStatus.DONE, State.SUCCEEDED)
@@ -212,13 +212,17 @@ def outcomes_of(connection: Connection, keys: Sequence[ExecutionKey]) -> dict[in
     return {execution_id: outcome for execution_id, outcome, _ in rows}
 
 
-def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> None:
-    """Remove open executions whose job's row was deleted without them (not through Django).
+def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> list[Refused[ExecutionKey]]:
+    """Remove open executions whose job's row was deleted without them (not through Django). Return the refused ones.
 
     Without this, heartbeats would extend the leases of such executions forever.
     """
-    if keys:
-        execute(connection, sql.completions.REMOVE_ORPHANS, key_params(keys))
+
+    def remove(part: Sequence[ExecutionKey]) -> dict[int, bool]:
+        execute(connection, sql.completions.REMOVE_ORPHANS, key_params(part))
+        return {}
+
+    return divided(connection, keys, remove).refused
 
 
 def key_params(keys: Iterable[ExecutionKey]) -> dict[str, str]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 
-from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import rows_in_ranges
 
 
 class FoundEvent(NamedTuple):
@@ -20,6 +20,18 @@ class FoundEvent(NamedTuple):
 
     event_id: int
     payload: str | None
+
+
+class PrunedEvents(NamedTuple):
+    """The result of one call of `prune_events()`.
+
+    `kept` events are old, and unfinished jobs wait for them. `last_id` is the end of the page, or None if the events
+    behind it are not old.
+    """
+
+    removed: int
+    kept: int
+    last_id: int | None
 
 
 def send_event(connection: Connection, event_name: str, event_key: str, payload: str | None) -> int:
@@ -35,8 +47,17 @@ def find_event(connection: Connection, job_id: int, event_name: str, event_key: 
     return FoundEvent(*rows[0]) if rows else None
 
 
-def prune_events(connection: Connection, retention_seconds: float, limit: int = PRUNE_LIMIT) -> bool:
-    """Remove up to `limit` events that are past their retention. Return whether there may be more."""
-    params = {"retention_seconds": retention_seconds, "limit": limit}
-    [(found, removed)] = execute_with_retry(connection, sql.events.PRUNE_EVENTS, params)
-    return bool(removed == found == limit)
+def prune_events(
+    connection: Connection, retention_seconds: float, after_id: int = 0, limit: int = PRUNE_LIMIT
+) -> PrunedEvents:
+    """Remove events that are past their retention, from the page of `limit` events behind the event `after_id`.
+
+    An event stays while an unfinished job waits for it and has not received it. If the database refuses to remove an
+    event, the page is read in parts, and the next page begins behind the nearest part that was full.
+    """
+    params = {"retention_seconds": retention_seconds, "after_id": after_id, "limit": limit}
+    parts = rows_in_ranges(connection, "the removal of event", sql.events.PRUNE_EVENTS, params)
+    _, old_counts, removed_counts, *_ = zip(*parts, strict=True)
+    ends = [last_id for found, _, _, last_id, last_old_id in parts if found >= limit and last_id == last_old_id]
+    removed = sum(removed_counts)
+    return PrunedEvents(removed, sum(old_counts) - removed, min(ends, default=None))

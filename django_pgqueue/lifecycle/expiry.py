@@ -19,7 +19,7 @@ def expire(
     error: str,
     limit: int = PRUNE_LIMIT,
     skipped_ids: Sequence[int] = (),
-    on_refused: Callable[[int, Exception], None] = _ignore,
+    on_refused: Callable[[int, Exception], object] = _ignore,
 ) -> list[tuple[int, str]]:
     """Cancel up to `limit` ready jobs that should have started by now; return their ids and task names.
 

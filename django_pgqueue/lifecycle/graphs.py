@@ -1,8 +1,9 @@
 """Add the nodes of workflows, advance them when their dependencies have ended, and restore them after a retry.
 
 `workflows` calls these functions for applications, `graph_ends` for workers and operators. They protect one invariant:
-a waiting job becomes ready or cancelled exactly once, and becomes ready only after all its dependencies have ended. The
-rows of the dependencies decide. There is no counter, which a crash or a transition by another path could make wrong.
+a waiting job becomes ready or cancelled exactly once, and becomes ready only after all its dependencies have ended. If
+one of them is retried, it waits again. The rows of the dependencies decide. There is no counter, which a crash or a
+transition by another path could make wrong.
 
 Concurrency: a session that advances a job locks it first, and decides in a second statement. An operator's retry of a
 dependency locks the same jobs before it restores them. So the session that comes second sees what the first has done.
@@ -24,6 +25,7 @@ from django_pgqueue.states import State
 from .enqueueing import Limits, limits_as_json, numbered
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges, written
 from .types import NodeResult
 
 FIND_LIMIT: Final = 1000
@@ -200,9 +202,10 @@ def _selected(connection: Connection, statement: str, job_ids: Iterable[int]) ->
 def restore(
     connection: Connection, retried_ids: Collection[int], lock_seconds: float = LOCK_SECONDS
 ) -> dict[int, State]:
-    """Make the jobs wait again that were cancelled because of these retried jobs. Call it in the retry's transaction.
+    """Make the jobs wait again that depend on these retried jobs. Call it in the retry's transaction.
 
-    Return the new states of the retried jobs that are not ready: they wait, or are cancelled again.
+    They were cancelled because of a retried job, or are ready. Jobs that are running are left alone. Return the new
+    state of each job that changed, retried ones included: they wait if they have to.
 
     A job that has to wait and has another failed dependency is cancelled again at once.
 
@@ -214,7 +217,16 @@ def restore(
     waiting = [row[0] for row in execute(connection, sql.graphs.RESTORE, params)]
     states = dict.fromkeys(waiting, State.WAITING)
     states |= {job.job_id: job.state for job in _decide(connection, sorted(waiting))}
-    return {job_id: state for job_id, state in states.items() if job_id in retried_ids}
+    if State.CANCELLED in states.values():  # that is an end: with "ignore", its dependents are ready again
+        left = sorted(job_id for job_id, state in states.items() if state is State.WAITING)
+        states |= {job.job_id: job.state for job in _decide(connection, left)}
+    return states
+
+
+def postpone(connection: Connection, job_ids: Collection[int]) -> list[int]:
+    """Make ready nodes wait again whose dependencies have not ended. Return them: `advance()` has to look at them."""
+    select = partial(_selected, connection, sql.graphs.POSTPONE)
+    return written(connection, "the return to waiting of job", sorted(job_ids), select)
 
 
 def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:
@@ -259,5 +271,7 @@ def read_results(
 def prune_dependencies(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedDependencies:
     """Remove the edges of dependents that no longer exist, from the page of edges behind the dependent `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.graphs.PRUNE_DEPENDENCIES, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of the dependencies of job", sql.graphs.PRUNE_DEPENDENCIES, params
+    )
     return PrunedDependencies(removed, last_id if found >= limit else None)

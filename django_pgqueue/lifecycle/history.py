@@ -21,6 +21,7 @@ from django_pgqueue.log_events import event
 from django_pgqueue.states import State
 
 from .execute import divided, execute_with_retry
+from .ranges import written
 from .types import EPOCH, Cursor
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
@@ -126,10 +127,15 @@ def used_callbacks(connection: Connection, before: datetime, after_id: int, limi
 
 def erase_callbacks(connection: Connection, calls: Mapping[int, Sequence[str | None]]) -> None:
     """Store other callbacks in the rows of batches, in the order of `UsedCallbacks.calls`. None: keep it."""
-    rows = [(batch_id, *row) for batch_id, row in sorted(calls.items())]
-    names = ("batch_ids", "on_failure", "on_complete", "on_success")
-    params = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-    execute(connection, sql.history.ERASE_CALLBACKS, params)
+
+    def erase_of(batch_ids: Sequence[int]) -> list[int]:
+        rows = [(batch_id, *calls[batch_id]) for batch_id in batch_ids]
+        names = ("batch_ids", "on_failure", "on_complete", "on_success")
+        params = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        execute(connection, sql.history.ERASE_CALLBACKS, params)
+        return []
+
+    written(connection, "the erasure of the callbacks of batch", sorted(calls), erase_of)
 
 
 def calls_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[str, str]]:

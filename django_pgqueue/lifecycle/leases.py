@@ -7,7 +7,7 @@ long as its lease is extended; after that, another worker may rescue the job.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
+from itertools import repeat, starmap
 from typing import Final
 
 from django_pgqueue import sql
@@ -28,7 +28,7 @@ def extend(
     lease_seconds: float,
     started_ids: Sequence[int] = (),
     first_id: int = 0,
-    on_refused: Callable[[int, Exception], None] = lambda execution_id, error: None,
+    on_refused: Callable[[int, Exception], object] = lambda execution_id, error: None,
 ) -> list[HeartbeatReply]:
     """Extend the leases of these workers' open executions with ids from `first_id`; return all that are open.
 
@@ -84,4 +84,4 @@ def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_
 
 def open_executions(connection: Connection, worker_id: int) -> list[OpenExecution]:
     """Return a worker's open executions, oldest first."""
-    return list(map(OpenExecution._make, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))
+    return list(starmap(OpenExecution, execute(connection, sql.leases.OPEN_EXECUTIONS, {"worker_id": worker_id})))

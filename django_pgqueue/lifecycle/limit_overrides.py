@@ -19,6 +19,7 @@ from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_o
 from django_pgqueue.limits import Limit, name_of
 
 from .audit import add_audit
+from .ranges import rows_in_ranges
 
 
 class KeyPause(NamedTuple):
@@ -131,7 +132,8 @@ def end_holds(connection: Connection, limit_key: str, *, changed_by: str = "", r
 
 def prune_overrides(connection: Connection, older_than_seconds: float) -> None:
     """Remove overrides that ended more than `older_than_seconds` ago."""
-    execute(connection, sql.limit_overrides.PRUNE_LIMIT_OVERRIDES, {"older_than_seconds": older_than_seconds})
+    params = {"older_than_seconds": older_than_seconds}
+    rows_in_ranges(connection, "the removal of override", sql.limit_overrides.PRUNE_LIMIT_OVERRIDES, params)
 
 
 def _lock(connection: Connection, limit_key: str) -> tuple[Override, datetime | None] | None:

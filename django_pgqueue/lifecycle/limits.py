@@ -19,8 +19,8 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import name_of
 
 from .claims import AHEAD_BYTES, received
-from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges
 from .types import Claimed, Cursor, Lane
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ class KeyResult(NamedTuple):
     """Seconds until the limit admits the next job, if only time can help."""
     open_after_id: int | None
     """See `KeyToClaim`."""
+    is_held: bool = False
+    """Whether a task has raised `Throttled`, so that no job of the key starts before a certain time."""
 
     @property
     def may_have_more(self) -> bool:
@@ -235,7 +237,9 @@ def claim_keys(
 def prune_limit_states(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedLimitStates:
     """Remove the states of keys that have all their tokens again, from the page of `limit` rows behind `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.limits.PRUNE_LIMIT_STATES, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of limit state", sql.limits.PRUNE_LIMIT_STATES, params
+    )
     return PrunedLimitStates(removed, last_id if found >= limit else None)
 
 

@@ -16,6 +16,7 @@ from django_pgqueue.job_log import LogContent
 from .completions import key_params
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges
 from .types import ExecutionKey
 
 
@@ -55,5 +56,7 @@ def keep_logs(connection: Connection, logs: Sequence[KeptLog]) -> dict[int, bool
 def prune_logs(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedLogs:
     """Remove the lines of executions that no longer exist, from the page of `limit` rows behind `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.logs.PRUNE_LOGS, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of the log lines of execution", sql.logs.PRUNE_LOGS, params
+    )
     return PrunedLogs(removed, last_id if found == limit else None)

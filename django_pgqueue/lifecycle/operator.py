@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 from django.db import IntegrityError
@@ -71,6 +71,7 @@ def retry(
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
     lock_seconds: float | None = None,
+    waiting: set[int] | None = None,
 ) -> dict[int, State]:
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
@@ -78,8 +79,10 @@ def retry(
     unique key another job has, and all but the latest of several with the same key. If another session takes a key
     at that moment, the database refuses a job, or a dependent stays locked, the jobs are retried one by one.
 
-    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again. A job that
-    has to wait and has another failed dependency is cancelled again, and is not in the result.
+    A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again, and so do
+    those that depend on it and are ready. A job that has to wait and has another failed dependency is cancelled again,
+    and is not in the result. The jobs that wait again because of the retry of others are added to `waiting`.
+
     A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
     `CompensationUnfinished`.
     """
@@ -87,7 +90,7 @@ def retry(
     try:
         with savepoint(connection):
             changed = _repeat_while_locked(
-                connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, alone=alone
+                connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, waiting, alone=alone
             )
             if alone and not changed:
                 sagas.check_compensation(connection, job_ids[0])
@@ -102,22 +105,15 @@ def retry(
     except FAILURES as error:
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
-    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds)
+    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds, waiting=waiting)
 
 
-def _retry_one_by_one(
-    connection: Connection,
-    job_ids: Sequence[int],
-    *,
-    alone: bool,
-    seen: Mapping[int, Seen] | None,
-    lock_seconds: float | None,
-) -> dict[int, State]:
+def _retry_one_by_one(connection: Connection, job_ids: Sequence[int], **options: Any) -> dict[int, State]:
     changed: dict[int, State] = {}
     refused: list[Refused[int]] = []
     for job_id in _retry_order(connection, job_ids):
         try:
-            changed |= retry(connection, [job_id], alone=alone, seen=seen, lock_seconds=lock_seconds)
+            changed |= retry(connection, [job_id], **options)
         except (JobLocked, *FAILURES) as error:
             if not isinstance(error, JobLocked) and not may_divide(connection, error):
                 raise
@@ -146,7 +142,7 @@ def run_now(
 ) -> dict[int, State]:
     """Make ready jobs that are due later due at once; return the state of each job that changed.
 
-    Jobs that differ from `seen` are left alone.
+    A job that waits for others is due at once when these have ended. Jobs that differ from `seen` are left alone.
     """
     instants = {job_id: job.run_after for job_id, job in (seen or {}).items()}
     return _repeat_while_locked(connection, sql.operator.RUN_NOW, job_ids, seen, instants, lock_seconds, alone=alone)
@@ -206,7 +202,8 @@ def _repeat_while_locked(
     single job (`alone`), that raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout`
     would change the caller's session.
 
-    `nodes` is for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it.
+    `nodes` is for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it. RETRY
+    adds the other jobs that wait now because of it.
     """
 
     def transition(ids: Sequence[int]) -> dict[int, str | None]:
@@ -242,15 +239,17 @@ def _answers(
     connection: Connection, statement: str, params: Mapping[str, object], nodes: set[int] | None, lock_seconds: float
 ) -> dict[int, str | None]:
     if statement is sql.operator.RETRY:
-        return _retry_and_restore(connection, params, lock_seconds)
+        return _retry_and_restore(connection, params, lock_seconds, nodes)
     rows = execute_with_retry(connection, statement, params)
     if nodes is not None:
         nodes.update(job_id for job_id, state, in_graph in rows if state and in_graph)
     return {row[0]: row[1] for row in rows}
 
 
-def _retry_and_restore(connection: Connection, params: Mapping[str, object], limit: float) -> dict[int, str | None]:
-    """Run RETRY, and restore the dependents of the retried nodes in the same transaction.
+def _retry_and_restore(
+    connection: Connection, params: Mapping[str, object], limit: float, waiting: set[int] | None
+) -> dict[int, str | None]:
+    """Run RETRY, and restore the dependents of the retried nodes in the same transaction. Add them to `waiting`.
 
     A node that is cancelled again counts as unchanged.
     """
@@ -259,7 +258,10 @@ def _retry_and_restore(connection: Connection, params: Mapping[str, object], lim
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
         states = graphs.restore(connection, retried, limit) if retried else {}
-        return answered | {job_id: None if state in FINISHED else state.value for job_id, state in states.items()}
+        own = {job_id: states.pop(job_id) for job_id in retried & states.keys()}
+        if waiting is not None:
+            waiting.update(job_id for job_id, state in states.items() if state is State.WAITING)
+        return answered | {job_id: None if state in FINISHED else state.value for job_id, state in own.items()}
 
 
 def _in_parts(

@@ -12,6 +12,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import Pausable
 
+from .ranges import rows_in_ranges
+
 
 def pause(
     connection: Connection,
@@ -40,4 +42,5 @@ def resume(connection: Connection, kind: Pausable, name: str) -> bool:
 
 def prune_pauses(connection: Connection, older_than_seconds: float) -> None:
     """Remove pauses that ended by themselves more than `older_than_seconds` ago."""
-    execute(connection, sql.pauses.PRUNE_PAUSES, {"older_than_seconds": older_than_seconds})
+    params = {"older_than_seconds": older_than_seconds}
+    rows_in_ranges(connection, "the removal of pause", sql.pauses.PRUNE_PAUSES, params)

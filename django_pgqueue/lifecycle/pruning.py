@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
@@ -18,6 +18,13 @@ from .types import EPOCH, Pruned
 
 PRUNE_LIMIT: Final = 1000
 """Jobs that one prune statement removes at most."""
+
+
+class Prunable(NamedTuple):
+    """How many jobs past their retention a prune removes, and how many stay because unfinished work needs them."""
+
+    count: int
+    kept: int
 
 
 def _ignore(row_id: int, error: Exception) -> None:
@@ -75,11 +82,12 @@ def prunable(
     *,
     task_name: str | None = None,
     other_task_names: Sequence[str] = (),
-) -> int:
-    """Return how many jobs `prune()` would remove if it were repeated until none is left; write nothing."""
+) -> Prunable:
+    """Return how many jobs `prune()` would remove if it were repeated until none is left, and how many would stay."""
     params = {"state": state.value, "retention_seconds": retention_seconds}
     if task_name is None:
         rows = execute(connection, sql.pruning.PRUNABLE, {**params, "other_task_names": list(other_task_names)})
     else:
         rows = execute(connection, sql.pruning.PRUNABLE_TASK, {**params, "task_name": task_name})
-    return int(rows[0][0])
+    [(count, past)] = rows
+    return Prunable(count, past - count)

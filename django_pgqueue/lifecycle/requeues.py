@@ -43,7 +43,8 @@ def requeue(
     in one statement, so this function sees both rows of a claim that is just committing, or neither.
     """
     rows = execute(connection, sql.requeues.ABANDONED, {"after_id": after_id, "limit": limit})
-    abandoned = {row[1]: OpenExecution._make((0, *row[1:7], False, 0.0, None)) for row in rows if row[1] is not None}
+    found = [(0, *row[1:7], False, 0.0, None, False) for row in rows if row[1] is not None]
+    abandoned = {row[1]: OpenExecution._make(row) for row in found}
     delays = {job_id: delay_for(job) for job_id, job in abandoned.items()}
 
     def transition(job_ids: Sequence[int]) -> dict[int, TransitionResult]:

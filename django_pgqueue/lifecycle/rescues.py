@@ -6,17 +6,30 @@ writes match no open execution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, sparse
-from django_pgqueue.db.statements import Connection
+from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import State
 
-from .completions import key_params, remove_orphans
+from .completions import key_params, release, remove_orphans
 from .execute import divided, execute_with_retry
-from .types import ExecutionKey, OpenExecution, TransitionResult, TransitionStatus
+from .types import ExecutionKey, OpenExecution, Released, TransitionResult, TransitionStatus
+
+
+def ending_leases(connection: Connection, within_seconds: float) -> dict[int, float]:
+    """Return the open executions whose leases have ended, or end within these seconds, with the end of each lease.
+
+    The end is in milliseconds since 1970.
+    """
+    return dict(execute(connection, sql.rescues.ENDING_LEASES, {"within_seconds": within_seconds}))
+
+
+def prove_commit(connection: Connection) -> None:
+    """Commit a transaction that writes, and wait as long as the commit of a heartbeat would wait."""
+    execute(connection, sql.rescues.PROVE_COMMIT, {})
 
 
 def rescue(
@@ -24,38 +37,50 @@ def rescue(
     delay_for: Callable[[OpenExecution], float | None],
     *,
     error: str,
+    leases: Mapping[int, float] | None = None,
     skipped_ids: Sequence[int] = (),
-    on_refused: Callable[[OpenExecution, Exception], None] = lambda execution, error: None,
+    on_refused: Callable[[OpenExecution, Exception], bool] = lambda execution, error: False,
 ) -> list[tuple[OpenExecution, TransitionResult]]:
     """Close executions whose lease has expired, and requeue their jobs.
 
     One call rescues at most 100 executions or a fifth of the open ones, whichever is more. `delay_for` returns the
-    seconds until the next attempt, or None to make the job dead. Executions in `skipped_ids` are left out.
+    seconds until the next attempt, or None to make the job dead. Executions in `skipped_ids` are left out. With
+    `leases`, only these executions are rescued, and only while they have these leases (see `ending_leases()`).
 
-    It runs two statements. The second is fenced by the lease as well, so a heartbeat between the two keeps its
-    execution. If the database refuses to store the next attempt, the job becomes dead. If it refuses that too, the
-    execution is passed to `on_refused`.
+    An execution whose worker has recorded its stop is released without counting the attempt. All executions that were
+    open then have been closed, so its claim was committed later and it never started.
+
+    The other executions are closed by a second statement. It is fenced by the lease as well, so a heartbeat between the
+    two keeps its execution. If the database refuses to store the next attempt, the execution is passed to `on_refused`,
+    which returns whether only this row is to blame. The job becomes dead then, if the database accepts that.
     """
-    found = list(
-        map(
-            OpenExecution._make,
-            execute_with_retry(connection, sql.rescues.RESCUABLE, {"skipped_ids": numbers(skipped_ids)}),
-        )
-    )
-    remove_orphans(connection, [execution.key for execution in found if execution.task_name is None])
+    params = {
+        "skipped_ids": numbers(skipped_ids),
+        "execution_ids": None if leases is None else numbers(leases),
+    }
+    found = [OpenExecution(*row) for row in execute_with_retry(connection, sql.rescues.RESCUABLE, params)]
+    orphans = {execution.key: execution for execution in found if execution.task_name is None}
+    for key, refusal in remove_orphans(connection, list(orphans)):
+        on_refused(orphans[key], refusal)
     expired = {execution.execution_id: execution for execution in found if execution.task_name is not None}
-    if not expired:
-        return []
-    rows = [Lost(execution.key, delay_for(execution)) for execution in expired.values()]
+    unused = [Released(execution.key) for execution in expired.values() if execution.worker_has_stopped]
+    rows = [
+        Lost(execution.key, delay_for(execution), (leases or {}).get(execution.execution_id))
+        for execution in expired.values()
+        if not execution.worker_has_stopped
+    ]
+    released, not_released = divided(connection, unused, lambda part: release(connection, part))
     done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
-    if refused:
-        dead = [refusal.row._replace(delay_seconds=None) for refusal in refused]
-        reason = f"{error}; its next attempt could not be stored"
-        more, refused = divided(connection, dead, lambda part: _close_lost(connection, part, reason))
-        done |= more
-    for row, refusal_error in refused:
-        on_refused(expired[row.key.execution_id], refusal_error)
-    return [(expired[execution_id], result) for execution_id, result in done.items()]
+    dead = [
+        row._replace(delay_seconds=None)
+        for row, refusal in refused
+        if on_refused(expired[row.key.execution_id], refusal)
+    ]
+    reason = f"{error}; its next attempt could not be stored"
+    done |= divided(connection, dead, lambda part: _close_lost(connection, part, reason)).answers
+    for row, refusal in not_released:
+        on_refused(expired[row.key.execution_id], refusal)
+    return [(expired[execution_id], result) for execution_id, result in {**released, **done}.items()]
 
 
 class Lost(NamedTuple):
@@ -63,12 +88,15 @@ class Lost(NamedTuple):
 
     key: ExecutionKey
     delay_seconds: float | None
+    lease_ms: float | None
+    """The end of its lease, in milliseconds since 1970. None: any lease that has expired."""
 
 
 def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dict[int, TransitionResult]:
     params = {
         **key_params(row.key for row in rows),
         "delays_seconds": sparse([row.delay_seconds for row in rows]),
+        "leases_ms": sparse([row.lease_ms for row in rows]),
         "error": error,
     }
     return {

@@ -7,13 +7,14 @@ never updated. So no process waits for another, and a merge that is repeated add
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection
 
 from .execute import execute_with_retry
+from .ranges import removed_in_ranges, written
 
 ROLLUPS_MERGED: Final = 2000
 """Maximum number of rows that one call merges or removes: about 80 ms."""
@@ -31,9 +32,14 @@ def append_rollups(connection: Connection, tallies: Iterable[dict[str, Any]], se
         tallies: One dict per queue, task and exception class, with the columns of the table.
         seconds_ago: How long ago the attempts ended on average.
     """
-    execute_with_retry(
-        connection, sql.rollups.APPEND_ROLLUPS, {"tallies": json.dumps(list(tallies)), "seconds_ago": seconds_ago}
-    )
+    rows = list(tallies)
+
+    def append(part: Sequence[int]) -> list[int]:
+        given = {"tallies": json.dumps([rows[index] for index in part]), "seconds_ago": seconds_ago}
+        execute_with_retry(connection, sql.rollups.APPEND_ROLLUPS, given)
+        return []
+
+    written(connection, "the count of attempts", range(len(rows)), append, is_retried=False)
 
 
 def merge_rollups(connection: Connection) -> int:
@@ -57,11 +63,11 @@ def merge_rollups(connection: Connection) -> int:
             "older_than_seconds": seconds,
             "limit": ROLLUPS_MERGED,
         }
-        merged = max(merged, execute_with_retry(connection, sql.rollups.MERGE_ROLLUPS, params)[0][0])
+        merged = max(merged, removed_in_ranges(connection, "the merge of rollup", sql.rollups.MERGE_ROLLUPS, params))
     return merged
 
 
 def prune_rollups(connection: Connection, retention_seconds: float) -> int:
     """Remove rows older than the retention; return how many: `ROLLUPS_MERGED` if there may be more."""
     params = {"retention_seconds": retention_seconds, "limit": ROLLUPS_MERGED}
-    return int(execute_with_retry(connection, sql.rollups.PRUNE_ROLLUPS, params)[0][0])
+    return removed_in_ranges(connection, "the removal of rollup", sql.rollups.PRUNE_ROLLUPS, params)

@@ -21,6 +21,7 @@ from django_pgqueue.options import JobOptions
 
 from .execute import execute_with_retry
 from .operator import LOCK_WAIT_SECONDS
+from .ranges import rows_in_ranges
 
 FIRST_OPTIONS: Final = 3
 """Job options in every digest. A later one is included only if it is set, so that a new release changes no digest."""
@@ -197,7 +198,7 @@ def prune_schedule_runs(
 ) -> int:
     """Remove records of older ticks, except the last `kept` ones of each schedule; return how many."""
     params = {"retention_seconds": retention_seconds, "kept": kept, "limit": limit}
-    return len(execute_with_retry(connection, sql.schedules.PRUNE_SCHEDULE_RUNS, params))
+    return len(rows_in_ranges(connection, "the removal of tick", sql.schedules.PRUNE_SCHEDULE_RUNS, params))
 
 
 def _in_utc(value: Any) -> Any:

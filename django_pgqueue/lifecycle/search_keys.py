@@ -13,8 +13,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
-from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges
 
 
 class PrunedSearchKeys(NamedTuple):
@@ -42,5 +42,7 @@ def remove_search_keys(connection: Connection, job_ids: Collection[int]) -> None
 def prune_search_keys(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedSearchKeys:
     """Remove the keys of jobs that no longer exist, from the page of about `limit` rows behind the job `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.search_keys.PRUNE_SEARCH_KEYS, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of the search keys of job", sql.search_keys.PRUNE_SEARCH_KEYS, params
+    )
     return PrunedSearchKeys(removed, last_id if found >= limit else None)

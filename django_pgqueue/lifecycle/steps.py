@@ -23,6 +23,7 @@ from django_pgqueue.steps import Suspension
 from .completions import key_params, results_of
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
+from .ranges import page_in_ranges, rows_in_ranges, written
 from .types import ExecutionKey, TransitionResult, TransitionStatus
 
 WAKE_LIMIT: Final = 1000
@@ -146,20 +147,27 @@ def suspend(connection: Connection, suspended: Sequence[SuspendedExecution]) -> 
 def wake(connection: Connection, event_name: str, event_key: str, after_id: int = 0) -> tuple[list[int], int | None]:
     """Make up to `WAKE_LIMIT` jobs due that wait for an event. Return their ids, and where the next page begins."""
     params = {"event_name": event_name, "event_key": event_key, "after_id": after_id, "limit": WAKE_LIMIT}
-    [(found, last_id, job_ids)] = execute_with_retry(connection, sql.steps.WAKE, params)
-    return job_ids, last_id if found == WAKE_LIMIT else None
+    rows = rows_in_ranges(connection, "the wake-up of job", sql.steps.WAKE, params)
+    found, last_id, _ = rows[0]
+    return [job_id for *_, job_ids in rows for job_id in job_ids], last_id if found == WAKE_LIMIT else None
 
 
 def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]:
     """Make a job due if its event has come. Return the ids of the jobs that are due now."""
-    params = {"job_ids": numbers(sorted(job_ids))}
-    return {row[0] for row in execute_with_retry(connection, sql.steps.WAKE_SUSPENDED, params)}
+
+    def wake(part: Sequence[int]) -> list[int]:
+        rows = execute_with_retry(connection, sql.steps.WAKE_SUSPENDED, {"job_ids": numbers(part)})
+        return [row[0] for row in rows]
+
+    return set(written(connection, "the wake-up of job", sorted(job_ids), wake))
 
 
 def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
     """Read one page of all waits behind `after`, and make a job due if its event has come."""
     params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
-    [(found, *mark, job_ids)] = execute_with_retry(connection, sql.steps.WAKE_MISSED, params)
+    rows = rows_in_ranges(connection, "the wake-up of job", sql.steps.WAKE_MISSED, params)
+    found, *mark, _ = rows[0]
+    job_ids = [job_id for *_, woken in rows for job_id in woken]
     return Woken(job_ids, SweepMark(*mark) if found == limit else None, not found)
 
 
@@ -172,5 +180,7 @@ def remove_steps(connection: Connection, job_ids: Collection[int]) -> set[int]:
 def prune_steps(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedSteps:
     """Remove the steps of jobs that no longer exist, from the page of about `limit` rows behind the job `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    [(found, removed, last_id)] = execute_with_retry(connection, sql.steps.PRUNE_STEPS, params)
+    found, removed, last_id = page_in_ranges(
+        connection, "the removal of the steps of job", sql.steps.PRUNE_STEPS, params
+    )
     return PrunedSteps(removed, last_id if found >= limit else None)

@@ -130,6 +130,8 @@ class Claimed(NamedTuple):
     limit_key: str | None = None
     is_probe: bool = False
     """Whether the circuit breaker of its limit key was open: the end of the job closes it, or opens it again."""
+    chunk_key: str | None = None
+    """The chunk key by which it was claimed."""
     others: tuple[Claimed, ...] | None = None
     """The other jobs of the chunk, which run in the same call. None: the job was not claimed as a chunk."""
     results: dict[int, NodeResult] | None = None
@@ -229,6 +231,8 @@ class OpenExecution(NamedTuple):
     claimed_ms: float
     """See `ExecutionKey`."""
     limit_key: str | None = None
+    worker_has_stopped: bool = False
+    """Whether its worker has recorded its stop. Only a rescue reads this."""
 
     @property
     def key(self) -> ExecutionKey:

@@ -21,7 +21,8 @@ from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
 from .enqueueing import Limits, limits_as_json, numbered
-from .execute import execute_with_retry, transaction_of
+from .execute import transaction_of
+from .ranges import rows_in_ranges
 from .steps import remove_steps
 from .types import Enqueued
 
@@ -201,4 +202,5 @@ def open_windows(
 
 def prune_windows(connection: Connection, limit: int = WINDOWS_PRUNED) -> int:
     """Remove up to `limit` uniqueness windows that have ended; return how many."""
-    return len(execute_with_retry(connection, sql.unique.PRUNE_WINDOWS, {"limit": limit}))
+    params = {"limit": limit}
+    return len(rows_in_ranges(connection, "the removal of the window of job", sql.unique.PRUNE_WINDOWS, params))

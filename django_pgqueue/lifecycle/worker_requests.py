@@ -12,6 +12,8 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import RequestKind
 
+from .ranges import rows_in_ranges
+
 REQUESTS_READ: Final = 20
 """Requests that a worker reads and answers at once."""
 REQUESTS_PRUNED: Final = 1000
@@ -73,4 +75,4 @@ def answer_request(connection: Connection, request_id: int, answer: str) -> None
 def prune_worker_requests(connection: Connection, retention_seconds: float) -> None:
     """Remove the requests that are older than `retention_seconds`, `REQUESTS_PRUNED` of them at most."""
     params = {"retention_seconds": retention_seconds, "limit": REQUESTS_PRUNED}
-    execute(connection, sql.worker_requests.PRUNE_WORKER_REQUESTS, params)
+    rows_in_ranges(connection, "the removal of request", sql.worker_requests.PRUNE_WORKER_REQUESTS, params)

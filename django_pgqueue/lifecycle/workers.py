@@ -13,6 +13,7 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 
 from .execute import Divided, divided
+from .ranges import rows_in_ranges
 
 NO_MEMORY: Final[Mapping[int, int | None]] = MappingProxyType({})
 """The memory of no worker is known."""
@@ -63,11 +64,13 @@ def record_heartbeats(
     return {**parts.answers, **{refused.row: False for refused in parts.refused}}
 
 
-def unregister_worker(connection: Connection, worker_id: int) -> None:
-    """Record that a worker has stopped."""
-    execute(connection, sql.workers.UNREGISTER_WORKER, {"worker_id": worker_id})
+def unregister_worker(connection: Connection, worker_id: int) -> bool:
+    """Record that a worker has stopped. Return False if another session has locked its record."""
+    [[is_recorded]] = execute(connection, sql.workers.UNREGISTER_WORKER, {"worker_id": worker_id})
+    return bool(is_recorded)
 
 
 def prune_workers(connection: Connection, retention_seconds: float) -> None:
     """Remove the records of workers whose last heartbeat is older than `retention_seconds`."""
-    execute(connection, sql.workers.PRUNE_WORKERS, {"retention_seconds": retention_seconds})
+    params = {"retention_seconds": retention_seconds}
+    rows_in_ranges(connection, "the removal of worker", sql.workers.PRUNE_WORKERS, params)

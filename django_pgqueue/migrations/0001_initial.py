@@ -129,13 +129,13 @@ class Migration(migrations.Migration):
                 ("queue_name", models.CharField(max_length=100, verbose_name="queue")),
                 ("task_name", models.CharField(max_length=100, verbose_name="task")),
                 ("exception_class", models.CharField(db_default="", max_length=200, verbose_name="exception")),
-                ("succeeded", models.IntegerField(db_default=0, verbose_name="succeeded")),
-                ("retried", models.IntegerField(db_default=0, verbose_name="retried")),
-                ("dead", models.IntegerField(db_default=0, verbose_name="dead")),
-                ("cancelled", models.IntegerField(db_default=0, verbose_name="cancelled")),
-                ("released", models.IntegerField(db_default=0, verbose_name="released")),
-                ("snoozed", models.IntegerField(db_default=0, verbose_name="snoozed")),
-                ("crashed", models.IntegerField(db_default=0, verbose_name="crashed")),
+                ("succeeded", models.BigIntegerField(db_default=0, verbose_name="succeeded")),
+                ("retried", models.BigIntegerField(db_default=0, verbose_name="retried")),
+                ("dead", models.BigIntegerField(db_default=0, verbose_name="dead")),
+                ("cancelled", models.BigIntegerField(db_default=0, verbose_name="cancelled")),
+                ("released", models.BigIntegerField(db_default=0, verbose_name="released")),
+                ("snoozed", models.BigIntegerField(db_default=0, verbose_name="snoozed")),
+                ("crashed", models.BigIntegerField(db_default=0, verbose_name="crashed")),
                 ("wait_seconds", models.FloatField(db_default=0.0, verbose_name="seconds waited")),
                 ("run_seconds", models.FloatField(db_default=0.0, verbose_name="seconds run")),
                 ("wait_buckets", NumbersField(verbose_name="buckets of waits")),
@@ -488,6 +488,7 @@ class Migration(migrations.Migration):
                 ("in_graph", models.BooleanField(null=True)),
             ],
             options={
+                "base_manager_name": "objects",
                 "verbose_name": "job",
                 "verbose_name_plural": "jobs",
                 "permissions": [
@@ -1025,6 +1026,11 @@ class Migration(migrations.Migration):
                         name="pgqueue_step_waiting",
                     ),
                     models.Index(
+                        condition=models.Q(("compensation_id__isnull", False)),
+                        fields=["compensation_id"],
+                        name="pgqueue_step_undone",
+                    ),
+                    models.Index(
                         condition=models.Q(("compensation__isnull", False)),
                         fields=["job"],
                         name="pgqueue_step_compensation",
@@ -1067,6 +1073,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "base_manager_name": "objects",
                 "verbose_name": "batch",
                 "verbose_name_plural": "batches",
                 "db_table": "pgqueue_batch",

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from django.db import models
+from typing import TYPE_CHECKING, ClassVar
+
+from django.db import models, router
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, PlainJSONField
+
+from .operations import check_deletable, operations
+
+
+class JobBatchQuerySet(models.QuerySet["JobBatch"]):
+    """A queryset of batches. `delete()` leaves those that have jobs or nested batches."""
+
+    _db: str | None
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the complete batches of this queryset whose jobs and nested batches are gone. Return Django's counts.
+
+        Raises:
+            CannotDelete: A batch is not complete. Nothing was deleted.
+        """
+        check_deletable(self)
+        self._result_cache = None
+        return operations().delete_batches(self, self._db or router.db_for_write(JobBatch), self)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
+    delete.queryset_only = True  # type: ignore[attr-defined]  # not available as JobBatch.objects.delete()
 
 
 class JobBatch(models.Model):
@@ -37,8 +60,14 @@ class JobBatch(models.Model):
     on_failure = PlainJSONField(_("on failure"), null=True)
     """The columns of the job to add, or NULL. The arguments are encoded as in the row of a job."""
 
+    if TYPE_CHECKING:
+        objects: ClassVar[JobBatchQuerySet]  # as for jobs
+    else:
+        objects = JobBatchQuerySet.as_manager()
+
     class Meta:
         db_table = "pgqueue_batch"
+        base_manager_name = "objects"
         verbose_name = _("batch")
         verbose_name_plural = _("batches")
         default_permissions = ("view",)
@@ -53,6 +82,17 @@ class JobBatch(models.Model):
 
     def __str__(self) -> str:
         return self.description or f"batch #{self.pk}"
+
+    def delete(
+        self,
+        using: str | None = None,
+        keep_parents: bool = False,  # noqa: FBT001, FBT002 -- Django's signature
+    ) -> tuple[int, dict[str, int]]:
+        """Delete this batch, if it is complete, and has no jobs and no nested batches any more: see the queryset's."""
+        alias = using or router.db_for_write(JobBatch, instance=self)
+        return operations().delete_batches(JobBatch.objects.filter(pk=self.pk), alias, self)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
 
     @classmethod
     def ids_with_nested(cls, batch_id: int, database: str) -> list[int]:

@@ -1,9 +1,8 @@
 """The Django model of jobs, for reading.
 
-Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()` and the same methods of
-querysets call it through `job_operations`. Saving a `Job` instance bypasses the state machine. The database has no
-foreign keys (see `models`), so Django's own cascade removes the executions when you delete jobs with
-`Job.objects.delete()`.
+Only `lifecycle` writes the state of a job: `Job.retry()`, `Job.cancel()`, `Job.run_now()`, `Job.delete()` and the same
+methods of querysets call it through `job_operations`. Saving a `Job` instance bypasses the state machine, and so do
+`update()` and `bulk_create()` of a queryset.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .fields import CodecJSONField
 from .job_filters import JobFilters
 from .job_indexes import CONSTRAINTS, INDEXES
-from .operations import batches, operations
+from .operations import ChosenJobs, check_deletable, operations
 from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from django_pgqueue.exceptions import Duration
 
     from .operations import JobChange
@@ -35,7 +36,8 @@ class JobQuerySet(JobFilters["Job"]):
     """A queryset of jobs, with filters that stay fast, and with the methods of an operator for many jobs.
 
     `retry()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own, unless the caller
-    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted.
+    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted. The methods
+    act on the jobs that the queryset has when the call begins.
 
     Example:
         >>> Job.objects.due().filter(queue_name="mail").count()
@@ -46,12 +48,16 @@ class JobQuerySet(JobFilters["Job"]):
         """Make the finished jobs of this queryset ready again, due now, with all their attempts.
 
         Jobs that are not finished are left alone. So are jobs that have finished since the call began, because another
-        operator may have retried them in the meantime, and jobs whose unique key another job has.
+        operator may have retried them in the meantime, and jobs whose unique key another job has. Of several jobs with
+        one unique key, only the latest is retried.
 
         Returns:
-            The number of jobs that changed.
+            The number of jobs of this queryset that changed. Those count too that wait again because a job of the
+            queryset that they depend on was retried.
         """
-        return self._in_batches(operations().retry, finished_before=True)
+        others: set[int] = set()
+        change = partial(operations().retry, others=others)
+        return self._in_batches(change, others, latest_first=True, finished_before=True)
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
     retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
@@ -64,29 +70,63 @@ class JobQuerySet(JobFilters["Job"]):
                 False, running jobs are left alone, including those that start during the call.
 
         Returns:
-            The number of jobs that changed.
+            The number of jobs of this queryset that changed. Those count too that were cancelled because they depend on
+            another job of the queryset.
         """
-        return self._in_batches(partial(operations().cancel, running=running))
+        others: set[int] = set()
+        return self._in_batches(partial(operations().cancel, running=running, others=others), others)
 
     cancel.alters_data = True  # type: ignore[attr-defined]  # as above
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
 
     def run_now(self) -> int:
-        """Make the ready jobs of this queryset that are due later due at once; return how many changed."""
+        """Make the ready jobs of this queryset that are due later due at once; return how many changed.
+
+        A job that waits for others is due at once when these have ended.
+        """
         return self._in_batches(operations().run_now)
 
     run_now.alters_data = True  # type: ignore[attr-defined]  # as above
     run_now.queryset_only = True  # type: ignore[attr-defined]  # as above
 
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the finished jobs of this queryset with their executions, in one transaction.
+
+        Jobs that unfinished work needs are left: the log says how many, and why. So are jobs that have changed since
+        they were read, and jobs that stay locked. The `on_delete` of foreign keys in your models is applied.
+
+        Returns:
+            The number of deleted rows, and the numbers by the label of their model, as for other models.
+
+        Raises:
+            CannotDelete: A job of this queryset has not ended. Nothing was deleted: call `cancel()` first.
+        """
+        check_deletable(self)
+        self._result_cache = None
+        alias = self._db or router.db_for_write(Job)
+        return operations().delete_jobs(self.using(alias), alias)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # as above
+    delete.queryset_only = True  # type: ignore[attr-defined]  # as above
+
     _db: str | None
 
-    def _in_batches(self, change: JobChange, *, finished_before: bool = False) -> int:
+    def _in_batches(
+        self,
+        change: JobChange,
+        others: Collection[int] = (),
+        *,
+        latest_first: bool = False,
+        finished_before: bool = False,
+    ) -> int:
+        """Change the jobs of this queryset, and return how many changed. `change` adds further jobs to `others`."""
         connection = connections[self._db or router.db_for_write(Job)]
         jobs = self.using(connection.alias)
-        changed = 0
-        for task_names, seen in batches(jobs, finished_before=finished_before):
-            changed += len(change(connection, task_names, seen if finished_before else None))
-        return changed
+        chosen = ChosenJobs(jobs, latest_first=latest_first, finished_before=finished_before)
+        for task_names, seen in chosen.batches():
+            chosen.note_changed(change(connection, task_names, seen if finished_before else None))
+        chosen.note_changed(others)
+        return chosen.changed_count
 
 
 class Job(TaskResultAttributes):
@@ -138,6 +178,7 @@ class Job(TaskResultAttributes):
     class Meta:
         verbose_name = _("job")
         verbose_name_plural = _("jobs")
+        base_manager_name = "objects"  # so that no manager of Django's deletes jobs past `lifecycle`
         default_permissions = ("view",)
         permissions = [
             ("retry_job", _("Can retry finished jobs")),
@@ -222,10 +263,28 @@ class Job(TaskResultAttributes):
     def run_now(self, *, using: str | None = None) -> bool:
         """Make this ready job due at once; return whether it changed.
 
-        Return False if the job's state or `run_after` differs from this instance: it has run or was changed since. For
-        `using`, transactions and locked rows, see `retry()`.
+        A job that waits for others is due at once when these have ended. Return False if the job's state or
+        `run_after` differs from this instance: it has run or was changed since. For `using`, transactions and locked
+        rows, see `retry()`.
         """
         return self._run(operations().run_now, Seen(self.state, run_after=self.run_after), using)
+
+    def delete(
+        self,
+        using: str | None = None,
+        keep_parents: bool = False,  # noqa: FBT001, FBT002 -- Django's signature
+    ) -> tuple[int, dict[str, int]]:
+        """Delete this job with its executions, if it has ended and unfinished work does not need it.
+
+        For the result and the job that is left, see `JobQuerySet.delete()`: `(0, {})` says that it was left.
+
+        Raises:
+            CannotDelete: The job has not ended: call `cancel()` first.
+            JobLocked: Another session kept the row locked for 5 s.
+        """
+        return operations().delete_job(self, using)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
 
     def _run(self, change: JobChange, seen: Seen | None, using: str | None) -> bool:
         if self.pk is None:

@@ -6,8 +6,10 @@ configuration has imported when all apps were loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from django.apps import apps
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 BATCH_SIZE: Final = 1000
 """Jobs in one statement of a queryset's `retry()`, `cancel()` or `run_now()`."""
+ID_PAGE_SIZE: Final = 10_000
+"""Ids that one query reads before."""
 
 
 class Transition(Protocol):
@@ -63,10 +67,18 @@ class JobOperations(Protocol):
     """The module `job_operations`."""
 
     @property
-    def retry(self) -> JobChange: ...
-    @property
     def run_now(self) -> JobChange: ...
 
+    def retry(
+        self,
+        connection: BaseDatabaseWrapper,
+        task_names: Mapping[int, str],
+        seen: Mapping[int, Seen] | None = None,
+        *,
+        alone: bool = False,
+        record: Record | None = None,
+        others: set[int] | None = None,
+    ) -> dict[int, State]: ...
     def cancel(
         self,
         connection: BaseDatabaseWrapper,
@@ -76,7 +88,11 @@ class JobOperations(Protocol):
         alone: bool = False,
         record: Record | None = None,
         running: bool = True,
+        others: set[int] | None = None,
     ) -> dict[int, State]: ...
+    def delete_job(self, job: Any, using: str | None) -> tuple[int, dict[str, int]]: ...
+    def delete_jobs(self, jobs: Any, alias: str) -> tuple[int, dict[str, int]]: ...
+    def delete_batches(self, chosen: Any, alias: str, origin: Any) -> tuple[int, dict[str, int]]: ...
     def wait(self, job: Any, timeout: Duration) -> Any: ...
     async def await_result(self, job: Any, timeout: Duration) -> Any: ...
     def readable(self, value: Any) -> Any: ...
@@ -88,20 +104,85 @@ def operations() -> JobOperations:
     return cast(JobOperations, apps.get_app_config("pgqueue").job_operations)  # type: ignore[attr-defined]  # ours
 
 
-def batches(jobs: QuerySet[Any], *, finished_before: bool = False) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:
-    """Yield the task names and the seen states of the jobs of a queryset, ordered by id, `BATCH_SIZE` jobs at a time.
+def check_deletable(rows: QuerySet[Any]) -> None:
+    """Raise the errors of Django's `delete()`, for example for a slice. Nothing is deleted."""
+    QuerySet.delete(rows.none())
 
-    `finished_before`: leave out jobs that have finished since the first batch was read. Another operator may retry a
-    job of a later batch. If that job fails again in the meantime, it would be retried twice.
+
+class ChosenJobs:
+    """The jobs of a queryset as they were when an act on them began, and which of them it has changed.
+
+    The ids are read first, 8 bytes each: a batch can change jobs of later batches, which would then not be found.
     """
-    remaining = jobs.order_by("pk").values_list("pk", "task_name", "state", "finished_at", "run_after", database_now())
-    last_id, began = 0, None
-    while batch := list(remaining.filter(pk__gt=last_id)[:BATCH_SIZE]):
-        if began is None and finished_before:
-            began = cast(datetime, batch[0][-1])
-            remaining = remaining.filter(finished_at__lte=began)
-        yield {row[0]: row[1] for row in batch}, {row[0]: Seen(*row[2:5]) for row in batch}
-        last_id = batch[-1][0]
+
+    def __init__(self, jobs: QuerySet[Any], *, latest_first: bool = False, finished_before: bool = False) -> None:
+        """Read the ids.
+
+        Args:
+            jobs: The queryset.
+            latest_first: Whether jobs with a unique key come last, the latest first: it gets the key that several have
+                had.
+            finished_before: Leave out jobs that have finished since. Another operator may retry a job of a later batch.
+                If that job fails again in the meantime, it would be retried twice.
+        """
+        self._jobs = jobs
+        self._ids, self._keyed_ids = array("q"), array("q")
+        in_order = jobs.order_by("pk").values_list("pk", "unique_key", database_now())
+        last_id, began = 0, None
+        while page := list(in_order.filter(pk__gt=last_id)[:ID_PAGE_SIZE]):
+            last_id, began = page[-1][0], began or page[0][2]
+            self._ids.extend(row[0] for row in page)
+            self._keyed_ids.extend(row[0] for row in page if row[1] is not None)
+            if len(page) < ID_PAGE_SIZE:
+                break
+        if finished_before and began is not None:
+            self._jobs = jobs.filter(finished_at__lte=began)
+        self._latest_first = latest_first
+        self._is_changed = bytearray(len(self._ids))
+
+    def batches(self) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:
+        """Yield the task names and the present states of the jobs, `BATCH_SIZE` jobs at a time."""
+        columns = self._jobs.order_by("pk").values_list("pk", "task_name", "state", "finished_at", "run_after")
+        for job_ids in _pages(self._in_order()):
+            batch = list(columns.filter(pk__in=job_ids))
+            if batch:
+                yield {row[0]: row[1] for row in batch}, {row[0]: Seen(*row[2:]) for row in batch}
+
+    def _in_order(self) -> array[int]:
+        if not self._latest_first:
+            return self._ids
+        keyed = set(self._keyed_ids)
+        return array("q", (job_id for job_id in self._ids if job_id not in keyed)) + self._keyed_ids[::-1]
+
+    def note_changed(self, job_ids: Iterable[int]) -> None:
+        """Note that jobs have changed. Other jobs than the chosen ones do not count."""
+        for job_id in job_ids:
+            place = bisect_left(self._ids, job_id)
+            if place < len(self._ids) and self._ids[place] == job_id:
+                self._is_changed[place] = 1
+
+    @property
+    def changed_count(self) -> int:
+        """How many of the chosen jobs have changed."""
+        return sum(self._is_changed)
+
+
+def superseded_ids(jobs: QuerySet[Any], job_ids: Sequence[int]) -> set[int]:
+    """Return which of these jobs have the unique key of a later one among them. A retry revives only the latest."""
+    latest: dict[tuple[str, str], int] = {}
+    superseded = set()
+    keyed = jobs.filter(unique_key__isnull=False).order_by("pk").values_list("pk", "task_name", "unique_key")
+    for page in _pages(array("q", sorted(job_ids))):
+        for job_id, *key in keyed.filter(pk__in=page):
+            if (earlier := latest.get((key[0], key[1]))) is not None:
+                superseded.add(earlier)
+            latest[key[0], key[1]] = job_id
+    return superseded
+
+
+def _pages(job_ids: array[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(job_ids), BATCH_SIZE):
+        yield job_ids[start : start + BATCH_SIZE].tolist()
 
 
 def database_now(ago: timedelta = timedelta()) -> ExpressionWrapper[Any]:

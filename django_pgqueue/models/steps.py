@@ -81,6 +81,10 @@ class JobStep(models.Model):
             ),
             # Finds the jobs that have received an event. Metrics count the events that none has.
             models.Index(fields=["event_id"], name="pgqueue_step_event", condition=Q(event_id__isnull=False)),
+            # Contains the steps whose compensation was added. Finds out whether a dead job is such a compensation.
+            models.Index(
+                fields=["compensation_id"], name="pgqueue_step_undone", condition=Q(compensation_id__isnull=False)
+            ),
             # Contains the steps that the sweep for compensations looks at, and that keep their jobs from being removed.
             models.Index(fields=["job"], name="pgqueue_step_compensation", condition=Q(compensation__isnull=False)),
         ]

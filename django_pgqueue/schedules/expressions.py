@@ -5,7 +5,8 @@ database. They return instants ("ticks") in UTC.
 
 A cron expression is evaluated in its time zone by the rules of Debian's cron. A tick in the hour that is skipped in
 spring comes right after the gap. A tick in the hour that is repeated in autumn comes once, in the first of the two.
-With a `*` in the minutes or the hours, ticks follow elapsed time instead.
+With a `*` in the minutes or the hours, ticks follow elapsed time instead: each instant whose local time matches is a
+tick (see `local_times`).
 
 The ticks of an interval are its multiples since 1970-01-01 00:00 UTC, so that every process calculates the same
 instants, before and after a deploy.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import takewhile
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -23,6 +25,8 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from django_pgqueue.exceptions import Duration, seconds
+
+from . import local_times
 
 MAX_LENGTH: Final = 200
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -86,12 +90,21 @@ def ticks_after(expression: str, time_zone: str, instant: datetime) -> Iterator[
     if match := EVERY.fullmatch(expression):
         yield from _multiples(int(match[1]) * UNITS[match[2]], expression, instant)
         return
+    zone = _zone(time_zone)
+    if _follows_elapsed_time(expression):
+        yield from local_times.matching_instants(partial(_cron, expression), zone, instant)
+        return
     last = instant
-    for local in _cron(expression, instant.astimezone(_zone(time_zone))):
+    for local in _cron(expression, instant.astimezone(zone)):
         tick = local.astimezone(UTC)
         if tick > last:  # if it starts within a repeated hour, CronSim first returns ticks before the start
             last = tick
             yield tick
+
+
+def _follows_elapsed_time(expression: str) -> bool:
+    """Return whether the minutes or the hours of a cron expression begin with a `*`."""
+    return any(field.startswith("*") for field in NAMED.get(expression, expression).split()[:2])
 
 
 def in_words(expression: str) -> str:
@@ -115,6 +128,21 @@ def _multiples(length: int, expression: str, instant: datetime) -> Iterator[date
         tick += step
 
 
+FIELDS: Final = {"minute": 60, "hour": 24, "day": 31, "month": 12, "weekday": 7}
+"""The fields of a cron expression, each with the number of its values."""
+
+
+def _check_steps(expression: str, fields: str) -> None:
+    """Raise `ValueError` for a step such as `*/61`, with which only the first value would match."""
+    for text, (name, count) in zip(fields.split(), FIELDS.items(), strict=True):
+        for step in re.findall(r"/(\d+)", text):
+            if int(step) > count:
+                raise ValueError(
+                    f"invalid cron expression {expression!r}: the step /{step} is longer than the {count} values of "
+                    f"the {name}, so only one of them would match: use a step of at most {count}, or every()"
+                )
+
+
 def _cron(expression: str, start: datetime) -> CronSim:
     fields = NAMED.get(expression, expression)
     if len(fields) > MAX_LENGTH or len(fields.split()) != 5:
@@ -122,6 +150,7 @@ def _cron(expression: str, start: datetime) -> CronSim:
             f"invalid expression {expression[:MAX_LENGTH]!r}: it must have five fields (minute hour day month "
             f'weekday), as in "30 9 * * 1-5", or be one of {", ".join(NAMED)}, or an interval such as "every 5 minutes"'
         )
+    _check_steps(expression, fields)
     try:
         return CronSim(fields, start)
     except (CronSimError, ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from asyncio import CancelledError
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -40,8 +40,15 @@ OWN: Final = {"queue_name": "has_own_queue", "priority": "has_own_priority"}
 class Application(Protocol):
     """How the scheduler calls the application's code."""
 
-    def ask(self, function: Callable[[], T]) -> T:
-        """Call a function and return its result. Its errors pass through."""
+    def ask(self, function: Callable[[], T], owner: str, occasion: Hashable, describe: Callable[[], str]) -> T:
+        """Call a function and return its result. Its errors pass through.
+
+        Args:
+            function: The project's code.
+            owner: Identifies the calls that may not hang too often.
+            occasion: If this raises `NotReturned`, a later call for the same owner and occasion returns the result.
+            describe: Return the name of what is being called, for messages.
+        """
 
     def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
         """Send a signal."""
@@ -53,7 +60,7 @@ class Application(Protocol):
 class InThisThread:
     """Calls the application's code at once, in the caller's thread."""
 
-    def ask(self, function: Callable[[], T]) -> T:
+    def ask(self, function: Callable[[], T], owner: str, occasion: Hashable, describe: Callable[[], str]) -> T:
         """Call the function and return its result."""
         return function()
 
@@ -77,6 +84,14 @@ class LeftToOthers(CannotFire):
     """Only a process whose code has the unique key or the limit of the schedule's task can create its next job."""
 
 
+class NotReturned(Exception):
+    """The project's code has not returned yet. Ask for the options again after `retry_seconds`."""
+
+    def __init__(self, retry_seconds: float) -> None:
+        super().__init__(f"the call has not returned, ask again after {retry_seconds:g} s")
+        self.retry_seconds = retry_seconds
+
+
 def options_of(connection: Connection, schedule: Scheduled, application: Application = IN_THIS_THREAD) -> JobOptions:
     """Return the options of a schedule's next job. Calls the middleware, like every enqueue.
 
@@ -86,7 +101,7 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if this process knows the task, otherwise those in the row.
 
     Raises `LeftToOthers` if this process's code lacks the unique key or the limit, or `CannotFire` if one of them or a
-    middleware fails. It writes nothing.
+    middleware fails. Raises `NotReturned` if the application has not returned yet. It writes nothing.
     """
     task = registry.get(schedule.task_name)
     _check_code(schedule, task)
@@ -97,20 +112,62 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     if (options.queue_name, options.priority) != (task.queue_name, task.priority):
         with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
             task = replace(task, queue_name=options.queue_name, priority=options.priority)
-    headers = _call_application(
-        connection,
-        "the middleware",
-        lambda: encode_headers(middleware.headers_of(task, connection.alias, schedule)),
-        application,
-    )
-    options = options._replace(headers=headers)
-    if task.search:
-        keys = _search_keys_of(connection, schedule, task, application)
-        options = options._replace(search_keys=json.dumps(keys) if keys else None)
-    if task.has_limit_key:
-        options = options._replace(**_limit_columns(connection, schedule, task, application))
-    key = None if task.unique_key is None else _key_of(connection, schedule, task, application)
+    needs_arguments = task.search or task.has_limit_key or callable(task.unique_key)
+    arguments = lifecycle.arguments_of(connection, schedule) if needs_arguments else None
+    code = _ProjectCode(task, schedule, connection.alias, arguments)
+    if needs_arguments or middleware.is_used():
+        key, options = _call_application(connection, code, options, application)
+    else:  # no code of the project is called
+        key, options = code(options)
     return options if key is None else _with_key(options, task, key)
+
+
+class _ProjectCode:
+    """The project's code that determines the options of a schedule's next job. It is called as one function.
+
+    Without arguments, the definition has changed since the schedule was read. Then this tick will not be fired, and
+    only the middleware is called.
+    """
+
+    def __init__(self, task: TaskDefinition, schedule: Scheduled, alias: str, arguments: str | None) -> None:
+        self.schedule = schedule
+        self._task, self._alias, self._arguments = task, alias, arguments
+        self.source = "the middleware"
+        """The name of the code that is being called."""
+
+    def __call__(self, options: JobOptions) -> tuple[str | None, JobOptions]:
+        """Return the unique key of the next job, and its options without the key."""
+        task = self._task
+        headers = self._named("the middleware", middleware.headers_of, task, self._alias, self.schedule)
+        options = options._replace(headers=self._named("the middleware", encode_headers, headers))
+        if self._arguments is None:
+            return (None if callable(task.unique_key) else task.unique_key), options
+        if task.search:
+            keys = self._named("the search key", self._search_keys)
+            options = options._replace(search_keys=json.dumps(keys) if keys else None)
+        if task.has_limit_key:
+            options = options._replace(**self._named("the limit", self._limit_columns))
+        return (None if task.unique_key is None else self._named("the unique key", self._unique_key)), options
+
+    def _named(self, source: str, function: Callable[..., T], *args: Any) -> T:
+        """Call a function of the project. Turn its errors into `CannotFire`, whose message begins with `source`."""
+        self.source = source
+        try:
+            return function(*args)
+        except (Exception, SystemExit, GeneratorExit, CancelledError) as error:
+            raise CannotFire(f"{source} raised {type(error).__name__}{_message(error)}") from error
+
+    def _call(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        return self._task.decoded_call(*decode_arguments(self._arguments or ""))
+
+    def _search_keys(self) -> Mapping[str, str]:
+        return search_keys_of(self._task, *decode_arguments(self._arguments or ""))
+
+    def _limit_columns(self) -> Mapping[str, Any]:
+        return columns_of_call(self._task, *self._call())
+
+    def _unique_key(self) -> str | None:
+        return unique.key_of(self._task, *self._call())
 
 
 def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:
@@ -137,54 +194,22 @@ def current(schedule: Schedule, option: str) -> Any:
     return getattr(schedule if is_of_row else task, option)
 
 
-def _key_of(connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application) -> str | None:
-    """Return the unique key of a schedule's next job, or None if the job is not unique."""
-    if not callable(task.unique_key):
-        return task.unique_key
-    arguments = lifecycle.arguments_of(connection, schedule)
-    if arguments is None:  # the definition has changed since it was read, so this tick will not be fired
-        return None
-    return _call_application(
-        connection,
-        "the unique key",
-        lambda: unique.key_of(task, *task.decoded_call(*decode_arguments(arguments))),
-        application,
-    )
-
-
-def _search_keys_of(
-    connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application
-) -> Mapping[str, str]:
-    """Return the search keys of a schedule's next job, or none if its definition has changed since it was read."""
-    arguments = lifecycle.arguments_of(connection, schedule)
-    if arguments is None:
-        return {}
-    find = partial(search_keys_of, task)
-    return _call_application(connection, "the search key", lambda: find(*decode_arguments(arguments)), application)
-
-
-def _limit_columns(
-    connection: Connection, schedule: Scheduled, task: TaskDefinition, application: Application
-) -> Mapping[str, Any]:
-    """Return the columns of the limit of a schedule's next job, or none if its definition has changed."""
-    arguments = lifecycle.arguments_of(connection, schedule)
-    if arguments is None:
-        return {}
-    stored = partial(decode_arguments, arguments)
-    find = partial(columns_of_call, task)
-    return _call_application(connection, "the limit", lambda: find(*task.decoded_call(*stored())), application)
-
-
-def _call_application(connection: Connection, source: str, function: Callable[[], T], application: Application) -> T:
+def _call_application(
+    connection: Connection, code: _ProjectCode, options: JobOptions, application: Application
+) -> tuple[str | None, JobOptions]:
     """Call the project's code and return its result. Turn its errors into `CannotFire`.
 
     A savepoint keeps an open transaction (of an operator's request, or of a test) usable if a query of that code fails.
     """
+    schedule = code.schedule
+    owner, occasion = f"schedule {schedule.schedule_id}", (schedule.revision, schedule.next_run_at)
     try:
         with lifecycle.savepoint(connection):
-            return application.ask(function)
-    except (Exception, SystemExit, GeneratorExit, CancelledError) as error:
-        raise CannotFire(f"{source} raised {type(error).__name__}{_message(error)}") from error
+            return application.ask(partial(code, options), owner, occasion, lambda: code.source)
+    except (NotReturned, CannotFire):
+        raise
+    except Exception as error:
+        raise CannotFire(str(error)) from error
 
 
 def _message(error: BaseException) -> str:

@@ -83,7 +83,11 @@ RETURNING id
 # Index:  the primary key, because ids rise with `began_at`
 PRUNE_AUDIT: Final = """/* pgqueue:prune_audit */
 WITH oldest AS MATERIALIZED (
-    SELECT id, began_at, next_batch_at FROM pgqueue_audit ORDER BY id LIMIT %(limit)s
+    SELECT id, began_at, next_batch_at
+    FROM pgqueue_audit
+    WHERE id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s
 ),
 mine AS MATERIALIZED (
     SELECT id
@@ -128,6 +132,7 @@ left_over AS MATERIALIZED (
         FROM pgqueue_audit AS act
         WHERE act.id = page.audit_id
     ) IS NOT TRUE
+      AND id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 mine AS MATERIALIZED (
     SELECT id

@@ -293,6 +293,44 @@ forgotten AS (
 SELECT count(*), coalesce(sum(callbacks), 0)::bigint, max(id) FROM page
 """
 
+# Remove these batches, if they are complete and have no jobs and no nested batches any more. Return the removed ones.
+#
+# Caller: lifecycle.batches.delete_batches(), for `delete()` of the models
+# Locks:  SKIP LOCKED
+# Index:  primary keys, pgqueue_job_batch, pgqueue_batch_parent, pgqueue_batch_removal_batch
+#
+# The parent takes over the counts, as in PRUNE_BATCHES.
+DELETE_BATCHES: Final = """/* pgqueue:delete_batches */
+WITH old AS MATERIALIZED (
+    SELECT locked.id, locked.parent_id
+    FROM unnest(%(batch_ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT id, parent_id
+        FROM pgqueue_batch
+        WHERE id = given.id AND completed_at IS NOT NULL
+        FOR UPDATE SKIP LOCKED
+    ) AS locked
+    WHERE (SELECT true FROM pgqueue_job WHERE batch_id = given.id LIMIT 1) IS NULL
+      AND (SELECT true FROM pgqueue_batch WHERE parent_id = given.id LIMIT 1) IS NULL
+),
+uncounted AS (
+    DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))
+    RETURNING batch_id, state, count
+),
+taken_over AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT old.parent_id, uncounted.state, sum(uncounted.count)::bigint
+    FROM uncounted
+    JOIN old ON old.id = uncounted.batch_id
+    WHERE (SELECT true FROM pgqueue_batch WHERE id = old.parent_id) IS NOT NULL
+    GROUP BY old.parent_id, uncounted.state
+),
+gone AS (
+    DELETE FROM pgqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM old))
+)
+SELECT id FROM old
+"""
+
 # Remove complete batches past their retention that have no jobs and no nested batches any more, from one page of the
 # table. Return how many rows the page had, how many of them were removed, and the last batch of the page.
 #
@@ -316,6 +354,7 @@ old AS MATERIALIZED (
           - make_interval(secs => %(retention_seconds)s::float8)
       AND (SELECT true FROM pgqueue_job WHERE batch_id = page.id LIMIT 1) IS NULL
       AND (SELECT true FROM pgqueue_batch WHERE parent_id = page.id LIMIT 1) IS NULL
+      AND page.id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 uncounted AS (
     DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))

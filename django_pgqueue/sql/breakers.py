@@ -157,7 +157,12 @@ SELECT limit_key FROM closed
 # Locks:  SKIP LOCKED: another worker may be removing them
 PRUNE_BREAKER_COUNTS: Final = """/* pgqueue:prune_breaker_counts */
 WITH oldest AS MATERIALIZED (
-    SELECT id, ended_at FROM pgqueue_breaker_count ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    SELECT id, ended_at
+    FROM pgqueue_breaker_count
+    WHERE id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
 ),
 gone AS (
     DELETE FROM pgqueue_breaker_count
@@ -177,4 +182,5 @@ PRUNE_OPEN_BREAKERS: Final = """/* pgqueue:prune_open_breakers */
 DELETE FROM pgqueue_open_breaker
 WHERE opened_at < statement_timestamp() + %(time_shift)s::interval
     - make_interval(secs => %(older_than_seconds)s::float8)
+  AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
 """

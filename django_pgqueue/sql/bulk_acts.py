@@ -54,7 +54,7 @@ LIMIT %(limit)s
 # Locks:  SKIP LOCKED. If the worker dies, its transaction ends, and another worker continues from the same cursor
 # Index:  the primary key
 LOCK_ACT: Final = """/* pgqueue:lock_act */
-SELECT action, filter::text, cursor::text, previewed_at, began_at, rate, stops_on_repeat
+SELECT action, filter::text, cursor::text, previewed_at, began_at, rate, stops_on_repeat, job_count > 0
 FROM pgqueue_audit
 WHERE id = %(audit_id)s::bigint AND next_batch_at <= statement_timestamp() + %(time_shift)s::interval
 FOR NO KEY UPDATE SKIP LOCKED

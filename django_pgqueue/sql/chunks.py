@@ -81,8 +81,9 @@ ORDER BY lane.queue_name, lane.priority DESC, given.chunk_key
 # this without locks, so that workers do not lock the rows of a chunk that still waits. Another session may claim or
 # lock these rows meanwhile; `due` therefore decides again, from the rows that this statement has locked.
 #
-# A job that has crashed a process is claimed alone, as a chunk of one. The chunk ends before such a job, and where the
-# arguments reach `max_bytes`.
+# A job that has crashed a process is claimed alone, as a chunk of one. So is a row of another task than `task_name`,
+# which a program has added by SQL with this chunk key: the function of one task must not get the jobs of another. The
+# chunk ends before such a job, and where the arguments reach `max_bytes`.
 #
 # The first rows are the claimed jobs, in order. The last row has the time until the chunk is due, as `head` saw it; it
 # is NULL if no job is due.
@@ -128,7 +129,8 @@ picked AS MATERIALIZED (
 ),
 ranked AS MATERIALIZED (
     SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size,
-           bool_or(isolated) OVER in_line AS follows_isolated, count(*) OVER () AS count,
+           bool_or(isolated) OVER in_line AS follows_isolated,
+           bool_or(task_name <> %(task_name)s) OVER in_line AS follows_odd, count(*) OVER () AS count,
            min(run_after) OVER () + make_interval(secs => %(wait_seconds)s::float8) AS due_at
     FROM picked
     WINDOW in_line AS (ORDER BY run_after, id ROWS UNBOUNDED PRECEDING)
@@ -137,7 +139,7 @@ due AS MATERIALIZED (
     SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM ranked
     WHERE (count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval)
-      AND (place = 1 OR NOT follows_isolated AND size <= %(max_bytes)s)
+      AND (place = 1 OR NOT follows_isolated AND size <= %(max_bytes)s AND NOT follows_odd)
 ),
 claimed AS (
     UPDATE pgqueue_job AS job

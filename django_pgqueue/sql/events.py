@@ -34,26 +34,55 @@ ORDER BY id
 LIMIT 1
 """
 
-# Remove the oldest events if they are past their retention. Return how many events were found, and how many removed.
+# Remove the events of one page that are past their retention, unless an unfinished job waits for the event and has not
+# received it. Return the number of events in the page, how many of them were old, how many were removed, the last event
+# of the page, and the last old one.
 #
-# Caller: lifecycle.prune_events()
+# Caller: lifecycle.prune_events(), page by page
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
-# Index:  primary key. The events with the lowest ids are read, which are the oldest but for some seconds
+# Index:  pgqueue_event_pkey; for each old event pgqueue_step_waiting, pgqueue_step_pkey and pgqueue_job_pkey. Ids and
+#         times rise together, but for some seconds
+#
+# A job that was woken has not received its event yet: it finds the event when it runs. Its queue can be paused for
+# longer than the retention.
 PRUNE_EVENTS: Final = """/* pgqueue:prune_events */
 WITH page AS MATERIALIZED (
-    SELECT id, sent_at FROM pgqueue_event ORDER BY id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    SELECT id, name, key, sent_at
+    FROM pgqueue_event
+    WHERE id > %(after_id)s::bigint
+      AND id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
+    ORDER BY id
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+),
+old AS MATERIALIZED (
+    SELECT id, name, key
+    FROM page
+    WHERE sent_at < statement_timestamp() + %(time_shift)s::interval
+        - make_interval(secs => %(retention_seconds)s::float8)
 ),
 gone AS (
     DELETE FROM pgqueue_event
     WHERE id = ANY (
         ARRAY (
             SELECT id
-            FROM page
-            WHERE sent_at < statement_timestamp() + %(time_shift)s::interval
-                - make_interval(secs => %(retention_seconds)s::float8)
+            FROM old
+            WHERE (
+                SELECT true
+                FROM pgqueue_step AS step
+                WHERE step.event_name = old.name
+                  AND step.event_key = old.key
+                  AND step.finished_at IS NULL
+                  AND (SELECT finished_at IS NULL FROM pgqueue_job WHERE id = step.job_id)
+                  AND old.id <> ALL (
+                      ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = step.job_id)
+                  )
+                LIMIT 1
+            ) IS NULL
         )
     )
     RETURNING id
 )
-SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM gone)
+SELECT (SELECT count(*) FROM page), (SELECT count(*) FROM old), (SELECT count(*) FROM gone),
+       (SELECT max(id) FROM page), (SELECT max(id) FROM old)
 """

@@ -302,8 +302,8 @@ moved AS (
 SELECT id, state, task_name, queue_name, batch_id, is_due FROM moved
 """
 
-# Return the dependents that a retry of these jobs can change: the jobs that wait for them, the jobs that were cancelled
-# because of them, and the dependents of both.
+# Return the dependents that a retry of these jobs can change: the jobs that wait for them or are ready, the jobs that
+# were cancelled because of them, and the dependents of those.
 #
 # Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
 # Index:  pgqueue_dependency_needs, primary key of pgqueue_job
@@ -321,10 +321,10 @@ WITH RECURSIVE restored AS (
 SELECT DISTINCT edge.job_id
 FROM restored
 CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
-WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'cancelled')
+WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'ready', 'cancelled')
 """
 
-# Lock dependents until the end of the transaction, so that no session advances them meanwhile.
+# Lock dependents until the end of the transaction, so that no session advances or claims them meanwhile.
 #
 # Caller: lifecycle.restore()
 # Locks:  NO KEY UPDATE, SKIP LOCKED. The caller asks again for a skipped job
@@ -335,15 +335,15 @@ FROM unnest(%(job_ids)s::bigint[]) AS given (id)
 CROSS JOIN LATERAL (
     SELECT id
     FROM pgqueue_job
-    WHERE id = given.id AND state IN ('waiting', 'cancelled')
+    WHERE id = given.id AND state IN ('waiting', 'ready', 'cancelled')
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS locked
 """
 
-# Make two kinds of jobs wait: the jobs that were cancelled because of a retried job, and the retried jobs whose
-# dependencies have not ended. Return the jobs that wait now.
+# Make three kinds of jobs wait: the jobs that were cancelled because of a retried job, the retried jobs whose
+# dependencies have not ended, and the ready dependents of all of these. Return the jobs that wait now.
 #
-# Moves:  cancelled → waiting; retried: ready → waiting
+# Moves:  cancelled → waiting; ready → waiting
 # Caller: lifecycle.restore(), in the transaction of RETRY
 # Fence:  has_cancelled, which ADVANCE has set: a job that an operator has cancelled stays cancelled
 # Locks:  jobs that RETRY and LOCK_RESTORABLE have locked, and edges
@@ -359,14 +359,21 @@ WITH RECURSIVE restored AS (
     ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
 ),
+early AS (
+    SELECT edge.job_id AS id
+    FROM restored
+    CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
+    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'ready'
+),
 unmarked AS (
     UPDATE pgqueue_dependency SET has_cancelled = NULL
     WHERE job_id = ANY (ARRAY (SELECT id FROM restored)) AND has_cancelled
 ),
 moved AS (
     UPDATE pgqueue_job AS job
-    SET state = 'waiting', finished_at = NULL, cancel_requested_at = NULL, expires_at = NULL
-    WHERE id = ANY (ARRAY (SELECT id FROM restored))
+    SET state = 'waiting', finished_at = NULL, cancel_requested_at = NULL,
+        expires_at = CASE WHEN state = 'ready' THEN expires_at END
+    WHERE id = ANY (ARRAY (SELECT id FROM restored UNION SELECT id FROM early))
       AND (
           state = 'cancelled'
           OR state = 'ready' AND (
@@ -384,6 +391,37 @@ moved AS (
     RETURNING id
 )
 SELECT id FROM moved
+"""
+
+# Make ready nodes wait again whose dependencies have not ended, because one of them was retried since. Return them.
+#
+# Moves:  ready → waiting
+# Caller: lifecycle.graphs.postpone(), after an attempt that was released because it has found such a dependency
+# Fence:  ready: a node that another worker has claimed since is left to that attempt
+# Locks:  SKIP LOCKED
+# Index:  primary keys
+#
+# A dependency can end between this snapshot and its commit. So the caller advances these jobs afterwards.
+POSTPONE: Final = """/* pgqueue:postpone */
+WITH mine AS MATERIALIZED (
+    SELECT locked.id
+    FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT id FROM pgqueue_job WHERE id = given.id AND state = 'ready' FOR NO KEY UPDATE SKIP LOCKED
+    ) AS locked
+    WHERE (
+        SELECT true
+        FROM pgqueue_dependency AS edge
+        WHERE job_id BETWEEN given.id AND given.id
+          AND (SELECT state FROM pgqueue_job WHERE id = edge.needs_id) IN ('waiting', 'ready', 'running')
+        ORDER BY job_id, needs_id
+        LIMIT 1
+    )
+),
+moved AS (
+    UPDATE pgqueue_job SET state = 'waiting' WHERE id = ANY (ARRAY (SELECT id FROM mine))
+)
+SELECT id FROM mine
 """
 
 # Return which of these jobs are nodes of workflows.
@@ -436,6 +474,7 @@ left_over AS MATERIALIZED (
     SELECT DISTINCT job_id
     FROM page
     WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 mine AS MATERIALIZED (
     SELECT job_id, needs_id

@@ -1,4 +1,7 @@
-"""Statements that archive finished jobs and erase their values."""
+"""Statements that archive finished jobs and erase their values.
+
+They leave what unfinished work needs, by the conditions of `sql.needs`.
+"""
 
 from typing import Final
 
@@ -64,6 +67,17 @@ old AS MATERIALIZED (
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
+              LIMIT 1
+          ) IS NULL
+      )
+      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+      AND (
+          job.state = 'succeeded'
+          OR (
+              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
               LIMIT 1
           ) IS NULL
       )
@@ -209,6 +223,17 @@ old AS MATERIALIZED (
               LIMIT 1
           ) IS NULL
       )
+      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+      AND (
+          job.state = 'succeeded'
+          OR (
+              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
@@ -303,6 +328,33 @@ old AS MATERIALIZED (
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND (
+          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL
+      )
+      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+      AND (
+          job.state = 'succeeded'
+          OR (
+              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 ),
@@ -355,6 +407,9 @@ SELECT id FROM free
 # Erase values of these jobs, if they are as they were seen, and add the jobs to the entry of the audit. The details of
 # an act describe arguments of this job, also on the rows of the act's other jobs, so they are removed from all of them.
 #
+# A result stays while a job of the workflow is unfinished, because that job can need it. If only dead and cancelled
+# jobs are left, a retry would need it too. But an erasure must not depend on a retry that may never come.
+#
 # Moves:  none: the jobs stay finished
 # Caller: lifecycle.erase()
 # Locks:  SKIP LOCKED, as ARCHIVE
@@ -369,6 +424,16 @@ old AS MATERIALIZED (
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND (
+          NOT %(erases_results)s::boolean
+          OR job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id AND other.state = ANY ('{waiting,ready,running}'::varchar[])
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
@@ -443,18 +508,43 @@ counted AS (
 SELECT id FROM erased
 """
 
-# The next batches that have completed or failed, with the callbacks that were used before a time, as text.
+# The next batches that have completed or failed, with the callbacks that were used before a time, as text. A callback
+# that was not called is left out while a job of the batch or of a nested one is unfinished: somebody has retried it,
+# and its end can call the callback.
 #
 # Caller: lifecycle.history.used_callbacks(), page by page, from an erasure
-# Index:  pgqueue_batch_pkey
+# Index:  pgqueue_batch_pkey, pgqueue_batch_parent, pgqueue_job_batch
 USED_CALLBACKS: Final = """/* pgqueue:used_callbacks */
-SELECT id,
-       CASE WHEN coalesce(completed_at, failed_at) < %(before_at)s::timestamptz THEN on_failure::text END,
+SELECT batch.id,
+       CASE
+           WHEN coalesce(completed_at, failed_at) < %(before_at)s::timestamptz
+                AND (failed_at IS NOT NULL OR retried.is_unfinished IS NULL)
+           THEN on_failure::text
+       END,
        CASE WHEN completed_at < %(before_at)s::timestamptz THEN on_complete::text END,
-       CASE WHEN completed_at < %(before_at)s::timestamptz THEN on_success::text END
-FROM pgqueue_batch
-WHERE id > %(after_id)s::bigint
-ORDER BY id
+       CASE
+           WHEN completed_at < %(before_at)s::timestamptz
+                AND (succeeded_at IS NOT NULL OR retried.is_unfinished IS NULL)
+           THEN on_success::text
+       END
+FROM pgqueue_batch AS batch
+LEFT JOIN LATERAL (
+    WITH RECURSIVE tree AS (
+        SELECT batch.id
+        UNION ALL
+        SELECT nested.id
+        FROM tree
+        CROSS JOIN LATERAL (SELECT id FROM pgqueue_batch WHERE parent_id = tree.id OFFSET 0) AS nested
+    )
+    SELECT true AS is_unfinished
+    FROM tree
+    WHERE (
+        SELECT true FROM pgqueue_job WHERE batch_id = tree.id AND state IN ('waiting', 'ready', 'running') LIMIT 1
+    )
+    LIMIT 1
+) AS retried ON true
+WHERE batch.id > %(after_id)s::bigint
+ORDER BY batch.id
 LIMIT %(limit)s::bigint
 """
 

@@ -128,4 +128,5 @@ PRUNE_LIMIT_OVERRIDES: Final = """/* pgqueue:prune_limit_overrides */
 DELETE FROM pgqueue_limit_override
 WHERE valid_until < statement_timestamp() + %(time_shift)s::interval
     - make_interval(secs => %(older_than_seconds)s::float8)
+  AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
 """

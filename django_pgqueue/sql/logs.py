@@ -53,6 +53,7 @@ left_over AS MATERIALIZED (
     SELECT execution_id
     FROM page
     WHERE (SELECT true FROM pgqueue_execution AS execution WHERE execution.id = page.execution_id) IS NULL
+      AND execution_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 mine AS MATERIALIZED (
     SELECT execution_id

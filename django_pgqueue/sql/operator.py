@@ -138,14 +138,14 @@ unstepped AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM asked
 """
 
-# Set the due time of ready jobs that are due later to now.
+# Set the due time of ready and waiting jobs that are due later to now.
 #
-# Moves:  ready, unchanged
+# Moves:  ready, waiting, unchanged
 # Caller: lifecycle.run_now(), for an operator
 # Fence:  what the operator saw, as for RETRY, with `run_after` in place of `finished_at`: each retry sets a new one
 RUN_NOW: Final = """/* pgqueue:run_now */
 WITH asked AS MATERIALIZED (
-    SELECT job.id, job.state = 'ready'
+    SELECT job.id, job.state, job.state IN ('ready', 'waiting')
             AND job.run_after > statement_timestamp() + %(time_shift)s::interval
             AND (seen.state = '' OR job.state = seen.state AND job.run_after = seen.instant::timestamptz) AS waits
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
@@ -159,7 +159,7 @@ moved AS (
     FROM asked
     WHERE job.id = asked.id AND asked.waits
 )
-SELECT id, CASE WHEN waits THEN 'ready' END FROM asked
+SELECT id, CASE WHEN waits THEN state END FROM asked
 """
 
 # Change the queue or the priority of ready and waiting jobs, due or not. A parameter that is NULL leaves its column
@@ -196,10 +196,12 @@ moved AS (
 SELECT id, CASE WHEN moves THEN state END FROM asked
 """
 
-# Delete finished jobs with their executions. Their uniqueness windows stay, as after PRUNE.
+# Delete finished jobs with their executions and kept log lines. Their uniqueness windows stay, as after PRUNE. A job
+# that NEEDS names with WORKFLOW or COMPENSATION stays. A dead job that blocks others is deleted: that is the decision
+# of an operator, who lets the others run.
 #
 # Moves:  finished → gone
-# Caller: lifecycle.delete(), for an operator
+# Caller: lifecycle.delete(), for an operator and for `delete()` of the models
 # Fence:  what the operator saw, as for RETRY
 # Locks:  as PRUNE. A job with a locked execution is not in the answer, like a job with a locked row
 # Index:  primary keys, pgqueue_execution_job
@@ -251,6 +253,11 @@ busy AS MATERIALIZED (
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
+unlogged AS (
+    DELETE FROM pgqueue_execution_log AS log
+    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
+      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
+),
 unkeyed AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
 ),
@@ -276,6 +283,7 @@ counted AS (
 SELECT id, CASE WHEN id IN (SELECT id FROM free) THEN state END
 FROM asked
 WHERE id NOT IN (SELECT job_id FROM busy)
+   OR (SELECT true FROM pgqueue_step WHERE job_id = asked.id AND compensation IS NOT NULL LIMIT 1)
 """
 
 # Return which of these jobs exist. If a transition returned no row for an existing job, the job's row is locked.

@@ -42,4 +42,5 @@ PRUNE_PAUSES: Final = """/* pgqueue:prune_pauses */
 DELETE FROM pgqueue_pause
 WHERE paused_until < statement_timestamp() + %(time_shift)s::interval
     - make_interval(secs => %(older_than_seconds)s::float8)
+  AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
 """

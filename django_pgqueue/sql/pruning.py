@@ -1,4 +1,7 @@
-"""Statements that remove finished jobs past their retention."""
+"""Statements that remove finished jobs past their retention.
+
+They leave what unfinished work needs, by the conditions of `sql.needs`.
+"""
 
 from typing import Final
 
@@ -33,6 +36,17 @@ WITH old AS MATERIALIZED (
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
+              LIMIT 1
+          ) IS NULL
+      )
+      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+      AND (
+          job.state = 'succeeded'
+          OR (
+              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
               LIMIT 1
           ) IS NULL
       )
@@ -110,6 +124,17 @@ WITH old AS MATERIALIZED (
               LIMIT 1
           ) IS NULL
       )
+      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+      AND (
+          job.state = 'succeeded'
+          OR (
+              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+              LIMIT 1
+          ) IS NULL
+      )
     ORDER BY finished_at
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
@@ -182,6 +207,17 @@ WHERE state = %(state)s
           LIMIT 1
       ) IS NULL
   )
+  AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+  AND (
+      job.state = 'succeeded'
+      OR (
+          SELECT true
+          FROM pgqueue_step AS undone
+          WHERE undone.compensation_id = job.id
+            AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+          LIMIT 1
+      ) IS NULL
+  )
 ORDER BY finished_at
 LIMIT %(limit)s
 """
@@ -212,6 +248,17 @@ WHERE task_name = %(task_name)s
                     ELSE '{waiting,ready,running}'::varchar[]
                 END
             )
+          LIMIT 1
+      ) IS NULL
+  )
+  AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+  AND (
+      job.state = 'succeeded'
+      OR (
+          SELECT true
+          FROM pgqueue_step AS undone
+          WHERE undone.compensation_id = job.id
+            AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
           LIMIT 1
       ) IS NULL
   )
@@ -246,6 +293,17 @@ WITH old AS MATERIALIZED (
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
+              LIMIT 1
+          ) IS NULL
+      )
+      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+      AND (
+          job.state = 'succeeded'
+          OR (
+              SELECT true
+              FROM pgqueue_step AS undone
+              WHERE undone.compensation_id = job.id
+                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
               LIMIT 1
           ) IS NULL
       )
@@ -290,60 +348,96 @@ counted AS (
 SELECT id FROM free
 """
 
-# Count the jobs of one state that are past its retention. Repeated calls of PRUNE would remove these jobs.
+# Count the jobs of one state that repeated calls of PRUNE would remove, and all that are past the retention. The
+# others stay, because unfinished work needs them.
 #
-# Caller: lifecycle.prunable(), for a dry run
+# Caller: lifecycle.prunable(), for `pgqueue prune`
 PRUNABLE: Final = """/* pgqueue:prunable */
-SELECT count(*)
+SELECT
+    count(*) FILTER (
+        WHERE true
+          AND (
+              job.in_graph IS NULL
+              OR (
+                  SELECT true
+                  FROM pgqueue_job AS other
+                  WHERE other.batch_id = job.batch_id
+                    AND other.state = ANY (
+                        CASE job.state
+                            WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                            WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
+                            ELSE '{waiting,ready,running}'::varchar[]
+                        END
+                    )
+                  LIMIT 1
+              ) IS NULL
+          )
+          AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+          AND (
+              job.state = 'succeeded'
+              OR (
+                  SELECT true
+                  FROM pgqueue_step AS undone
+                  WHERE undone.compensation_id = job.id
+                    AND (SELECT true FROM pgqueue_step
+                         WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+                  LIMIT 1
+              ) IS NULL
+          )
+          AND (SELECT true FROM pgqueue_step WHERE job_id = job.id AND compensation IS NOT NULL LIMIT 1) IS NULL
+    ),
+    count(*)
 FROM pgqueue_job AS job
 WHERE state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at < statement_timestamp() + %(time_shift)s::interval
       - make_interval(secs => %(retention_seconds)s::float8)
   AND task_name <> ALL (%(other_task_names)s::varchar[])
-  AND (
-      job.in_graph IS NULL
-      OR (
-          SELECT true
-          FROM pgqueue_job AS other
-          WHERE other.batch_id = job.batch_id
-            AND other.state = ANY (
-                CASE job.state
-                    WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                    WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                    ELSE '{waiting,ready,running}'::varchar[]
-                END
-            )
-          LIMIT 1
-      ) IS NULL
-  )
 """
 
-# Count the jobs of one task and one state that are past the task's retention.
+# Count the jobs of one task and one state that repeated calls of PRUNE_TASK would remove, and all that are past the
+# task's retention.
 #
-# Caller: lifecycle.prunable(), for a dry run
+# Caller: lifecycle.prunable(), for `pgqueue prune`
 PRUNABLE_TASK: Final = """/* pgqueue:prunable_task */
-SELECT count(*)
+SELECT
+    count(*) FILTER (
+        WHERE true
+          AND (
+              job.in_graph IS NULL
+              OR (
+                  SELECT true
+                  FROM pgqueue_job AS other
+                  WHERE other.batch_id = job.batch_id
+                    AND other.state = ANY (
+                        CASE job.state
+                            WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                            WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
+                            ELSE '{waiting,ready,running}'::varchar[]
+                        END
+                    )
+                  LIMIT 1
+              ) IS NULL
+          )
+          AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
+          AND (
+              job.state = 'succeeded'
+              OR (
+                  SELECT true
+                  FROM pgqueue_step AS undone
+                  WHERE undone.compensation_id = job.id
+                    AND (SELECT true FROM pgqueue_step
+                         WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+                  LIMIT 1
+              ) IS NULL
+          )
+          AND (SELECT true FROM pgqueue_step WHERE job_id = job.id AND compensation IS NOT NULL LIMIT 1) IS NULL
+    ),
+    count(*)
 FROM pgqueue_job AS job
 WHERE task_name = %(task_name)s
   AND state = %(state)s
   AND finished_at IS NOT NULL
   AND finished_at < statement_timestamp() + %(time_shift)s::interval
       - make_interval(secs => %(retention_seconds)s::float8)
-  AND (
-      job.in_graph IS NULL
-      OR (
-          SELECT true
-          FROM pgqueue_job AS other
-          WHERE other.batch_id = job.batch_id
-            AND other.state = ANY (
-                CASE job.state
-                    WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                    WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                    ELSE '{waiting,ready,running}'::varchar[]
-                END
-            )
-          LIMIT 1
-      ) IS NULL
-  )
 """

@@ -2,7 +2,33 @@
 
 from typing import Final
 
-# Return the open executions whose lease has expired, oldest first, with the values that the retry policy needs.
+# Return the open executions whose lease ends within some seconds or has ended, and the end of each lease in
+# milliseconds.
+#
+# Caller: lifecycle.rescues.ending_leases()
+# Index:  pgqueue_execution_open, all of it, as RESCUABLE
+# Locks:  none
+ENDING_LEASES: Final = """/* pgqueue:ending_leases */
+SELECT id, floor(1000 * date_part('epoch', lease_expires_at))::bigint
+FROM pgqueue_execution
+WHERE finished_at IS NULL
+  AND lease_expires_at
+    < statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(within_seconds)s::float8)
+"""
+
+# Write a record to the write-ahead log, and commit it. No table changes, and no subscriber asks for the record.
+#
+# Caller: lifecycle.rescues.prove_commit()
+# Locks:  none
+#
+# The commit waits for the disk and for a synchronous standby, as the commit of a heartbeat does. A statement that only
+# reads waits for neither.
+PROVE_COMMIT: Final = """/* pgqueue:prove_commit */
+SELECT pg_logical_emit_message(true, 'pgqueue', '')
+"""
+
+# Return the open executions whose lease has expired, oldest first, with the values that the retry policy needs, and
+# whether the worker has recorded its stop. With `execution_ids`, return only these.
 #
 # Caller: lifecycle.rescue()
 # Index:  pgqueue_execution_open, all of it: it has one entry per running job
@@ -22,6 +48,7 @@ WITH open AS MATERIALIZED (
            lease_expires_at < statement_timestamp() + %(time_shift)s::interval AS is_over
     FROM pgqueue_execution
     WHERE finished_at IS NULL
+      AND (%(execution_ids)s::bigint[] IS NULL OR id = ANY (%(execution_ids)s::bigint[]))
       AND id <> ALL (%(skipped_ids)s::bigint[])
 ),
 stale AS MATERIALIZED (
@@ -29,10 +56,11 @@ stale AS MATERIALIZED (
 )
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
        execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))::bigint,
-       execution.limit_key
+       execution.limit_key,
+       coalesce((SELECT stopped_at IS NOT NULL FROM pgqueue_worker WHERE id = execution.worker_id), false)
 FROM stale
 CROSS JOIN LATERAL (
-    SELECT id, job_id, started_at, claimed_at, limit_key
+    SELECT id, job_id, worker_id, started_at, claimed_at, limit_key
     FROM pgqueue_execution
     WHERE id = stale.id AND finished_at IS NULL
     FOR NO KEY UPDATE SKIP LOCKED
@@ -52,13 +80,15 @@ LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
 # Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
 # Caller: lifecycle.rescue()
 # Fence:  id and time of the claim, outcome IS NULL, and the lease still expired: a heartbeat may have extended it since
-#         RESCUABLE ran
+#         RESCUABLE ran. If a lease is given, it must be the same: a heartbeat whose commit hung can leave another lease
+#         that has expired too
 # Locks, Index: as SUCCEED
 RESCUE: Final = """/* pgqueue:rescue */
 WITH mine AS MATERIALIZED (
     SELECT locked.id, locked.job_id, locked.started, locked.cancelled, given.delay_seconds
-    FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[])
-        AS given (id, claimed_ms, delay_seconds)
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(delays_seconds)s::float8[], %(leases_ms)s::float8[]
+    ) AS given (id, claimed_ms, delay_seconds, lease_ms)
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
                job.cancel_requested_at IS NOT NULL AS cancelled
@@ -68,6 +98,9 @@ WITH mine AS MATERIALIZED (
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
           AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval
+          AND (
+              given.lease_ms IS NULL OR floor(1000 * date_part('epoch', execution.lease_expires_at)) = given.lease_ms
+          )
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS locked
 ),

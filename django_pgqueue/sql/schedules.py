@@ -184,11 +184,12 @@ forgotten AS (
 DELETE FROM pgqueue_schedule WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
 """
 
-# Remove the records of old ticks, except the last ones of each schedule. The last ones stay, because they prevent a
-# second firing if a clock jumps.
+# Remove the records of old ticks, except the last ones of each schedule, and those whose job is unfinished. The last
+# ones stay, because they prevent a second firing if a clock jumps. The record of an unfinished job keeps `if_running`
+# from firing beside it.
 #
 # Caller: lifecycle.prune_schedule_runs(), once an hour
-# Index:  pgqueue_schedulerun_tick
+# Index:  pgqueue_schedulerun_tick, pgqueue_job_pkey
 PRUNE_SCHEDULE_RUNS: Final = """/* pgqueue:prune_schedule_runs */
 WITH old AS MATERIALIZED (
     SELECT run.id
@@ -203,11 +204,16 @@ WITH old AS MATERIALIZED (
     ) AS last
     CROSS JOIN LATERAL (
         SELECT id
-        FROM pgqueue_schedulerun
+        FROM pgqueue_schedulerun AS fired
         WHERE schedule_id = schedule.id
           AND tick_at <= last.until_at
           AND tick_at < statement_timestamp() + %(time_shift)s::interval
               - make_interval(secs => %(retention_seconds)s::float8)
+          AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
+          AND (
+              fired.job_id IS NULL
+              OR (SELECT finished_at IS NULL FROM pgqueue_job WHERE id = fired.job_id) IS NOT TRUE
+          )
         ORDER BY tick_at
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED

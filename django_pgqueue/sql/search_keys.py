@@ -40,6 +40,7 @@ left_over AS MATERIALIZED (
     SELECT DISTINCT job_id
     FROM page
     WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 mine AS MATERIALIZED (
     SELECT job_id, name

@@ -172,6 +172,7 @@ mine AS MATERIALIZED (
         SELECT job.id
         FROM pgqueue_job AS job
         WHERE job.id = page.job_id
+          AND page.job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
           AND job.state = 'ready'
           AND job.run_after > statement_timestamp() + %(time_shift)s::interval
           AND (
@@ -276,6 +277,7 @@ mine AS MATERIALIZED (
         SELECT job.id
         FROM pgqueue_job AS job
         WHERE job.id = due.job_id
+          AND due.job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
           AND job.state = 'ready'
           AND job.run_after > statement_timestamp() + %(time_shift)s::interval
           AND (
@@ -327,6 +329,7 @@ left_over AS MATERIALIZED (
     SELECT DISTINCT job_id
     FROM page
     WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
 mine AS MATERIALIZED (
     SELECT job_id, name

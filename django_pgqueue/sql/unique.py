@@ -310,7 +310,7 @@ opened AS (
           FROM pgqueue_uniqueness_window
           WHERE task_name = %(task_name)s::varchar AND unique_key = given.key
       ) > statement_timestamp() + %(time_shift)s::interval IS NOT TRUE
-    ORDER BY key
+    ORDER BY key COLLATE "C"
     ON CONFLICT (task_name, unique_key) DO UPDATE
     SET job_id = excluded.job_id, ends_at = excluded.ends_at
     WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp() + %(time_shift)s::interval
@@ -343,7 +343,9 @@ RETURNING id, run_after, enqueued_at, expires_at
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.replace_for_period()
-# Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does; writes rows in id order
+# Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does. The CTE `waiting` locks the jobs
+#         in the order of their ids. The UPDATE alone would lock them in the order of its join, so that two calls could
+#         deadlock
 # Index:  pgqueue_uniqueness_window_key, then by id
 # Cost:   one search in the primary key of pgqueue_step for each job. Steps are removed as by ENQUEUE_OR_REPLACE
 REPLACE_FOR_PERIOD: Final = """/* pgqueue:replace_for_period */
@@ -361,11 +363,20 @@ WITH given AS MATERIALIZED (
     ) AS open_window
     ORDER BY open_window.job_id
 ),
+waiting AS MATERIALIZED (
+    SELECT job.id, given.call, given.limit_key, given.limit_weight, given.limit_order
+    FROM given
+    CROSS JOIN LATERAL (
+        SELECT id FROM pgqueue_job
+        WHERE id = given.job_id AND state = 'ready'
+        FOR NO KEY UPDATE
+    ) AS job
+),
 placed AS (
     UPDATE pgqueue_job AS job
-    SET arguments = given.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
+    SET arguments = waiting.call -> 'call', priority = %(priority)s, max_attempts = %(max_attempts)s,
         attempt = 0, crashes = 0, unknown_since = NULL, headers = %(headers)s::json,
-        limit_key = given.limit_key, limit_weight = given.limit_weight, limit_order = given.limit_order,
+        limit_key = waiting.limit_key, limit_weight = waiting.limit_weight, limit_order = waiting.limit_order,
         batch_id = %(batch_id)s::bigint,
         run_after = coalesce(
             %(run_after)s::timestamptz,
@@ -375,10 +386,10 @@ placed AS (
             %(expires_at)s::timestamptz,
             statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
         )
-    FROM given
-    WHERE job.id = given.job_id AND job.state = 'ready'
-      AND (SELECT true FROM pgqueue_step WHERE job_id = given.job_id AND compensation IS NOT NULL LIMIT 1) IS NULL
-    RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, given.call ->> 'key' AS key
+    FROM waiting
+    WHERE job.id = waiting.id
+      AND (SELECT true FROM pgqueue_step WHERE job_id = waiting.id AND compensation IS NOT NULL LIMIT 1) IS NULL
+    RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, waiting.call ->> 'key' AS key
 ),
 unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
@@ -420,6 +431,7 @@ WITH over AS MATERIALIZED (
     SELECT job_id
     FROM pgqueue_uniqueness_window
     WHERE ends_at <= statement_timestamp() + %(time_shift)s::interval
+      AND (job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     ORDER BY ends_at
     LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED

@@ -77,6 +77,7 @@ WITH old AS MATERIALIZED (
     FROM pgqueue_worker_request
     WHERE requested_at < statement_timestamp() + %(time_shift)s::interval
         - make_interval(secs => %(retention_seconds)s::float8)
+      AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     ORDER BY id
     LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED

@@ -46,16 +46,21 @@ FROM pgqueue_worker AS worker
 WHERE worker.id = ANY (%(worker_ids)s::bigint[])
 """
 
-# Record that a worker has stopped.
+# Record that a worker has stopped. Return whether that is recorded, or the worker has no record. Otherwise the record
+# is locked.
 #
 # Caller: lifecycle.unregister_worker()
 UNREGISTER_WORKER: Final = """/* pgqueue:unregister_worker */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
+),
+stopped AS (
+    UPDATE pgqueue_worker
+    SET stopped_at = statement_timestamp() + %(time_shift)s::interval
+    WHERE id = ANY (ARRAY (SELECT id FROM mine))
+    RETURNING id
 )
-UPDATE pgqueue_worker
-SET stopped_at = statement_timestamp() + %(time_shift)s::interval
-WHERE id = ANY (ARRAY (SELECT id FROM mine))
+SELECT EXISTS (SELECT FROM stopped) OR NOT EXISTS (SELECT FROM pgqueue_worker WHERE id = %(worker_id)s)
 """
 
 # Remove the records of workers whose last heartbeat is older than the retention (a week).
@@ -67,6 +72,7 @@ WITH old AS MATERIALIZED (
     FROM pgqueue_worker
     WHERE last_heartbeat_at < statement_timestamp() + %(time_shift)s::interval
         - make_interval(secs => %(retention_seconds)s::float8)
+      AND (id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint) IS TRUE
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 )

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from django_pgqueue import registry
+from django_pgqueue.chunks import task_of_key
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.registry import in_words
 
@@ -29,7 +30,7 @@ def reason_of_chunk(connection: Connection, row: Any) -> ReasonOfLimit:
     """
     task = registry.chunk_keys().get(row.limit_key)
     if task is None or task.chunk is None:
-        return ReasonOfLimit(Reason.LIMIT_UNDECLARED, NONE, _undeclared(row.task_name))
+        return ReasonOfLimit(Reason.LIMIT_UNDECLARED, NONE, _undeclared(task_of_key(row.limit_key)))
     lane = columns([LaneRange(row.queue_name, row.priority, *range_of_key(row.limit_key))])
     due = sum(each[1] for each in execute(connection, limit_queries.JOBS_OF_LIMITS, {**lane, "limit": task.chunk}))
     ages = [each[4] for each in execute(connection, limit_queries.KEYS_WITH_JOBS, {**lane, "limit": 1})]

@@ -12,6 +12,7 @@ from typing import Any
 from .assertions import assert_enqueued, assert_not_enqueued, capture_jobs, enqueued
 from .clock import time_travel
 from .runner import run_jobs
+from .tables import delete_all_jobs
 
 __all__ = [
     "DummyBackend",
@@ -19,6 +20,7 @@ __all__ = [
     "assert_enqueued",
     "assert_not_enqueued",
     "capture_jobs",
+    "delete_all_jobs",
     "enqueued",
     "run_jobs",
     "time_travel",

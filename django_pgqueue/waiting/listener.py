@@ -26,6 +26,7 @@ from typing import Final
 import psycopg
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db import reconnects
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.posix import after_fork_in_child
@@ -46,7 +47,7 @@ REPEAT_SECONDS: Final = 15.0
 """How often all awaited ids are announced again. Workers that started since need them; workers forget ids that are not
 repeated."""
 PAUSE_LIMIT_SECONDS: Final = 60.0
-"""Maximum backoff after an error. It starts at 1 s and doubles."""
+"""Maximum backoff after an error. It starts at 1 s and doubles. After a lost connection it starts at once."""
 STATEMENT_SECONDS: Final = 5.0
 """How long the listener waits for the answer to a statement."""
 CLOSE_SECONDS: Final = 1.0
@@ -170,8 +171,13 @@ class CompletionListener:
                 logger.debug(
                     "cannot listen for the ends of awaited jobs, waits poll instead: %s", message_without_detail(error)
                 )
-                self._connect_at = time.monotonic() + min(2.0**self._errors, PAUSE_LIMIT_SECONDS)
-                self._errors = min(self._errors + 1, 10)
+                self._connect_at = time.monotonic() + self._pause_after(error)
+                self._errors = min(self._errors + 1, 20)
+
+    def _pause_after(self, error: Exception) -> float:
+        if reconnects.is_lost_connection(error):
+            return reconnects.pause_seconds(self._errors, PAUSE_LIMIT_SECONDS)
+        return min(2.0**self._errors, PAUSE_LIMIT_SECONDS)
 
     def _is_needed(self) -> bool:
         """Return whether the thread must go on. If not, forget it under the lock: the next wait starts another one."""

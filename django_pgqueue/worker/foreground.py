@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import batch_ends, graph_ends, registry, sagas
+from django_pgqueue import batch_ends, graph_ends, lifecycle, registry, sagas
 from django_pgqueue.context import running_database, running_job, set_running
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle.graphs import AdvancedJob
 from django_pgqueue.log_events import event, job_event
+from django_pgqueue.reactions import after_application
 from django_pgqueue.states import State
 
 from .completion import compensation_checks, graph_checks
@@ -30,6 +32,7 @@ from .completion.writer import finish
 from .execution.attempt import Attempt
 from .execution.chunk_attempt import attempt_of
 from .execution.error_text import is_a, log_exception
+from .execution.events import FOREGROUND
 from .execution.log_recorder import recorder
 from .foreground_claim import claim_at_enqueue
 
@@ -79,7 +82,10 @@ def write(connection: Connection, report: Report, notes: Notes) -> list[Advanced
         _write_one(connection, each, notes)
     advanced: list[AdvancedJob] = []
     if nodes := [each.claimed.job_id for each in (report, *report.others) if each.claimed.in_graph]:
-        result = graph_ends.advance(connection, nodes)
+        ids = [each.claimed.job_id for each in (report, *report.others) if each.ending is Ending.POSTPONED]
+        postponed = lifecycle.graphs.postpone(connection, ids)
+        after = FOREGROUND.after if isinstance(connection, EngineConnection) else after_application
+        result = graph_ends.advance(connection, nodes, after, found_ids=postponed)
         graph_checks.log_refused(result)
         advanced = result.jobs
     batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
 from django_pgqueue.display import visible
 
@@ -48,7 +49,9 @@ def claim(connection: EngineConnection, job_id: int, *, worker_id: int) -> Foreg
     """Claim a job, due or not. If another session claims jobs of its limit key, wait up to 2 s."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
-        tried = _claim(connection, _own_transaction(connection), job_id, worker_id=worker_id, only_due=False)
+        tried = repeat_if_stale(
+            lambda: _claim(connection, _own_transaction(connection), job_id, worker_id=worker_id, only_due=False)
+        )
         if tried.reason != LOCKED or time.monotonic() > deadline:
             return tried
         time.sleep(0.02)

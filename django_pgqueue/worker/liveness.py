@@ -76,7 +76,7 @@ class Liveness:
         in_flight = self.pool.in_flight
         health_memory.slots = len(in_flight.running) if self.process_state.retires else in_flight.opened
         health_memory.oldest_report_at = self.completer.oldest_at or 0.0
-        health_memory.loop_blocked_since = self.pool.loop.blocked_since()
+        health_memory.loop_blocked_since = self.pool.loops.check()
         health_memory.responded_at = time.monotonic()
 
     def _end(self, problem: str) -> NoReturn:

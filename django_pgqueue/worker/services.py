@@ -79,7 +79,7 @@ class Services:
         self.pool = pool = Pool(
             options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
         )
-        self.leak_detector = LeakDetector(in_flight, pool.loop.loop)
+        self.leak_detector = LeakDetector(in_flight, lambda: pool.loop.loop)
         guard = LeaseGuard(process_state, in_flight, pool.interrupt)
         self.lease_monitor = LeaseMonitor(
             share(Preference.OPEN), in_flight, completer, pool, process_state, worker_id, claims, reactions
@@ -113,6 +113,7 @@ class Services:
             on_unwritten=self.process_state.set_unwritten,
             on_recovery=ended_limits.polls.poll_soon,
             on_written=ended_limits.note,
+            on_locked=self.process_state.note_delayed,
             is_awaited=ended_limits.is_awaited,
             breakers=breakers,
             batches=BatchChecks(self.callbacks.publish),

@@ -29,7 +29,7 @@ from django_pgqueue.log_events import event
 from .claiming.allowance import Allowance
 from .execution import process_events
 from .options import Options
-from .runtime import django_connections
+from .runtime import django_connections, exit_cause
 from .runtime.background_log import background_log, keep_output_open
 from .runtime.clone_guard import clone_guard
 from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
@@ -51,8 +51,8 @@ HURRIED_EXIT_SECONDS: Final = 1.0
 """How long exit functions may take after an order to release all jobs at once."""
 LAST_LINES_SECONDS: Final = 0.2
 """How long the exit waits for the last log lines, and for the last signal receivers."""
-STOP_SECONDS: Final = 11.0
-"""How long the stop may take in total after the grace period. One second later the supervisor kills the process."""
+STOP_SECONDS: Final = 10.0
+"""How long the stop may take in total after the grace period. Half a second later the supervisor kills the process."""
 COMPLETER_SECONDS: Final = 0.5
 """How long the exit waits for the completer, which writes the last counts of circuit breakers when it ends."""
 EMPTY_SCANS: Final = 2
@@ -84,6 +84,7 @@ class WorkerProcess:
         """Work until an order to stop arrives, the queues are empty, or the process has to be replaced."""
         server.end_at_promotion()
         self.services.fork_server.start()  # before the first thread
+        exit_cause.watch(self.process_state)
         background_log.start()
         django_connections.watch()
         query_cancel.watch()
@@ -149,7 +150,7 @@ class WorkerProcess:
     def _open_places(self) -> None:
         """Allow one more job for each job that the process that this one replaces has finished."""
         if self.in_flight.opened < self.in_flight.capacity and self.in_flight.open_places(self.allowance.places):
-            self.pool.loop.room_made()
+            self.pool.loops.room_made()
             self.fetcher.wake()
 
     def _may_retire(self) -> bool:

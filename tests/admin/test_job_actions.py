@@ -12,11 +12,12 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
+from django_pgqueue import Workflow, lifecycle
 from django_pgqueue.admin import job_actions, shown
 from django_pgqueue.db import engine_connection
 from django_pgqueue.models import AuditEntry, Job
 from tests.admin.conftest import JobMaker
+from tests.app import tasks
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +198,29 @@ def test_action_applies_to_selected_jobs_in_batches(
     assert {entry.object_id for entry in entries} == {str(job.pk) for job in wanted}
     assert {entry.get_change_message() for entry in entries} == {"Retry, one of 7 jobs selected."}
     assert "one of 7 jobs" in operator.get(f"{JOBS}{wanted[-1].pk}/history/").content.decode()
+
+
+def test_action_retry_of_many_jobs_of_a_key_revives_the_latest(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_actions, "BATCH_SIZE", 2)
+    jobs = [make_job("dead") for _ in range(5)]
+    Job.objects.update(unique_key="one")
+    page = post_action(operator, JOBS, "retry_selected", *jobs)
+    assert ">1 job is ready again" in page and ">4 jobs were left as they are" in page
+    assert [Job.objects.get(pk=job.pk).state for job in jobs] == ["dead"] * 4 + ["ready"]
+
+
+def test_action_cancel_counts_dependents_of_later_batches(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_actions, "BATCH_SIZE", 2)
+    workflow = Workflow()
+    first = workflow.add(tasks.noop.s())
+    for _ in range(4):
+        workflow.add(tasks.noop.s(), after=[first])
+    workflow.enqueue()
+    page = post_action(operator, JOBS, "cancel_selected", *Job.objects.order_by("pk"))
+    assert ">5 jobs are cancelled" in page and "left as" not in page
+    assert AuditEntry.objects.get().job_count == 5
 
 
 def test_retry_from_dead_letter_list_requeues_the_job(operator: Client, make_job: JobMaker) -> None:

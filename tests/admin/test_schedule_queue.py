@@ -13,6 +13,7 @@ from django.test import Client
 from django_pgqueue import registry
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
+from django_pgqueue.testing import delete_all_jobs
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
 from tests.admin.test_schedules import ALL, GIVEN, SCHEDULES, errors, make, page
@@ -47,8 +48,8 @@ def fire() -> list[tuple[str, int]]:
     connection.cursor().execute("UPDATE pgqueue_schedule SET next_run_at = now(), expression = '* * * * *'")
     Scheduler().turn(connection)
     found = list(Job.objects.order_by("pk").values_list("queue_name", "priority"))
-    for model in (Job, ScheduleRun):  # a tick is fired only once, and now() stays the same within the test
-        model.objects.all().delete()
+    delete_all_jobs()
+    ScheduleRun.objects.all().delete()  # a tick is fired only once, and now() stays the same within the test
     return found
 
 

@@ -19,6 +19,7 @@ from django.utils import timezone
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
+from django_pgqueue.testing import delete_all_jobs
 from tests import helpers
 from tests.admin.conftest import shown_by
 from tests.app import tasks
@@ -99,7 +100,7 @@ def test_list_shows_the_last_job_and_its_state(planner: Client, db: None) -> Non
     assert f'href="{SCHEDULES}{schedule.pk}/change/"' in page(planner, f"/admin/pgqueue/job/{job.pk}/change/")
     text = page(planner)
     assert f"/admin/pgqueue/job/{job.pk}/change/" in text and "pgqueue-ready" in text and " ago" in text
-    job.delete()
+    delete_all_jobs()
     assert "removed" in page(planner)
 
 

@@ -9,13 +9,19 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
+import signal
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from django.contrib.auth.models import Group
 from django.db import connection
 
-from django_pgqueue import Dead, Retry, Snooze, signals, task
+from django_pgqueue import Chunk, Dead, Retry, Snooze, TaskContext, signals, task
 from tests.helpers import wait_until
 
 MODULES = ["tests.app.hostile"]
@@ -266,6 +272,86 @@ def end_slot() -> None:
     threading.current_thread()._attempt = end  # type: ignore[attr-defined]
 
 
+def classic_factory(loop: asyncio.AbstractEventLoop, coroutine: Any) -> asyncio.Task[Any]:
+    """Take no context and no name, as task factories did before Python 3.11."""
+    return asyncio.Task(coroutine, loop=loop)
+
+
+def raising_factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: object) -> asyncio.Task[Any]:
+    """Create no task."""
+    coroutine.close()
+    raise RuntimeError("a task factory")
+
+
+TASK_FACTORIES: dict[str, Any] = {"classic": classic_factory, "raising": raising_factory}
+if sys.version_info >= (3, 12):
+    TASK_FACTORIES["eager"] = asyncio.eager_task_factory
+
+
+@task
+async def set_task_factory(kind: str) -> None:
+    """Leave a task factory on the event loop."""
+    asyncio.get_running_loop().set_task_factory(TASK_FACTORIES[kind])
+
+
+@task
+async def answer(number: int = 0) -> int:
+    """Answer from the event loop."""
+    return number
+
+
+@task
+async def cancel_all_others() -> None:
+    """Cancel every task of the event loop but this one."""
+    for other in asyncio.all_tasks() - {asyncio.current_task()}:
+        other.cancel()
+
+
+@task(max_attempts=2, backoff=0)
+def end_and_kill_process() -> None:
+    """Kill the process after this job has ended and before its end is written. In an isolated process, kill that."""
+    completers = [thread for thread in threading.enumerate() if thread.name == "pgqueue-completer"]
+    if not completers:
+        os.kill(os.getpid(), signal.SIGKILL)
+    completer: Any = completers[0]
+    completer.tick = lambda: time.sleep(3600)
+    wait_until(lambda: not completer.busy_seconds)
+
+    def kill() -> None:
+        wait_until(lambda: completer.pending)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+
+
+def _block_until(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.01)
+
+
+async def _block_later(path: str) -> None:
+    await asyncio.sleep(0)
+    Path(path).with_suffix(".blocked").touch()
+    _block_until(path)
+
+
+left: list[asyncio.Task[None]] = []
+"""The subtasks that jobs have left, which the event loop itself does not keep alive."""
+
+
+@task(max_attempts=1)
+async def leave_blocking_task(path: str) -> None:
+    """Leave a subtask that blocks the event loop until a file exists, once this job has ended."""
+    left.append(asyncio.create_task(_block_later(path)))
+
+
+@task(max_attempts=1)
+async def block_in_subtask(path: str) -> str:
+    """Wait for a subtask that blocks the event loop until a file exists."""
+    await asyncio.gather(_block_later(path))
+    return "unblocked"
+
+
 def _take_long(**about: object) -> None:
     time.sleep(10)
 
@@ -279,12 +365,81 @@ def _ask(**about: object) -> None:
         file.write(f"{pid}\n")
 
 
-RECEIVERS = {"hang": _hang, "exit": _exit, "cancel": _cancel, "long": _take_long, "ask": _ask}
+@task(chunk=5)
+def use_orm_in_chunk(chunk: Chunk[int]) -> None:
+    """Use the database once for all jobs."""
+    Group.objects.count()
+
+
+def _fork(**about: object) -> None:
+    """Fork, and return in both processes, as a library that makes daemons may."""
+    os.fork()
+    with open(os.environ["PGQUEUE_TEST_RECEIVER_FILE"], "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def _end_process(**about: object) -> None:
+    """End the process of a worker, three times."""
+    file = Path(os.environ["PGQUEUE_TEST_RECEIVER_FILE"])
+    ends = len(file.read_text()) if file.exists() else 0
+    if ends < 3 and threading.current_thread().name == "pgqueue-callbacks":
+        file.write_text("x" * (ends + 1))
+        os._exit(7)
+
+
+class ForksAtEntry:
+    """Middleware that forks before the function of the task."""
+
+    @contextmanager
+    def run(self, context: TaskContext) -> Iterator[None]:
+        """Fork, and go on in both processes."""
+        os.fork()
+        yield
+
+
+class ForksAtExit:
+    """Middleware that forks after the function of the task."""
+
+    @contextmanager
+    def run(self, context: TaskContext) -> Iterator[None]:
+        """Fork, and go on in both processes."""
+        yield
+        os.fork()
+
+
+@task(max_attempts=1)
+def note_run(path: str) -> None:
+    """Note that the function was called."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+@task(max_attempts=1, atomic=True)
+def note_run_atomically(path: str) -> None:
+    """Note that the function was called, in a transaction."""
+    note_run.func(path)
+
+
+@task(max_attempts=1, isolation="process")
+def note_run_isolated(path: str) -> None:
+    """Note that the function was called, in an isolated process."""
+    note_run.func(path)
+
+
+RECEIVERS = {
+    "hang": _hang,
+    "exit": _exit,
+    "cancel": _cancel,
+    "long": _take_long,
+    "ask": _ask,
+    "fork": _fork,
+    "end process": _end_process,
+}
 
 if receiver := RECEIVERS.get(os.environ.get("PGQUEUE_TEST_RECEIVER", "")):
     for _signal in (signals.job_succeeded, signals.job_failed, signals.job_dead, signals.job_cancelled):
         _signal.connect(receiver)
-    if receiver is not _hang and receiver is not _take_long:
+    if receiver not in (_hang, _take_long, _end_process):
         signals.job_started.connect(receiver)
     signals.job_rescued.connect(receiver)
     signals.job_enqueued.connect(receiver, sender="tests.app.hostile.work")

@@ -271,6 +271,31 @@ def rows():
     return set(Group.objects.values_list("name", flat=True))
 
 
+@pytest.mark.promise("atomic-chunk-unstorable-result")
+@pytest.mark.parametrize("items", [["a", "set", "b"], ["set", "a", "nan", "b"], ["a", "set", "fail", "b"]], ids=str)
+def test_atomic_chunk_with_unstorable_result_undoes_its_job(items):
+    """The whole call is undone, the job with the result is dead, and the others run again without it."""
+    jobs = [tasks.return_in_transaction.using(max_attempts=1).enqueue(item) for item in items]
+    run_jobs()
+    ends = {"a": "succeeded", "b": "succeeded", "set": "dead", "nan": "dead", "fail": "dead"}
+    assert states(jobs) == [ends[item] for item in items]
+    assert sorted(Group.objects.values_list("name", flat=True)) == ["a", "b"]
+    assert tasks.seen == [items, ["a", "b"]]
+    by_item = {item: Job.objects.get(pk=job.pk) for item, job in zip(items, jobs, strict=True)}
+    assert [(each.outcome, each.error) for each in by_item["a"].executions.order_by("id")] == [
+        ("released", "the call is undone, because the result of another job of its chunk cannot be stored"),
+        ("succeeded", ""),
+    ]
+    assert (by_item["a"].attempt, by_item["a"].result) == (1, "A")
+    assert "cannot be stored" in by_item["set"].executions.get().error
+
+
+def test_atomic_chunk_with_only_unstorable_results_is_undone():
+    jobs = [tasks.return_in_transaction.enqueue(item) for item in ("set", "nan")]
+    run_jobs()
+    assert (states(jobs), Group.objects.count(), len(tasks.seen)) == (["dead", "dead"], 0, 1)
+
+
 def test_atomic_chunk_commits_the_jobs_that_succeed():
     jobs = [tasks.in_transaction.enqueue(item) for item in ("ok", "fail", "fine")]
     run_jobs()

@@ -33,6 +33,8 @@ def test_why_tells_what_a_job_waits_for(add_worker):
     assert_why(alone, Reason.NEXT)
     [removed] = add(session, 1, key="+tests.app.tasks.noop")
     assert_why(removed, Reason.LIMIT_UNDECLARED, "had the option chunk", "chunk=1")
+    Job.objects.filter(pk=removed).update(task_name="tests.app.tasks.add")
+    assert_why(removed, Reason.LIMIT_UNDECLARED, "The task tests.app.tasks.noop had the option chunk")
 
 
 @pytest.mark.django_db

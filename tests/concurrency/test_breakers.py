@@ -415,9 +415,7 @@ def test_jobs_of_a_crashed_process_count(engine, process):
     engine.execute("UPDATE pgqueue_execution SET lease_expires_at = '2001-01-01'")
     link = Link("default", "maintenance")
     maintenance = Maintenance(link, reactions=process.reactions)
-    with link.use():
-        link.connected_at -= 1000.0
-    maintenance._rescue()
+    helpers.rescue_by(maintenance)
     link.close()
     process.counter.write(engine)
     assert len(jobs) == 4 and opened(engine)
@@ -531,7 +529,7 @@ def test_refused_counts_are_dropped_and_logged(engine, process, caplog):
     process.counter._add("api", Ended(failed=2**40))
     process.counter.write(engine)
     [record] = caplog.records
-    assert record.event == "breaker_counts_refused"
+    assert (record.event, record.row_id) == ("row_refused", "api") and "is dropped" in record.message
     assert not process.counter
 
 

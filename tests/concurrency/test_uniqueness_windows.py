@@ -8,6 +8,7 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
+from django_pgqueue.lifecycle import ranges
 from tests import helpers
 
 KEY = "order:7"
@@ -146,6 +147,20 @@ def test_replace_beside_replacement_last_one_wins(engine, second, watcher):
     assert (row["arguments"], row["priority"], row["state"]) == (json.loads(OTHER_CALL), 9, "ready")
 
 
+@pytest.mark.promise("enqueue-many-no-deadlock")
+def test_replace_many_locks_jobs_in_the_order_of_their_ids(engine, second, watcher):
+    """The call waits for the first job. If it had locked the second one, a call that has the first could deadlock."""
+    [first] = helpers.enqueue_for_period(engine, "b")
+    [last] = helpers.enqueue_for_period(engine, "a")
+    second.execute("BEGIN")
+    second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [first])
+    replacing = helpers.Background(lambda: helpers.replace_for_period(engine, "a", "b"))
+    wait_for_other_session(watcher, engine)
+    watcher.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE NOWAIT", [last])
+    second.execute("COMMIT")
+    assert sorted(replacing.result()) == [first, last]
+
+
 # ------------------------------------------------------------------ pruning of windows that have ended
 
 
@@ -172,7 +187,7 @@ def test_prune_windows_window_reopened_is_kept(engine, second, later):
             {"task_name": helpers.NOOP, "unique_keys": [KEY], "job_ids": []},
             "pgqueue_uniqueness_window_key",
         ),
-        (sql.unique.PRUNE_WINDOWS, {"limit": 1000}, "pgqueue_uniqueness_window_ends"),
+        (sql.unique.PRUNE_WINDOWS, {"limit": 1000, **ranges.ALL._asdict()}, "pgqueue_uniqueness_window_ends"),
     ],
 )
 def test_window_statements_use_an_index(engine, statement, params, index):

@@ -25,6 +25,7 @@ from django_pgqueue.doctor import (
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.doctor.findings import Check, Result, counted, literal, ok, quoted, span
 from django_pgqueue.models import Job
+from django_pgqueue.testing import delete_all_jobs
 from tests.documents import plain, table
 
 from .conftest import change_alias, run_sql
@@ -95,7 +96,7 @@ def test_examine_in_transaction_keeps_its_work_and_settings(db, make_job):
     assert len(examine()) == len(CHECKS)
     assert Job.objects.filter(pk=job.pk).exists()
     assert (setting("statement_timeout"), setting("transaction_read_only")) == ("77s", "off")
-    job.delete()
+    delete_all_jobs()
 
 
 def test_examine_outside_transaction_restores_settings(committing):

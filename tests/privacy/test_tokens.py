@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from django_pgqueue.models import Job
-from django_pgqueue.testing import run_jobs
+from django_pgqueue.testing import delete_all_jobs, run_jobs
 from django_pgqueue.tokens import SALT, job_from_token, job_token, read_token
 from tests.app import tasks
 
@@ -153,7 +153,7 @@ def test_token_of_former_secret_key_is_accepted_as_a_fallback(job):
 
 def test_token_of_a_deleted_job_is_not_found(job, client):
     token = job_token(job)
-    Job.objects.all().delete()
+    delete_all_jobs()
     with pytest.raises(Job.DoesNotExist):
         job_from_token(token)
     assert status_of(client, token).status_code == 404

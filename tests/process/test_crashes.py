@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psycopg
@@ -188,6 +189,26 @@ def test_terminated_sessions_under_load_lose_no_job(start, server):
             wait_until(lambda: threading.Event().wait(0.05) or True)
     wait_for_all(server, worker)
     assert worker.process.poll() is None
+
+
+@pytest.mark.promise("lost-connection-costs-no-pause")
+def test_terminated_sessions_delay_work_by_less_than_a_second(start, server):
+    """A pause after the first error would delay each of these jobs by a second or more."""
+    worker = start(database=server.settings)
+    worker.wait_until_ready()
+    delays = []
+    with server.connect() as connection:
+        for _ in range(5):
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            began = time.monotonic()
+            fill(connection, 1)
+            worker.wait_until(lambda: not scalar(connection, "SELECT count(*) FROM pgqueue_job WHERE state = 'ready'"))
+            delays.append(time.monotonic() - began)
+            wait_for_all(server, worker)
+    assert min(delays) < 0.9, delays
 
 
 def fill(connection: psycopg.Connection, count: int) -> None:

@@ -151,9 +151,22 @@ def test_slot_thread_that_dies_is_replaced(start):
     assert "the thread of slot 0 has died; a new thread replaces it" in worker.said
 
 
-@pytest.mark.promise("defect-hanging-key-stops-schedules")
+@pytest.mark.promise("ended-job-counts-before-its-result-is-stored")
+def test_job_that_ends_and_kills_its_process_is_charged(start):
+    """The process dies before it stores the end of the job. The next attempt is isolated, so it is the last one."""
+    hostile.work.enqueue_many([((number,), {}) for number in range(20)])
+    poison = hostile.end_and_kill_process.using(priority=1).enqueue()
+    worker = start("--concurrency", "4")
+    worker.wait_until(lambda: not Job.objects.filter(state__in=["ready", "running"]).exists())
+    poison.refresh_from_db()
+    assert (poison.state, poison.attempt, poison.crashes) == ("dead", 2, 2)
+    assert set(Execution.objects.filter(job=poison).values_list("outcome", flat=True)) == {"crashed"}
+    assert Job.objects.filter(state="succeeded").count() == 20
+
+
+@pytest.mark.promise("defect-hanging-key-stops-schedules", "hanging-code-blocks-only-its-owner")
 def test_schedule_with_hanging_receivers_and_keys_goes_on(start, engine):
-    """The service that fires schedules waits for no receiver, and waits a few seconds at most for a unique key."""
+    """The service that fires schedules waits for no receiver, and for no unique key."""
     hanging = helpers.make_schedule(engine, "hanging", task_name=hostile.hanging_key.name)
     helpers.make_schedule(engine, "sound", task_name=hostile.work.name)
     worker = start("--concurrency", "1", variables=receiver("hang"))

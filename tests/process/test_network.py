@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
+from tests import helpers
 from tests.helpers import scalar
 
 from .proxy import Proxy
@@ -92,3 +96,24 @@ def test_lost_atomic_commit_reply_counts_once(start, server, proxy):
     with server.connect() as connection:
         assert scalar(connection, "SELECT count(*) FROM auth_group WHERE name = 'once'") == 1
     worker.wait_until(lambda: "the reply to its COMMIT was lost" in worker.said)
+
+
+@pytest.mark.promise("stop-ends-in-time")
+@pytest.mark.parametrize("has_job", [True, False], ids=["with a job", "idle"])
+def test_stop_beside_frozen_proxy_ends_12_s_after_grace(start, server, proxy, tmp_path, has_job):
+    """No connection is closed, and nothing answers. Each wait for an answer could outlast the limit."""
+    started, done = tmp_path / "started", tmp_path / "done"
+    worker = start("--no-listen", database=proxy.settings(server.settings), GRACE=2.0)
+    worker.wait_until_ready()
+    if has_job:
+        with server.connect() as connection:
+            call = f'{{"args":["{done}"],"kwargs":{{"started":"{started}","seconds":300}}}}'
+            helpers.make_job(connection, task_name="tests.app.tasks.wait_for_file", arguments=[call])
+        worker.wait_until(started.exists)
+    proxy.black_hole.set()
+    time.sleep(1)  # some statements are under way; others begin after the signal
+    began = time.monotonic()
+    worker.send(signal.SIGTERM)
+    worker.exit_code(60)
+    assert time.monotonic() - began < 2.0 + EXIT_AFTER_GRACE_SECONDS + 1.0
+    assert not worker.children

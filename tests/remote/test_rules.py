@@ -204,3 +204,25 @@ def test_jobs_of_another_database_have_addresses_and_handles_of_their_own(token,
     assert execution["job_id"] == job.pk, "the alias leads to the same database"
     assert Machine(secret).end("complete", execution) == (404, ["unknown"])
     assert one.end("complete", execution) == (200, ["done"])
+
+
+@pytest.mark.promise("failure-of-all-completions-blames-no-job")
+def test_completion_refused_is_a_failure_only_after_another(machine, engine):
+    bad, good, one = tasks.add.enqueue(1), tasks.add.enqueue(1), machine()
+    first, second = one.claim()
+    with helpers.users_trigger(engine, f"NEW.id = {bad.pk} AND NEW.state = 'succeeded'", "42P01"):
+        for _ in range(2):
+            assert one.end("complete", first) == (503, ["locked"]), "the database may refuse all reports: send it again"
+        assert state_of(bad) == "running"
+        assert one.end("complete", second) == (200, ["done"])
+        assert one.end("complete", first) == (200, ["done"])
+    assert (state_of(bad), state_of(good)) == ("dead", "succeeded")
+
+
+def test_completion_refused_in_each_form_is_refused(machine, engine):
+    bad, _, one = tasks.add.enqueue(1), tasks.add.enqueue(1), machine()
+    first, second = one.claim()
+    with helpers.users_trigger(engine, f"NEW.id = {bad.pk}"):
+        body = {"executions": [{"execution": each["execution"]} for each in (first, second)]}
+        status, answer = one.post("complete", body)
+    assert (status, [each["result"] for each in answer["executions"]]) == (207, ["refused", "done"])

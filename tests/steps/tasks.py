@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from typing import Any
 
@@ -11,7 +13,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 from django.db import transaction
 
-from django_pgqueue import EventTimeout, Step, TaskContext, task
+from django_pgqueue import EventTimeout, Step, StepError, TaskContext, task
 
 CODE: dict[str, Any] = {}
 """What `scripted` runs, by name. A test changes it to change the code of a task."""
@@ -232,3 +234,26 @@ def deployed(context: TaskContext) -> list[str]:
     values = [context.step(name, f"value of {name}".lower) for name in names]
     context.wait_for_event("go", context.job_id, timeout=60)
     return values
+
+
+def _refusal(context: TaskContext) -> str:
+    try:
+        return context.step("refused", str)
+    except StepError as error:
+        return str(error)
+
+
+@task(takes_context=True)
+def in_threads(context: TaskContext) -> list[str]:
+    """Call a step in another thread, between two steps."""
+    first = context.step("first", str, "first")
+    with ThreadPoolExecutor() as threads:
+        refused = threads.submit(_refusal, context).result()
+    return [refused, first, context.step("last", str, "last")]
+
+
+@task(takes_context=True)
+async def async_in_threads(context: TaskContext) -> list[str]:
+    """Do so in a coroutine."""
+    refused = await asyncio.to_thread(_refusal, context)
+    return [refused, await context.astep("first", str, "first"), await context.astep("last", str, "last")]

@@ -383,8 +383,8 @@ def test_prune_events_removes_the_old_ones(engine):
     for _ in range(3):
         send(engine)
     engine.execute("UPDATE pgqueue_event SET sent_at = sent_at - interval '31 days' WHERE id < 3")
-    assert lifecycle.events.prune_events(engine, 30 * 86400.0, limit=2) is True
-    assert lifecycle.events.prune_events(engine, 30 * 86400.0, limit=2) is False
+    assert lifecycle.events.prune_events(engine, 30 * 86400.0, limit=2) == (2, 0, 2)
+    assert lifecycle.events.prune_events(engine, 30 * 86400.0, 2, limit=2) == (0, 0, None)
     assert list(helpers.rows_of(engine, "pgqueue_event")) == [3]
 
 

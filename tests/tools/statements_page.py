@@ -68,7 +68,7 @@ def page() -> str:
             )
             about = (ast.get_docstring(ast.parse(module.read_text())) or "").partition("\n")[0]
             parts.append(
-                f"## {module.stem.capitalize()}\n\n`django_pgqueue/sql/{module.name}`: {about}\n\n"
+                f"## {module.stem.capitalize()}\n\n{about}\n\n"
                 f"| statement | what it does | moves | run by |\n|---|---|---|---|\n{rows}\n"
             )
     return "\n".join([*parts, END])

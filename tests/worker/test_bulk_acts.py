@@ -11,7 +11,7 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import bulk_acts, bulk_selection
+from django_pgqueue.lifecycle import bulk_acts, bulk_changes, bulk_selection
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview, request_act, waiting_acts
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
@@ -186,16 +186,16 @@ def test_dead_worker_changes_nothing_and_another_goes_on(engine, second, watcher
     jobs = die(engine, 5)
     audit_id = request(engine, "retry", DEAD)
     execute_batch(engine, audit_id)
-    record = bulk_acts.record_audit
+    record = bulk_changes.record_audit
 
     def die_before_recording(*args: Any, **options: Any) -> bool:
         watcher.execute("SELECT pg_terminate_backend(%s, 5000)", [second.info.backend_pid])
         return bool(record(*args, **options))
 
-    monkeypatch.setattr(bulk_acts, "record_audit", die_before_recording)
+    monkeypatch.setattr(bulk_changes, "record_audit", die_before_recording)
     with pytest.raises(psycopg.OperationalError):
         execute_batch(second, audit_id)
-    monkeypatch.setattr(bulk_acts, "record_audit", record)
+    monkeypatch.setattr(bulk_changes, "record_audit", record)
     assert sorted(states(engine).values()) == ["dead"] * 3 + ["ready"] * 2
     finish(engine)
     assert set(states(engine).values()) == {"ready"}
@@ -273,6 +273,55 @@ def test_act_that_the_database_refuses_fails_with_the_reason(engine):
         finish(engine)
     row = entry(engine, audit_id)
     assert (row["outcome"], row["error"], row["job_count"]) == ("failed", "not this one", 0)
+
+
+ACTS = {
+    "retry": ("dead", DEAD, "ready"),
+    "delete": ("dead", DEAD, None),
+    "cancel": ("ready", Selection("scheduled"), "cancelled"),
+    "run_now": ("ready", Selection("scheduled"), "ready"),
+    "move": ("ready", Selection("scheduled", to_queue="other"), "ready"),
+}
+"""For each action: the state of the jobs, the selection, and the state afterwards. None: the job is gone."""
+
+
+@pytest.mark.promise("bad-row-bulk-acts")
+@pytest.mark.parametrize("rate", [None, 1.0, 3.0])
+@pytest.mark.parametrize("place", [0, 3, 6])
+@pytest.mark.parametrize("action", ACTS)
+def test_act_one_job_refused_all_others_are_changed(engine, action, place, rate):
+    """At a rate of one job per second, each batch has one job, and the refused one fills a batch."""
+    before, selection, after = ACTS[action]
+    job_ids = die(engine, 7) if before == "dead" else helpers.make_jobs(engine, 7, delay_seconds=3600.0)
+    audit_id, bad = request(engine, action, selection, rate=rate), job_ids[place]
+    with helpers.users_trigger(engine, f"OLD.id = {bad}", event="UPDATE OR DELETE"):
+        finish(engine)
+    row = entry(engine, audit_id)
+    assert (row["outcome"], row["job_count"], row["left_count"], row["error"]) == ("done", 6, 1, "")
+    expected = {job_id: before if job_id == bad else after for job_id in job_ids}
+    assert states(engine) == {job_id: state for job_id, state in expected.items() if state}
+    assert sorted(audited(engine, audit_id)) == [job_id for job_id in job_ids if job_id != bad]
+
+
+@pytest.mark.promise("bad-row-bulk-acts")
+def test_act_record_of_one_job_refused_others_are_changed(engine):
+    job_ids = die(engine, 5)
+    audit_id = request(engine, "retry", DEAD)
+    with helpers.users_trigger(engine, f"NEW.job_id = {job_ids[2]}", table="pgqueue_audit_job", event="INSERT"):
+        finish(engine)
+    row = entry(engine, audit_id)
+    assert (row["outcome"], row["job_count"], row["left_count"]) == ("done", 4, 1)
+    assert states(engine) == {job_id: "dead" if job_id == job_ids[2] else "ready" for job_id in job_ids}
+
+
+def test_act_all_jobs_refused_at_a_rate_fails_with_the_reason(engine):
+    job_ids = die(engine, 4)
+    audit_id = request(engine, "retry", DEAD, rate=1.0)
+    with helpers.users_trigger(engine, "true"):
+        finish(engine)
+    row = entry(engine, audit_id)
+    assert (row["outcome"], row["error"], row["job_count"]) == ("failed", "not this one", 0)
+    assert set(states(engine).values()) == {"dead"} and len(job_ids) == 4
 
 
 @pytest.mark.parametrize(

@@ -149,12 +149,50 @@ def test_hanging_receivers_use_a_limited_number_of_threads(runner, signal, hangi
     monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
     before = threading.active_count()
     send(runner, signal, *[-1] * 20)
-    wait_until(lambda: runner.watch() or len(hanging) == module.ABANDONED_LIMIT + 1)
-    for _ in range(20):
-        runner.watch()
-        time.sleep(0.005)
-    assert len(hanging) == module.ABANDONED_LIMIT + 1
+    runner.wait_until_called(20.0)
+    assert len(hanging) == module.ABANDONED_LIMIT
     assert threading.active_count() <= before + module.ABANDONED_LIMIT + 1
+
+
+@pytest.mark.promise("hanging-code-blocks-only-its-owner")
+def test_hanging_receiver_is_left_out_and_others_are_called(runner, signal, hanging, received, monkeypatch, caplog):
+    monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
+    send(runner, signal, *[-1] * 10)
+    wait_until(lambda: runner.watch() or len(received) == 10)
+    runner.watch()
+    assert len(hanging) == module.ABANDONED_LIMIT
+    left_out = [record.args[0] for record in caplog.records if "were left out" in record.getMessage()]
+    assert sum(left_out) == 7
+
+
+class Subscriber:
+    """An object with two receivers, of which one waits for the test."""
+
+    def __init__(self, release: threading.Event) -> None:
+        self.release = release
+        self.received: list[int] = []
+
+    def hang(self, **about: object) -> None:
+        """Wait for the end of the test."""
+        self.release.wait(60)
+
+    def receive(self, number: int, **about: object) -> None:
+        """Note a number."""
+        self.received.append(number)
+
+
+@pytest.mark.promise("hanging-code-blocks-only-its-owner")
+def test_hanging_method_is_left_out_and_its_object_is_called(runner, signal, monkeypatch):
+    monkeypatch.setattr(module, "CALLBACK_SECONDS", 0.02)
+    release = threading.Event()
+    subscriber = Subscriber(release)
+    signal.connect(subscriber.hang)
+    signal.connect(subscriber.receive)
+    send(runner, signal, *range(10))
+    wait_until(lambda: runner.watch() or subscriber.received == list(range(10)))
+    assert len(runner._abandoned) == module.ABANDONED_LIMIT
+    release.set()
+    wait_until(lambda: runner.watch() or not runner._abandoned)
 
 
 def test_hanging_receivers_return_later_events_are_sent(runner, signal, received, monkeypatch):
@@ -245,3 +283,23 @@ def test_terminated_session_fails_one_receiver_at_most(committing, engine, watch
     assert len(failures) <= 1
     assert len(pids) >= 15
     assert len(set(pids)) == 2, "all later receivers share one new session"
+
+
+@pytest.mark.promise("ended-session-costs-no-attempt")
+def test_receiver_after_its_idle_session_ended_succeeds(committing, engine, watched, runner, signal):
+    pids = []
+
+    def record_pid(number, **about):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.append(cursor.fetchone()[0])
+
+    signal.connect(record_pid)
+    send(runner, signal, 0)
+    runner.drain(10.0)
+    engine.execute("SELECT pg_terminate_backend(%(pid)s)", {"pid": pids[0]})
+    living = "SELECT FROM pg_stat_activity WHERE pid = %(pid)s"
+    wait_until(lambda: not engine.execute(living, {"pid": pids[0]}).rowcount)
+    send(runner, signal, 1)
+    runner.drain(10.0)
+    assert len(set(pids)) == 2

@@ -85,6 +85,8 @@ def test_completer_unstorable_result_fails_only_its_own_job(engine, completer):
 def test_completer_locked_row_delays_only_its_own_job(engine, second, completer):
     helpers.make_jobs(engine, 3)
     first, locked, last = helpers.claim_all(engine)
+    delayed = []
+    completer._on_locked = delayed.extend
     with helpers.transaction(second, f"SELECT 1 FROM pgqueue_job WHERE id = {locked.job_id} FOR UPDATE"):
         for claimed in (first, locked, last):
             completer.hand_over(report(claimed))
@@ -95,6 +97,7 @@ def test_completer_locked_row_delays_only_its_own_job(engine, second, completer)
             "running",
             "succeeded",
         ]
+    assert delayed == [locked.execution_id]
     completer.tick()
     assert helpers.state_of(engine, locked.job_id) == "succeeded"
 

@@ -51,6 +51,38 @@ def report(job_id: int = 7, ending: Ending = Ending.SUCCEEDED, *, in_graph: bool
     return SimpleNamespace(claimed=SimpleNamespace(job_id=job_id, in_graph=in_graph), ending=ending)
 
 
+def test_postponed_node_waits_again(engine):
+    [unfinished] = helpers.make_nodes(engine)
+    [waits, starts] = helpers.make_nodes(engine, 2, needs=[unfinished])
+    engine.execute("UPDATE pgqueue_job SET state = 'ready' WHERE id IN (%s, %s)", [waits, starts])
+    engine.execute("DELETE FROM pgqueue_dependency WHERE job_id = %s", [starts])
+    checks = GraphChecks()
+    checks.note([report(waits, Ending.POSTPONED), report(starts, Ending.POSTPONED)])
+    assert checks.due_in_seconds == 0.0
+    checks.check(engine)
+    assert checks.due_in_seconds == NEVER
+    assert [helpers.state_of(engine, job_id) for job_id in (unfinished, waits, starts)] == ["ready", "waiting", "ready"]
+
+
+def test_postponed_node_whose_dependency_ends_meanwhile_is_ready(engine, monkeypatch):
+    """The end of the dependency commits between the two statements, and its worker has seen a ready dependent."""
+    [unfinished] = helpers.make_nodes(engine)
+    [waits] = helpers.make_nodes(engine, needs=[unfinished])
+    engine.execute("UPDATE pgqueue_job SET state = 'ready' WHERE id = %s", [waits])
+    postpone = graphs.postpone
+
+    def postpone_and_end(connection, job_ids):
+        postponed = postpone(connection, job_ids)
+        engine.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = now() WHERE id = %s", [unfinished])
+        return postponed
+
+    monkeypatch.setattr(graphs, "postpone", postpone_and_end)
+    checks = GraphChecks()
+    checks.note([report(waits, Ending.POSTPONED)])
+    checks.check(engine)
+    assert helpers.state_of(engine, waits) == "ready"
+
+
 def test_job_outside_of_workflows_sends_no_statement(advanced):
     checks = GraphChecks()
     checks.note([report(in_graph=None), report(ending=Ending.SNOOZED), report(ending=Ending.RELEASED)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -19,10 +20,12 @@ from django_pgqueue.models import Job, Schedule, ScheduleRun, SearchKey, Uniquen
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.task import Task
+from django_pgqueue.worker.completion import callbacks, pending_calls
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.maintenance.schedule_service import Schedules
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.time_limit import HANGING_LIMIT
 from tests import helpers
 from tests.app import middleware as app
 from tests.app import tasks
@@ -362,8 +365,98 @@ def test_tick_unique_key_raises_no_exception_and_others_fire(engine, worker, err
     helpers.make_schedule(engine, "good", task_name="tests.app.tasks.add", arguments=arguments)
     worker.turn()
     assert Job.objects.get().task_name == "tests.app.tasks.add"
-    words = f"the unique key raised RuntimeError: {type(error).__name__}"
+    words = f"the unique key raised {type(error).__name__}"
     assert Schedule.objects.get(name="bad").problem.startswith(words)
+
+
+class HangingKey:
+    """Schedules of two tasks: the unique key of the first waits for the test. A worker calls both as in production."""
+
+    def __init__(self, engine, worker, monkeypatch) -> None:
+        self.worker, self.gate = worker, threading.Event()
+        monkeypatch.setattr(callbacks, "ANSWER_SECONDS", 1000.0)
+        self.runner = CallbackRunner()
+        worker.scheduler = Scheduler(self.runner)
+        worker.define_task(unique_key=lambda: str(self.gate.wait(60)))
+        helpers.make_schedule(engine, "hanging")
+        arguments = '{"args":[1],"kwargs":{}}'
+        self.sound = helpers.make_schedule(engine, "sound", task_name="tests.app.tasks.add", arguments=arguments)
+
+    def turn(self) -> bool:
+        """Do a turn with a due tick of the sound schedule. Return whether the worker has fired it."""
+        before = self.sound_jobs()
+        self.worker.make_next_tick_due(self.sound)
+        self.worker.turn()
+        return self.sound_jobs() == before + 1
+
+    def sound_jobs(self) -> int:
+        """Return the number of jobs of the sound schedule."""
+        return Job.objects.filter(task_name="tests.app.tasks.add").count()
+
+    def expire(self) -> None:
+        """Let the time of the hanging call be over."""
+        for _, call in self.runner._asked._calls.values():
+            call.began_at -= 1000.0
+
+    def hanging_job_exists(self) -> bool:
+        """Do a turn. Return whether the first schedule has made a job."""
+        self.worker.turn()
+        return Job.objects.filter(task_name=helpers.NOOP).exists()
+
+
+@pytest.fixture
+def hanging_key(engine, worker, monkeypatch):
+    case = HangingKey(engine, worker, monkeypatch)
+    yield case
+    case.gate.set()
+
+
+@pytest.mark.promise("hanging-code-blocks-only-its-owner")
+def test_hanging_key_does_not_delay_other_schedules(hanging_key):
+    """The turn would end after 1,000 s if it waited for the key."""
+    assert hanging_key.turn()
+    assert hanging_key.turn(), "the key still hangs"
+    assert Schedule.objects.get(name="hanging").problem == ""
+    hanging_key.gate.set()
+    helpers.wait_until(hanging_key.hanging_job_exists)
+
+
+@pytest.mark.promise("hanging-code-blocks-only-its-owner")
+def test_key_that_hangs_repeatedly_stops_only_its_schedule(hanging_key):
+    problem = "the unique key did not return within 1000 s"
+    for _ in range(HANGING_LIMIT):
+        assert hanging_key.turn()
+        hanging_key.expire()
+        assert hanging_key.turn()
+        assert Schedule.objects.get(name="hanging").problem == problem
+    assert hanging_key.turn()
+    problem = "the unique key was not called, because 3 earlier calls have not returned"
+    assert Schedule.objects.get(name="hanging").problem == problem
+    assert Schedule.objects.get(name="sound").problem == ""
+    hanging_key.gate.set()
+    helpers.wait_until(hanging_key.hanging_job_exists)
+
+
+def test_deleted_schedule_of_hanging_key_leaves_others_alone(hanging_key):
+    hanging_key.turn()
+    Schedule.objects.get(name="hanging").delete()
+    for _ in range(HANGING_LIMIT + 1):
+        assert hanging_key.turn()
+
+
+def test_slow_key_with_missed_ticks_is_called_once_each(engine, worker, monkeypatch):
+    """A tick that is asked for again, in a later turn, uses the call that an earlier turn has started."""
+    calls = []
+    monkeypatch.setattr(pending_calls, "PATIENCE_SECONDS", 0.0)
+    worker.define_task(unique_key=lambda: calls.append(1) or str(len(calls)))
+    worker.scheduler = Scheduler(CallbackRunner())
+    schedule_id = helpers.make_schedule(engine, expression="every 1 minute", missed="all")
+    engine.execute(
+        "UPDATE pgqueue_schedule SET next_run_at = date_trunc('minute', now()) - interval '4 min' WHERE id = %s",
+        [schedule_id],
+    )
+    helpers.wait_until(lambda: worker.turn() is None or ScheduleRun.objects.count() >= 5)
+    assert len(calls) == ScheduleRun.objects.count()
 
 
 def test_tick_query_is_cancelled_raises_and_shows_no_problem(engine, worker, monkeypatch):

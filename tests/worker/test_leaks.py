@@ -41,12 +41,17 @@ def jobs() -> Jobs:
 
 
 @pytest.fixture
-def start_detector(jobs, monkeypatch):
+def loop():
+    with closing(asyncio.new_event_loop()) as loop:
+        yield loop
+
+
+@pytest.fixture
+def start_detector(jobs, loop, monkeypatch):
     """Return a function that starts a leak detector for this process. Each test must undo what it changes."""
     monkeypatch.setattr(leaks, "YOUNG_SECONDS", 0.0)
-    with closing(asyncio.new_event_loop()) as loop:
-        # The test itself must create the detector, because pytest replaces the output after the fixtures have run.
-        yield lambda: leaks.LeakDetector(jobs.in_flight, loop)
+    # The test itself must create the detector, because pytest replaces the output after the fixtures have run.
+    return lambda: leaks.LeakDetector(jobs.in_flight, lambda: loop)
 
 
 @pytest.fixture
@@ -129,6 +134,20 @@ def test_leak_detector_environment_logs_name_and_keeps_process(start_detector, j
     assert not detector.calls_for_another_process()
     [line] = lines(caplog)
     assert "environment variables (SECRET_OF_MINE); no action is taken" in line
+
+
+def test_leak_detector_task_factory_is_logged_once(start_detector, jobs, loop, caplog):
+    detector = start_detector()
+    jobs.start(1)
+    loop.set_task_factory(lambda loop, coroutine: asyncio.Task(coroutine, loop=loop))
+    jobs.end(1)
+    assert not detector.calls_for_another_process()
+    jobs.start(2, "shop.tasks.two")
+    jobs.end(2)
+    assert not detector.calls_for_another_process()
+    [line] = lines(caplog)
+    assert line.startswith("task shop.tasks.one leaked: the task factory of the event loop")
+    assert line.endswith("no action is taken")
 
 
 def test_leak_detector_changed_settings_logs_names_only(start_detector, jobs, caplog):
@@ -218,19 +237,19 @@ def test_leak_detector_other_process_state_is_detected(start_detector, jobs, cha
     assert len(lines(caplog)) == 1
 
 
-def test_leak_detector_subtasks_left_on_loop_are_detected(start_detector, jobs):
+def test_leak_detector_subtasks_left_on_loop_are_detected(start_detector, jobs, loop):
     detector = start_detector()
 
     async def sleep() -> None:
         await asyncio.sleep(60)
 
     jobs.start(1)
-    left = [detector.loop.create_task(sleep()) for _ in range(leaks.MORE_SUBTASKS + 1)]
+    left = [loop.create_task(sleep()) for _ in range(leaks.MORE_SUBTASKS + 1)]
     jobs.end(1)
     assert detector.calls_for_another_process()
     for task in left:
         task.cancel()
-    detector.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+    loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
 def test_leak_detector_many_leaks_logs_up_to_the_limit(start_detector, jobs, change_directory, monkeypatch, caplog):

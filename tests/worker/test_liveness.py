@@ -30,7 +30,6 @@ from django_pgqueue.worker.runtime import shared_memory, time_limit
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
-from django_pgqueue.worker.runtime.time_limit import call_in_time
 from django_pgqueue.worker.slots.event_loop import LoopSlots
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.thread_slot import ThreadSlot
@@ -93,7 +92,7 @@ class NoPool:
     """A pool without threads and jobs."""
 
     in_flight = InFlight(1)
-    loop = SimpleNamespace(blocked_since=lambda: 0.0)
+    loops = SimpleNamespace(check=lambda: 0.0)
 
     def replace_dead_threads(self):
         pass
@@ -273,13 +272,6 @@ def test_retry_policy_hanging_backoff_uses_the_default(committing, engine, with_
     for _ in range(10):
         assert 30.0 <= retry_policy.delay_after_crash(execution) <= 39.0
     assert threading.active_count() <= before + time_limit.HANGING_LIMIT
-    time_limit._hanging.clear()
-
-
-def test_call_in_time_passes_on_result_and_exception():
-    assert call_in_time(lambda: 7, 10.0) == 7
-    with pytest.raises(ZeroDivisionError):
-        call_in_time(lambda: 1 // 0, 10.0)
 
 
 @pytest.mark.parametrize("kind", [ThreadSlot, LoopSlots, CallbackThread, *Service.__subclasses__()])

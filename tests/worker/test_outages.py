@@ -8,9 +8,13 @@ import time
 import psycopg
 import pytest
 
+from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
 from django_pgqueue.worker.runtime import outages as module
+from django_pgqueue.worker.runtime import service as service_module
+from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import OutageLog
+from django_pgqueue.worker.runtime.service import Service
 
 AWAY = psycopg.OperationalError("connection failed:\n\tno such host")
 
@@ -70,6 +74,67 @@ def test_outage_log_end_is_logged_once_with_duration(outage_log, health, clock, 
         "database outage is over: it lasted 4.0 s",
     ]
     assert not health.outage_since
+
+
+def test_outage_log_is_not_over_while_a_service_fails(outage_log, health, clock, caplog):
+    """Its next try comes late, or waits for a server that does not answer, while other services succeed."""
+    outage_log.report("maintenance", AWAY)
+    outage_log.failing("maintenance")
+    clock.now += 1
+    outage_log.succeeded()
+    clock.now += 30
+    outage_log.log_end_if_over()
+    assert not health.outage_since, "the worker is ready, because most statements succeed"
+    outage_log.report("maintenance", AWAY)
+    assert "still failing after 31 s" in messages(caplog)[-1]
+    clock.now += 1
+    outage_log.succeeded()
+    outage_log.recovered("maintenance")
+    clock.now += 8
+    outage_log.log_end_if_over()
+    assert [line for line in messages(caplog) if "is over" in line] == ["database outage is over: it lasted 32.0 s"]
+
+
+def test_outage_log_forked_process_forgets_the_failing_services(outage_log, clock, caplog, monkeypatch):
+    outage_log.report("supervisor", AWAY)
+    outage_log.failing("supervisor")
+    monkeypatch.setattr(module.os, "getpid", lambda: -1)
+    outage_log._health = HealthMemory()
+    test_outage_log_end_is_logged_once_with_duration(outage_log, outage_log._health, clock, caplog)
+
+
+class Failing(Service):
+    def tick(self):
+        if self.error is not None:
+            raise self.error
+        return 0.0
+
+
+def test_service_reports_failure_and_recovery(outage_log, clock, monkeypatch):
+    monkeypatch.setattr(service_module, "outage_log", outage_log)
+    service = Failing("failing")
+    service.stop()  # it does not pause
+    service.error = AWAY
+    service._survive()
+    assert outage_log._failing == {"pgqueue-failing"}
+    service.error = None
+    service._survive()
+    assert outage_log._failing == set()
+
+
+def test_maintenance_with_failing_duty_has_not_recovered(committing):
+    link = Link("default", "maintenance")
+    maintenance = Maintenance(link)
+    failing = Duty("prune", 60.0, lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        maintenance._run_duty(failing)
+    assert not maintenance.has_recovered()
+    maintenance._run_duty(Duty("expire", 60.0, lambda: False))
+    assert not maintenance.has_recovered()
+    failing.function = lambda: False
+    maintenance._run_duty(failing)
+    assert maintenance.has_recovered()
+    link.close()
 
 
 def test_outage_log_no_success_outage_continues(outage_log, health, clock, caplog):

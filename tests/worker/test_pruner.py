@@ -20,6 +20,7 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.maintenance import maintenance as module
+from django_pgqueue.worker.maintenance import rescuer
 from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 from django_pgqueue.worker.runtime.connection import Link
@@ -315,11 +316,20 @@ def test_maintenance_overrides_that_ended_long_ago_are_removed(maintenance, engi
     assert helpers.scalar(engine, left) == "ended stays"
 
 
+def test_maintenance_rescue_after_slow_commit_looks_again_soon(engine, maintenance, monkeypatch):
+    """A commit that hung for 20 s is no work: a look 200 s later would break the promise on lost jobs."""
+    helpers.make_job(engine)
+    helpers.claim_one(engine)
+    helpers.end_lease(engine)
+    now = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(rescuer.rescues, "prove_commit", lambda connection: now.__setitem__(0, now[0] + 20.0))
+    duty = duty_of(maintenance, "rescue")
+    maintenance._run_duty(duty)
+    assert 0 < duty.due_at - now[0] <= 5.0
+
+
 def test_maintenance_completed_rescue_reports_its_age(maintenance, monkeypatch):
-    monkeypatch.setattr(module, "health_memory", HealthMemory())
-    rescue = duty_of(maintenance, "rescue").function
-    rescue()
-    assert set(module.health_memory.ages_seconds.values()) == {None}, "rescue waits after a connect"
-    maintenance.link.connected_at -= 3600.0
-    rescue()
-    assert 0 <= module.health_memory.ages_seconds["rescue"] < 60
+    monkeypatch.setattr(rescuer, "health_memory", HealthMemory())
+    duty_of(maintenance, "rescue").function()
+    assert 0 <= rescuer.health_memory.ages_seconds["rescue"] < 60

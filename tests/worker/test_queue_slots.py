@@ -13,12 +13,13 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.limits import Limit
 from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.allowance import Allowance
-from django_pgqueue.worker.claiming.claimer import _by_kind
+from django_pgqueue.worker.claiming.lane_groups import by_kind
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool as pools
@@ -129,10 +130,11 @@ def test_pool_records_groups_and_reports_awaited_slots():
     assert [state.running_of(group) for group in (0, 1)] == [1, 1]
     assert state.running() == state.suspects() == [1, 2]
     assert slots.is_full("mail")
-    pool.finished(SimpleNamespace(claimed=jobs[1], others=()), 1)
+    pool.finished(SimpleNamespace(claimed=jobs[1], others=(), ending=Ending.SUCCEEDED), 1)
     assert woken == []  # job 3 waits for the slot, and no job for this queue
-    pool.finished(SimpleNamespace(claimed=jobs[0], others=()), 0)
+    pool.finished(SimpleNamespace(claimed=jobs[0], others=(), ending=Ending.RELEASED), 0)
     assert woken == [1]
+    assert state.ended_last() == ({2}, set()), "a released job has not used its attempt"
     pool.loop.loop.close()
 
 
@@ -312,8 +314,8 @@ def test_limited_jobs_take_the_slots_of_their_queue(engine, make_fetcher, monkey
 
 def test_lanes_of_one_claim_share_the_slots_of_their_queues():
     cursors = helpers.lanes_from_start(*(Lane(name, 0) for name in ("a", "b", "mail", "c", "d")), Lane("d", -1))
-    assert [len(group) for group in _by_kind(cursors)] == [6]
-    groups = _by_kind(cursors, slots_of(mail=1, a=None, b=None, others=5))
+    assert [len(group) for group in by_kind(cursors)] == [6]
+    groups = by_kind(cursors, slots_of(mail=1, a=None, b=None, others=5))
     assert [[lane.queue_name for lane in group] for group in groups] == [["a", "b"], ["mail"], ["c", "d", "d"]]
 
 

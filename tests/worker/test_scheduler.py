@@ -274,6 +274,17 @@ def test_scheduler_late_ticks_all_fire(clock, make_worker, missed):
     assert ticks() == [START + timedelta(seconds=n) for n in (10, 20, 30, 40)]
 
 
+@pytest.mark.promise("tick-after-outage")
+@pytest.mark.parametrize(("missed", "first"), [("skip", 230), ("latest", 230), ("all", 10)])
+def test_scheduler_missed_and_late_ticks_follow_both_rules(clock, make_worker, missed, first):
+    """A tick that is up to a minute late fires, also if earlier ticks were missed."""
+    worker = make_worker(helpers.definition("quick", expression="every 10 seconds", missed=missed))
+    worker()
+    clock.set(START + timedelta(seconds=285))
+    worker()
+    assert ticks() == [START + timedelta(seconds=n) for n in range(first, 290, 10)]
+
+
 # ------------------------------------------------------------------ unfinished earlier jobs
 
 
@@ -680,11 +691,11 @@ def test_schedule_service_missing_privilege_is_logged_once(service, monkeypatch,
 @pytest.mark.promise("schedule-database-error")
 def test_schedule_service_database_error_continues(service, engine, monkeypatch):
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.retry_pauses.ERROR_PAUSE_SECONDS", 0.01)
     engine.execute("ALTER TABLE pgqueue_schedule RENAME TO gone")
     try:
         service.start()
-        helpers.wait_until(lambda: service._errors_in_a_row >= 2)
+        helpers.wait_until(lambda: service._pauses.errors_in_a_row >= 2)
     finally:
         engine.execute("ALTER TABLE gone RENAME TO pgqueue_schedule")
     helpers.wait_until(Job.objects.exists)
@@ -713,11 +724,11 @@ def test_schedule_service_error_forgets_confirmations(service, engine, monkeypat
 def test_schedule_service_statement_timeout_fires_next_turn(service, engine, second, monkeypatch):
     """Another session has locked the whole table. The statement must end at its timeout."""
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.retry_pauses.ERROR_PAUSE_SECONDS", 0.01)
     service.link.statement_timeout_seconds = 0.2
     with helpers.transaction(second, "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE"):
         service.start()
-        helpers.wait_until(lambda: service._errors_in_a_row >= 1)
+        helpers.wait_until(lambda: service._pauses.errors_in_a_row >= 1)
     helpers.wait_until(Job.objects.exists)
     service.stop()
     service.join(10)

@@ -6,12 +6,10 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -28,10 +26,8 @@ from django_pgqueue.worker.isolation.slot_process import SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool, query_cancel
-from django_pgqueue.worker.slots.event_loop import LoopSlots
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.thread_slot import ThreadSlot
-from tests.helpers import wait_until
 
 
 class Throwing:
@@ -214,28 +210,3 @@ def test_fork_server_pipe_fails_closes_its_descriptors(silent_fork_server, monke
     with pytest.raises(IndexError):
         silent_fork_server.start_process()
     assert len(descriptors()) == before - 2
-
-
-# ------------------------------------------------------------------------------- the event loop
-
-
-def test_event_loop_that_does_not_answer_is_blocked():
-    loop = LoopSlots(Mock(), range(1))
-    loop.start()
-    blocked, release = threading.Event(), threading.Event()
-    try:
-        assert loop.blocked_since() == loop.blocked_since() == 0.0, "a loop without jobs is not asked"
-        loop.running[1] = (Mock(), Mock())
-        loop.loop.call_soon_threadsafe(lambda: (blocked.set(), release.wait(20)))
-        assert blocked.wait(10)
-        assert loop.blocked_since() == 0.0
-        since = loop.blocked_since()
-        assert 0.0 < since <= time.monotonic()
-        assert loop.blocked_since() == since
-        release.set()
-        wait_until(lambda: loop.blocked_since() == 0.0)
-    finally:
-        release.set()
-        loop.stop()
-        loop.join(10)
-    assert loop.blocked_since() == loop.blocked_since() == 0.0, "a closed loop is not blocked"

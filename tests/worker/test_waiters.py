@@ -150,10 +150,8 @@ def test_maintenance_expired_and_rescued_jobs_notify_waiters(engine, sent_payloa
     waiters.hear(f"{expired_id},{rescued_id}")
     claimed = lifecycle.claim_one(engine, rescued_id, worker_id=1, lease_seconds=60.0)
     helpers.end_lease(engine, claimed.execution_id)
-    with maintenance.link.use():
-        maintenance.link.connected_at -= 3600.0
     maintenance._expire()
-    maintenance._rescue()
+    helpers.rescue_by(maintenance)
     maintenance.link.close()
     assert helpers.state_of(engine, expired_id) == "cancelled"
     assert helpers.state_of(engine, rescued_id) == "dead"

@@ -376,11 +376,12 @@ def test_listener_without_a_second_connection_keeps_the_first(listener, changes,
         pass
     with monkeypatch.context() as full:
         full.setattr(connection_module, "connect", _refuse)
-        with pytest.raises(psycopg.OperationalError, match="too many"):
+        with pytest.raises(psycopg.OperationalError, match="too many") as refused:
             listener.tick()
     assert changes == [False]
     with listener.first.use() as still_open:
         assert still_open is connection
+    helpers.wait_until(lambda: time.monotonic() >= refused.value.retry_at)  # as the service does
     listener.tick()
     assert changes == [False, True]
 

@@ -23,12 +23,12 @@ from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.completion.batch_checks import BatchChecks
 from django_pgqueue.worker.completion.graph_checks import GraphChecks
 from django_pgqueue.worker.completion.release import release_executions
-from django_pgqueue.worker.completion.unwritten import FORMS
-from django_pgqueue.worker.completion.writer import finish
+from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
+from django_pgqueue.worker.completion.writer import Finished, finish
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events, start_of
-from django_pgqueue.worker.execution.failure import DoesNotFit
+from django_pgqueue.worker.execution.failure import POSTPONED_SECONDS, DependencyUnfinished, DoesNotFit
 from django_pgqueue.worker.execution.node_arguments import arguments_with_results
 from django_pgqueue.worker.execution.report import EXPIRED, Report
 
@@ -45,6 +45,8 @@ LOCKED_SECONDS: Final = 2.0
 """How long a completion is retried while another session, such as one that cancels the job, has its rows locked."""
 LOCKED_PAUSE_SECONDS: Final = 0.01
 
+evidence: Final = ReportEvidence()
+"""Which refused reports are to blame, by what this process has written."""
 _heartbeats: dict[int, float] = {}
 """When this process last recorded a heartbeat of each worker, by the monotonic clock."""
 
@@ -135,6 +137,8 @@ def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
         if job.in_graph:
             args, kwargs = arguments_with_results(connection, [args, kwargs])
         return Prepared(job, args, kwargs, decode_headers(job.headers))
+    except DependencyUnfinished as error:
+        return Report(job, Ending.POSTPONED, now, now, error=str(error), delay_seconds=POSTPONED_SECONDS)
     except (ValueError, DoesNotFit) as error:
         return unknown_here(job, str(error))
     except Dead as error:
@@ -191,35 +195,46 @@ def write(connection: EngineConnection, reports: Sequence[Report], reactions: Re
     """Write how executions ended. Return a word for each, by execution id.
 
     done: this call wrote it. already: an earlier call did. lost: the execution was closed, or its job is gone.
-    locked: another session has the rows locked for 2 s. refused: the database accepts the report in no form.
+    locked: another session has the rows locked for 2 s, or the database refuses the report and perhaps all reports.
+    refused: the database accepts the report in no form.
 
-    A report that the database refuses is written in the forms that local workers try too, at last as a failure.
+    A report that the database refuses is written in the forms that local workers try too, at last as a failure if only
+    this report is to blame (see `ReportEvidence`).
     """
     words = dict.fromkeys((report.claimed.execution_id for report in reports), "done")
-    refused = _write(connection, reports, reactions, words)
+
+    def write_all(given: Sequence[Report]) -> Finished:
+        return _write(connection, given, reactions, words)
+
+    confirmed = evidence.confirm(reports, write_all(reports), write_all)
+    refused, to_blame = confirmed.refused, confirmed.to_blame
     for form in FORMS:
         if not refused:
             break
-        changed = [form(entry.row, entry.error) for entry in refused]
-        still = {entry.row.claimed.execution_id for entry in refused}
+        changed = [in_form(form, entry, to_blame) for entry in refused]
         again = [report for report in changed if report is not None]
-        still -= {report.claimed.execution_id for report in again}
-        more = _write(connection, again, reactions, words)
-        refused = [entry for entry in refused if entry.row.claimed.execution_id in still] + more
+        still = [entry for entry, report in zip(refused, changed, strict=True) if report is None]
+        refused = still + write_all(again).refused
     for entry in refused:
-        words[entry.row.claimed.execution_id] = "refused"
+        execution_id = entry.row.claimed.execution_id
+        words[execution_id] = "refused" if execution_id in to_blame else "locked"
     return words
 
 
 def _write(
     connection: EngineConnection, reports: Sequence[Report], reactions: Reactions, words: dict[int, str]
-) -> list[lifecycle.Refused[Report]]:
-    """Write reports, those of locked rows for a while. Change `words`, and return the refused ones."""
+) -> Finished:
+    """Write reports, those of locked rows for a while, and change `words`. Return the reports that were not written."""
     deadline = time.monotonic() + LOCKED_SECONDS
-    refused = []
+    result = Finished([], [], [], [])
     while reports:
         finished = finish(connection, reports, reactions)
-        refused += finished.refused
+        result = Finished(
+            finished.locked,
+            result.refused + finished.refused,
+            result.lost + finished.lost,
+            result.repeated + finished.repeated,
+        )
         advance(connection, reports, reactions)
         words |= {report.claimed.execution_id: "lost" for report in finished.lost}
         words |= {report.claimed.execution_id: "already" for report in finished.repeated}
@@ -229,4 +244,4 @@ def _write(
             break
         if reports:
             time.sleep(LOCKED_PAUSE_SECONDS)
-    return refused
+    return result

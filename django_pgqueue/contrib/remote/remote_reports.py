@@ -38,6 +38,9 @@ STATES: Final = {
 """The state of a job after its attempt. After a failure it depends on the delay."""
 BATCH_CHARACTERS: Final = 1_000_000
 """About how large the reports of one request are."""
+FIRST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 5.0
+"""How long to wait before reports are sent again that could not be written. The time doubles."""
 
 
 class Reports(RemoteService):
@@ -49,6 +52,7 @@ class Reports(RemoteService):
         self._client = client
         self._leases = leases
         self._reports: dict[int, Report] = {}
+        self._pause_seconds = FIRST_PAUSE_SECONDS
 
     def __len__(self) -> int:
         return len(self._reports)
@@ -71,7 +75,11 @@ class Reports(RemoteService):
                 results = getattr(self._client, path)([item for _, item in batch])
                 for (report, _), result in zip(batch, results, strict=True):
                     is_any_left |= not self._settle(report, result)
-        return 0.2 if is_any_left else 60.0
+        if not is_any_left:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+            return 60.0
+        pause_seconds, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+        return pause_seconds
 
     def _settle(self, report: Report, result: dict[str, Any]) -> bool:
         """Forget a report that the server has answered. Return False if it must be sent again."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.db import reconnects
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.runtime.service import Service
@@ -80,6 +81,7 @@ class RemoteService(Service):
         super().__init__(name)
         self.refusal: RemoteError | None = None
         self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._losses = 0
         self._logged_at = float("-inf")
 
     def send(self) -> float:
@@ -94,7 +96,7 @@ class RemoteService(Service):
             if self.stopping:
                 return 0.0
             return self._after(error)
-        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._pause_seconds, self._losses = FIRST_PAUSE_SECONDS, 0
         return sleep_seconds
 
     def _after(self, error: RemoteError) -> float:
@@ -104,11 +106,18 @@ class RemoteService(Service):
         if time.monotonic() - self._logged_at > LOG_SECONDS:
             self._logged_at = time.monotonic()
             logger.warning("%s; trying again", error, extra=event("remote_server_unavailable"))
+        # Not the sleep of the service: a slot that becomes free must not end it.
+        self._stopping.wait(self._pause_after_temporary(error))
+        return 0.0
+
+    def _pause_after_temporary(self, error: RemoteError) -> float:
+        """Return how long to wait. Without an answer, the connection was lost: the first retry comes at once."""
+        if not error.status:
+            self._losses += 1
+            return reconnects.pause_seconds(self._losses - 1, LONGEST_PAUSE_SECONDS)
         pause_seconds = max(self._pause_seconds, error.retry_after_seconds or 0.0)
         self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
-        # Not the sleep of the service: a slot that becomes free must not end it.
-        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
-        return 0.0
+        return pause_seconds * random.uniform(1, 1.3)  # noqa: S311 -- spreads load, hides nothing
 
 
 class Claims(RemoteService):

@@ -52,7 +52,7 @@ def request_of(report: Report) -> tuple[str, dict[str, Any]]:
         return "fail", {"then": "cancel", "error": report.error}
     if ending is Ending.UNKNOWN:
         return "release", {"unknown": True, "reason": report.error}
-    if ending in (Ending.SNOOZED, Ending.RELEASED):
+    if ending in (Ending.SNOOZED, Ending.RELEASED, Ending.POSTPONED):
         return "release", {
             "delay_seconds": report.delay_seconds,
             "reason": report.error,

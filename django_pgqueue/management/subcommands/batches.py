@@ -12,15 +12,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Self
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
-from django_pgqueue import lifecycle
-from django_pgqueue.models import BATCH_SIZE
-from django_pgqueue.models.operations import JobChange
+from django_pgqueue import job_operations, lifecycle
+from django_pgqueue.models import BATCH_SIZE, Job
+from django_pgqueue.models.operations import JobChange, superseded_ids
 from django_pgqueue.registry import in_words
 from django_pgqueue.states import ActOutcome, Seen
 
@@ -130,15 +129,20 @@ def change_all(
         CommandError: Ctrl-C, an operator in the admin, or `after_batch` has ended the action after a batch. The message
             says how many changed.
     """
-    count, began, rate = 0, time.monotonic(), audit.rate
+    count, began, rate, total = 0, time.monotonic(), audit.rate, len(jobs)
+    others: set[int] = set()
+    if change is job_operations.retry:
+        left_out = superseded_ids(Job.objects.using(audit.alias), [job.pk for job in jobs])
+        jobs = [job for job in jobs if job.pk not in left_out]
+    change = job_operations.with_others(change, others)
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
-    audit.begin(action, len(jobs))
+    audit.begin(action, total)
     try:
         with Interruption() as interruption:
             for start in range(0, len(jobs), size):
                 interruption.sleep_until(began if rate is None else began + start / rate)
                 batch = jobs[start : start + size]
-                changed = _change(action, change, batch, audit)
+                changed = _change(action, change, batch, audit, others)
                 count += len(changed)
                 _show_progress(stdout, start + len(batch), len(jobs))
                 after_batch(changed)
@@ -146,20 +150,27 @@ def change_all(
                     raise Stop("Stopped in the admin")
     except Stop as stop:
         audit.end(stop.outcome, failed_job_id=stop.failed_job_id, error=stop.error)
-        of_all = f"{count:,} of {counted(len(jobs))}"
+        of_all = f"{count:,} of {counted(total)}"
         raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
     audit.end(ActOutcome.DONE)
     stdout.write(f"{done} {counted(count)}.")
-    if left := len(jobs) - count:
-        stdout.write(
-            f"Left {counted(left)} unchanged: they have changed since, are locked, or another job has their key."
-        )
+    if left := total - count:
+        why = "unfinished work needs them" if action == "delete" else "another job has their key"
+        stdout.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
 
 
-def _change(action: str, change: JobChange, batch: Sequence[SeenJob], audit: Audit) -> list[int]:
+def _change(
+    action: str, change: JobChange, batch: Sequence[SeenJob], audit: Audit, others: Collection[int]
+) -> list[int]:
+    """Change a batch. Return the ids of its jobs that changed. Those are among them that an earlier batch changed."""
     names = {job.pk: job.task_name for job in batch}
     seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
-    changed = sorted(change(connections[audit.alias], names, seen, record=partial(audit.record, len(batch))))
+
+    def record(changed: Collection[int]) -> None:
+        audit.record(len(batch), before.union(changed))
+
+    before = names.keys() & set(others)
+    changed = sorted(before | change(connections[audit.alias], names, seen, record=record).keys())
     _log(action, changed, names)
     return changed
 

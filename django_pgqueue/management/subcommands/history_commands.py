@@ -104,8 +104,15 @@ def _archive(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> 
     if archived.resumed:
         stdout.write(f"Removed {archived.resumed:,} jobs that an interrupted run has written to {options['file']}.")
     stdout.write(f"Archived {archived.archived:,} jobs in {options['file'] or 'pgqueue_archived_job'}.")
-    if archived.left:
-        stdout.write(f"{archived.left:,} jobs were locked or have changed: run the command again.")
+    _write_left(archived, stdout)
+
+
+def _write_left(result: history.Archived | history.Erased, stdout: OutputWrapper) -> None:
+    """Print how many jobs were left, and why."""
+    if result.needed:
+        stdout.write(f"{result.needed:,} jobs stay as they are, because unfinished work needs them.")
+    if left := result.left - result.needed:
+        stdout.write(f"{left:,} jobs were locked or have changed: run the command again.")
 
 
 def _pruned_before(older_than: timedelta, states: Any) -> Iterator[str]:
@@ -163,8 +170,8 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
         raise CommandError(
             f"These jobs have not finished: {', '.join(map(str, erased.unfinished))}. Cancel them first."
         )
+    _write_left(erased, stdout)
     if erased.left:
-        stdout.write(f"{erased.left:,} jobs were locked or have changed: run the command again.")
         sys.exit(ExitCode.FAILED)
 
 

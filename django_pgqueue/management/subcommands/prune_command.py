@@ -20,12 +20,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     connection = connect(database_alias(options), "prune")
     try:
-        if options["dry_run"]:
-            for (task_name, state), count in Pruner().count(connection).items():
-                stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
-        else:
+        if not options["dry_run"]:
             deleted = Pruner().prune(connection)
             stdout.write(f"Deleted {deleted:,} finished jobs.")
+        found = Pruner().count(connection)
+        if options["dry_run"]:
+            for (task_name, state), (count, _) in found.items():
+                stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
+        if kept := sum(each.kept for each in found.values()):
+            stdout.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
     finally:
         connection.close()
 

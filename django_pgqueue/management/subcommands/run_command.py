@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError, OutputWrapper
 
+from django_pgqueue.endings import Ending
 from django_pgqueue.registry import in_words
+from django_pgqueue.states import State
 from django_pgqueue.worker.foreground_run import run_one
 
 from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias
+
+if TYPE_CHECKING:
+    from django_pgqueue.models import Job
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +39,24 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     report, wait = run_one(alias, job_id)
     if wait:
         raise CommandError(f"Job {job_id} cannot start now because of its limit {in_words(job.limit_key)}: {wait}.")
-    if report is None:
-        reason = "pass --retry to make it ready first" if job.finished_at is not None else "a worker has claimed it"
-        raise CommandError(f"Job {job_id} is {job.state}, but only a ready job can be run: {reason}.")
     job.refresh_from_db()
+    if report is None:
+        raise CommandError(f"Job {job_id} is {job.state}, but only a ready job can be run: {_why_not_ready(job)}.")
+    if report.ending is Ending.POSTPONED:
+        raise CommandError(f"Job {job_id} was not run: {report.error}.")
     if report.traceback:
         stderr.write(report.traceback)
     stdout.write(f"Job {job_id} ({job.task_name}), attempt {job.attempt}: {report.ending.value}, now {job.state}.")
     if report.is_failure:
         sys.exit(ExitCode.FAILED)
+
+
+def _why_not_ready(job: Job) -> str:
+    if job.finished_at is not None:
+        return "pass --retry to make it ready first"
+    if job.state == State.WAITING:
+        return f"it waits for other jobs of its workflow, which `manage.py pgqueue why {job.pk}` names"
+    return "a worker has claimed it"
 
 
 RUN = Subcommand("run", "Run one ready job in this process, due or not.", _add_arguments, _run)

@@ -1,39 +1,52 @@
-"""Claim jobs with one statement. If a row makes it fail, claim one by one and set the job of that row aside.
+"""Claim jobs with one statement. If that fails, claim one by one, and find the rows that make it fail.
 
-Called by the fetcher, in its thread. A row that no claim can process must not stop the other jobs of its queue.
+Called by the fetcher, in its thread. It protects two invariants. A row that no claim can process does not stop the
+other jobs of its queue. And a failure of all claims is blamed on no job: a job is set aside only if the statement that
+has failed for it claims another job, and then fails for it again (see `Refusals`). Until then the job stays ready, and
+is skipped with growing pauses.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, Final
-
-import psycopg
 
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
 from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
+from django_pgqueue.lifecycle.claims import is_sequence_behind
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import State
-from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.refusals import LOG_SECONDS, Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
-from django_pgqueue.worker.slots.queue_slots import UNLIMITED, QueueSlots
+from django_pgqueue.worker.slots.queue_slots import UNLIMITED
 
 from .chunk_lanes import rule_of
+from .lane_groups import by_kind
 from .lane_of_job import cursor_behind
 from .lanes import Lanes
 from .node_results import with_results
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-EXECUTION_KEY: Final = "pgqueue_execution_pkey"
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 60.0
+"""How long a job is skipped that no claim can take. After an outage of all claims, a claimed job ends these pauses."""
+SEARCH_SECONDS: Final = 0.2
+"""How long one call searches for jobs that can be claimed. Thousands of jobs may be unclaimable, and others wait."""
+PLAIN: Final = "claim"
+LIMITED: Final = "claim_keys"
+CHUNK: Final = "claim_chunk"
+"""Names of the statements. A job is to blame for the failure of the statement that has claimed another job."""
 
 
 class Claimer:
@@ -44,12 +57,15 @@ class Claimer:
         self.lanes = lanes
         self.worker_id = worker_id
         self._reactions = reactions
-        self._refusals = Refusals("the claim of job")
+        self._refusals = Refusals(
+            "the claim of job", first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS
+        )
+        self._logged_at = float("-inf")
 
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed: list[Claimed] = []
-        for lanes in _by_kind(cursors, self.in_flight.queue_slots):
+        for lanes in by_kind(cursors, self.in_flight.queue_slots):
             left = room - len(claimed)
             if left <= 0:
                 break
@@ -105,36 +121,49 @@ class Claimer:
             claimed = self._claim_rows(connection, cursors, room, free_slots)
         except lifecycle.FAILURES as error:
             self._raise_unless_of_row(connection, error)
-            return self._claim_one_by_one(connection, cursors, room, free_slots)
+            with connection.unprepared():
+                return self._claim_one_by_one(connection, cursors, room, free_slots)
         self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < guaranteed)
         return claimed
 
     def _claim_limited(self, connection: EngineConnection, lane: Lane, room: int, free_slots: int) -> list[Claimed]:
         limited = self.lanes.limited
         try:
-            return limited.claim(connection, lane, limit=room, free_slots=free_slots, **self._options())
+            claimed = repeat_if_stale(
+                lambda: limited.claim(connection, lane, limit=room, free_slots=free_slots, **self._options())
+            )
         except lifecycle.FAILURES as error:
             self._raise_unless_of_row(connection, error)
-        claimed: list[Claimed] = []
-        for key in limited.due_keys(connection, lane)[:room]:
+            with connection.unprepared():
+                return self._claim_key_by_key(connection, lane, room, free_slots)
+        return self._noted(claimed, LIMITED)
+
+    def _claim_key_by_key(self, connection: EngineConnection, lane: Lane, room: int, free_slots: int) -> list[Claimed]:
+        """Claim one job of each key. Where that fails, note the next job of the key."""
+        limited, claimed, until = self.lanes.limited, list[Claimed](), time.monotonic() + SEARCH_SECONDS
+        for key in limited.due_keys(connection, lane):
+            if len(claimed) >= room or time.monotonic() > until:
+                break
             slots = max(0, free_slots - len(claimed))
             try:
-                claimed += limited.claim_from_key(connection, lane, key, free_slots=slots, **self._options())
+                jobs = limited.claim_from_key(connection, lane, key, free_slots=slots, **self._options())
             except lifecycle.FAILURES as error:
                 self._raise_unless_of_row(connection, error)
-                self._set_aside_next_of(connection, lane, key, error)
-                break
+                self._note_next_of(connection, lane, key, LIMITED, error)
+            else:
+                claimed += self._noted(jobs, LIMITED)
         return claimed
 
     def _claim_chunks(self, connection: EngineConnection, lane: Lane, cursor: Cursor, slots: int) -> list[Claimed]:
         """Claim up to `slots` chunks, each for one slot. Return the first job of each."""
         try:
-            return self._claim_due_chunks(connection, lane, cursor, slots)
+            return repeat_if_stale(lambda: self._claim_due_chunks(connection, lane, cursor, slots))
         except lifecycle.FAILURES as error:
             self._raise_unless_of_row(connection, error)
-        if slots > 1:  # the row can be in a later chunk than the first
-            return self._claim_chunks(connection, lane, cursor, 1)
-        return self._keep_chunks(lane, [self._claim_alone(connection, lane)])
+        with connection.unprepared():
+            if slots > 1:  # the row can be in a later chunk than the first
+                return self._claim_chunks(connection, lane, cursor, 1)
+            return self._keep_chunks(lane, [self._claim_alone(connection, lane)])
 
     def _claim_due_chunks(self, connection: EngineConnection, lane: Lane, cursor: Cursor, slots: int) -> list[Claimed]:
         """Claim up to `slots` chunks in one transaction, because each commit waits for the disk."""
@@ -153,37 +182,50 @@ class Claimer:
         """Return the first job of each claimed chunk. If the last claim found none, note when the next one is due."""
         if claims and claims[-1].first is None:
             self.lanes.postpone_chunk(lane, claims[-1].due_seconds)
-        return [claim.first for claim in claims if claim.first is not None]
+        return self._noted([claim.first for claim in claims if claim.first is not None], CHUNK)
 
     def _claim_alone(self, connection: EngineConnection, lane: Lane) -> ChunkClaim:
-        """Claim the first job of a chunk alone. If its row makes that fail, set the job aside."""
-        try:
-            return lifecycle.chunks.claim_chunk(connection, lane, ChunkRule(1, 0.0), **self._options())
-        except lifecycle.FAILURES as error:
-            self._raise_unless_of_row(connection, error)
-            self._set_aside_next_of(connection, lane, lane.chunk_key or "", error)
-            return ChunkClaim(None, 0.0)
+        """Claim the first job of a chunk alone. Note the jobs that cannot be claimed, and pass them by."""
+        until = time.monotonic() + SEARCH_SECONDS
+        while time.monotonic() < until:
+            try:
+                return lifecycle.chunks.claim_chunk(connection, lane, ChunkRule(1, 0.0), **self._options())
+            except lifecycle.FAILURES as error:
+                self._raise_unless_of_row(connection, error)
+                self._note_next_of(connection, lane, lane.chunk_key or "", CHUNK, error)
+        return ChunkClaim(None, 0.0)
 
-    def _set_aside_next_of(self, connection: EngineConnection, lane: Lane, key: str, error: Exception) -> None:
+    def _note_next_of(
+        self, connection: EngineConnection, lane: Lane, key: str, statement: str, error: Exception
+    ) -> None:
+        """Note that the next job of a key cannot be claimed."""
         limit = registry.limits().get(limits.name_of(key))
         options = self._options()
-        job_id = lifecycle.limits.next_of_key(
-            connection,
-            lane,
-            key,
-            is_ordered=limit is not None and limit.ordered,
-            skipped_ids=options["skipped_ids"],
-            paused_tasks=options["paused_tasks"],
-        )
+        skipped = {name: options[name] for name in ("skipped_ids", "paused_tasks")}
+        is_ordered = limit is not None and limit.ordered
+        job_id = lifecycle.limits.next_of_key(connection, lane, key, is_ordered=is_ordered, **skipped)
         if job_id is not None:
+            self._note_failure(connection, job_id, statement, error)
+
+    def _noted(self, claimed: list[Claimed], statement: str) -> list[Claimed]:
+        """Note that a statement has claimed these jobs, and return them."""
+        self._refusals.wrote((member.job_id for job in claimed for member in job.members), statement)
+        return claimed
+
+    def _note_failure(self, connection: EngineConnection, job_id: int, statement: str, error: Exception) -> None:
+        """Skip a job that a statement cannot claim alone. If only this job is to blame, set it aside."""
+        if self._refusals.note(job_id, error, statement):
             self._set_aside(connection, job_id, error)
 
     def _raise_unless_of_row(self, connection: EngineConnection, error: Exception) -> None:
-        """Raise an error that no row can be the cause of, and log one of a row."""
-        if not lifecycle.may_divide(connection, error) or _is_sequence_behind(error):
+        """Raise an error that no row can be the cause of, and log another one, at most once a minute."""
+        if not lifecycle.may_divide(connection, error) or is_sequence_behind(error):
             raise error
+        if time.monotonic() - self._logged_at < LOG_SECONDS:
+            return
+        self._logged_at = time.monotonic()
         logger.warning(
-            "a claim failed because of the data of a row (%s): claiming jobs one by one",
+            "a claim failed (%s): claiming jobs one by one, because one row may be the cause",
             message_without_detail(error),
             extra=event("claim_divided"),
         )
@@ -200,14 +242,15 @@ class Claimer:
     def _claim_rows(
         self, connection: EngineConnection, cursors: dict[Lane, Cursor], limit: int, free_slots: int
     ) -> list[Claimed]:
-        return lifecycle.claim(connection, cursors, limit=limit, free_slots=free_slots, **self._options())
+        claimed = lifecycle.claim(connection, cursors, limit=limit, free_slots=free_slots, **self._options())
+        return self._noted(claimed, PLAIN)
 
     def _claim_one_by_one(
         self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int
     ) -> list[Claimed]:
-        """Claim single jobs up to the first one whose row makes the claim fail. Set that job aside with the reason."""
-        claimed: list[Claimed] = []
-        for _ in range(room):
+        """Claim single jobs for `SEARCH_SECONDS` at most. Note those that cannot be claimed, and pass them by."""
+        claimed, until = list[Claimed](), time.monotonic() + SEARCH_SECONDS
+        while len(claimed) < room and time.monotonic() < until:
             job_id = lifecycle.next_in_line(
                 connection,
                 cursors,
@@ -217,16 +260,18 @@ class Claimer:
             if job_id is None:
                 break
             try:
-                claimed += self._claim_rows(connection, cursors, 1, max(0, free_slots - len(claimed)))
+                jobs = self._claim_rows(connection, cursors, 1, max(0, free_slots - len(claimed)))
             except lifecycle.FAILURES as error:
-                if not lifecycle.may_divide(connection, error) or _is_sequence_behind(error):
-                    raise
-                self._set_aside(connection, job_id, error)
-                break
+                self._raise_unless_of_row(connection, error)
+                self._note_failure(connection, job_id, PLAIN, error)
+            else:
+                if not jobs:
+                    break
+                claimed += jobs
         return claimed
 
     def _set_aside(self, connection: EngineConnection, job_id: int, error: Exception) -> None:
-        """End a job as dead. If the database refuses that too, skip the job for a while."""
+        """End a job as dead. If the database refuses that too, the job is skipped as before."""
         reason = f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000]
         try:
             dead = lifecycle.set_aside(
@@ -239,37 +284,15 @@ class Claimer:
         except lifecycle.FAILURES as refusal:
             if not lifecycle.may_divide(connection, refusal):
                 raise
-            self._refusals.note(job_id, error)
-        else:
-            if dead is None:  # another session has changed or locked the job
-                return
-            logger.error(
-                "job %s cannot be claimed and is now dead: %s",
-                job_id,
-                message_without_detail(error),
-                extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
-            )
-            result = TransitionResult(TransitionStatus.DONE, State.DEAD)
-            self._reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])
-
-
-def _is_sequence_behind(error: Exception) -> bool:
-    """Return whether the id sequence of executions is behind its table. No job is to blame for that."""
-    return isinstance(error, psycopg.Error) and error.diag.constraint_name == EXECUTION_KEY
-
-
-def _by_kind(cursors: Mapping[Lane, Cursor], queue_slots: QueueSlots | None = None) -> list[dict[Lane, Cursor]]:
-    """Divide lanes into groups that one statement claims from: consecutive plain lanes, or one other lane.
-
-    With `--queue`, the lanes of one statement share the slots of their queues.
-    """
-    groups: list[dict[Lane, Cursor]] = []
-    before = None
-    for lane, cursor in cursors.items():
-        shares = None if queue_slots is None else queue_slots.group_of(lane.queue_name)
-        if groups and lane.is_plain and next(iter(groups[-1])).is_plain and shares == before:
-            groups[-1][lane] = cursor
-        else:
-            groups.append({lane: cursor})
-        before = shares
-    return groups
+            return
+        self._refusals.forget(job_id)
+        if dead is None:  # another session has changed or locked the job
+            return
+        logger.error(
+            "job %s cannot be claimed and is now dead: %s",
+            job_id,
+            message_without_detail(error),
+            extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
+        )
+        result = TransitionResult(TransitionStatus.DONE, State.DEAD)
+        self._reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django_pgqueue.chunks import chunk_key
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 
 
@@ -14,6 +13,6 @@ def cursor_behind(job: Claimed) -> Cursor:
 
 def lane_of(job: Claimed) -> Lane:
     """Return the lane of a claimed job, or of a chunk by its first job."""
-    if job.others is not None:
-        return Lane(job.queue_name, job.priority, chunk_key=chunk_key(job.task_name))
+    if job.chunk_key is not None:
+        return Lane(job.queue_name, job.priority, chunk_key=job.chunk_key)
     return Lane(job.queue_name, job.priority, job.limit_key is not None)

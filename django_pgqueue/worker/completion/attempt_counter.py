@@ -44,6 +44,7 @@ COLUMNS: Final[dict[Ending, Columns]] = {
     Ending.CRASHED: _FAILURE,
     Ending.RELEASED: _RELEASE,
     Ending.UNKNOWN: _RELEASE,
+    Ending.POSTPONED: _RELEASE,
     Ending.SNOOZED: {State.READY: "snoozed", State.CANCELLED: "cancelled"},
     Ending.SUSPENDED: {State.READY: "snoozed", State.CANCELLED: "cancelled"},
     Ending.CANCELLED: {State.CANCELLED: "cancelled"},

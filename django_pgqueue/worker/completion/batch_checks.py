@@ -30,7 +30,7 @@ INTERVAL_SECONDS: Final = 0.05
 """Minimum time between two checks of a process."""
 LOCKED_SECONDS: Final = 10.0
 """How long a batch is checked again that another session has locked. Afterwards the sweep finds it."""
-REQUEUED: Final = frozenset({Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED})
+REQUEUED: Final = frozenset({Ending.RELEASED, Ending.UNKNOWN, Ending.POSTPONED, Ending.SNOOZED})
 """Endings after which a job is ready again, unless its cancellation was requested: then the sweep finds it."""
 NEVER: Final = float("inf")
 

@@ -20,6 +20,7 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.breakers import Breaker
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import is_outage, message_without_detail
+from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.display import visible
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle.breakers import Ended, Opened, Suspect
@@ -158,7 +159,8 @@ class BreakerCounter:
 
     def _decide_probes(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
         """Call `_decide()`, and repeat it for a moment while the keys of probes are locked."""
-        left, deadline = self._decide(connection, ended), time.monotonic() + PROBE_SECONDS
+        left = repeat_if_stale(lambda: self._decide(connection, ended))
+        deadline = time.monotonic() + PROBE_SECONDS
         while any(_has_probe(ended[key]) for key in left) and time.monotonic() < deadline:
             time.sleep(PROBE_PAUSE_SECONDS)
             left = self._decide(connection, _only(ended, left))

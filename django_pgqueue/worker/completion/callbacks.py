@@ -3,7 +3,8 @@
 A receiver may hang, raise anything, or lose its database connection. The engine's threads therefore only append the
 event to a bounded queue, and one daemon thread calls the receivers, in order. The main thread calls `watch()` once a
 second. A call that takes longer than 30 s is abandoned with its thread, and a new thread continues with the next
-receiver. No receiver can stop completions, heartbeats or claims.
+receiver. While three calls of one receiver hang, only this receiver is not called. No receiver can stop completions,
+heartbeats, claims or other receivers.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from django_pgqueue import log_events
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections
-from django_pgqueue.worker.runtime.time_limit import call_in_time
+from django_pgqueue.worker.runtime.process_info import call_here
+
+from .pending_calls import PendingCalls
+from .receivers import Call, Event, calls_of, contained, identity
 
 if TYPE_CHECKING:
     from django_pgqueue.signals import WorkerSignal
@@ -37,25 +41,14 @@ EXCEPTION_LIMIT: Final = 1000
 """The same for an event with an exception, because an exception keeps the variables of all its frames alive."""
 CALLBACK_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 10.0
-"""How long an engine thread waits for an application's function that returns a schedule's unique key or headers."""
+"""The time in which the application's functions must return the options of a schedule's job."""
 ABANDONED_LIMIT: Final = 3
-"""Maximum number of threads that hang in a receiver, besides the thread that calls receivers."""
+"""Maximum number of threads that hang in one receiver."""
+SKIPPED: Final = "%d calls of receivers were left out, because %d earlier calls of each of them have not returned"
 QUICK_SECONDS: Final = 0.002
 """Receivers that take less than this on average may slow down the claims; then their events are not dropped."""
 HANGS_SECONDS: Final = 0.1
 DRAIN_TURN_SECONDS: Final = 0.005
-
-
-class Event(NamedTuple):
-    """A signal to deliver, or a function to call."""
-
-    signal: WorkerSignal | None
-    task_name: str | None
-    about: dict[str, Any]
-    function: Callable[[], Any] | None = None
-
-
-Call = tuple[Any, Callable[[], Any]]
 
 
 class CallbackRunner:
@@ -76,6 +69,9 @@ class CallbackRunner:
         """Held to take the next call and to replace the thread; never while a receiver runs."""
         self._wake = threading.Event()
         self._dropped_logged = 0
+        self._skipped = 0
+        """How many calls were left out since the last log line, because calls of their receiver hang."""
+        self._asked = PendingCalls(ANSWER_SECONDS)
 
     def __len__(self) -> int:
         return len(self._events)
@@ -94,15 +90,16 @@ class CallbackRunner:
         """Queue a call of an application's function. Safe from any thread."""
         self._add(Event(None, None, {}, function), QUEUE_LIMIT)
 
-    def ask(self, function: Callable[[], T]) -> T:
-        """Call an application's function and return its value.
+    def ask(self, function: Callable[[], T], owner: str, occasion: Hashable, describe: Callable[[], str]) -> T:
+        """Call an application's function, as `PendingCalls.ask()` does. Only one thread may use it.
 
         Raises:
-            TimeoutError: The function takes longer than 10 s.
-            RuntimeError: It has raised an exception that is not an `Exception`, which would end the engine's thread.
+            NotReturned: The function has not returned yet. Ask again.
+            TimeoutError: It has not returned within 10 s, or three earlier calls of this owner still hang.
+            RuntimeError: It has raised an exception that would end the engine's thread.
             Exception: Any other error of the function.
         """
-        return call_in_time(partial(_contained, function), ANSWER_SECONDS)
+        return self._asked.ask(partial(contained, function, describe), owner, occasion, describe)
 
     def _add(self, event: Event, limit: int) -> None:
         if len(self._events) >= limit:
@@ -143,14 +140,15 @@ class CallbackRunner:
                 len(self._events),
                 extra=log_events.event("signals_dropped", count=count),
             )
+        if (count := self._skipped) > 0:
+            self._skipped -= count
+            logger.error(SKIPPED, count, ABANDONED_LIMIT, extra=log_events.event("signals_dropped", count=count))
         self._abandoned = [thread for thread in self._abandoned if thread.is_alive()]
         thread = self._thread
         if thread is None or (thread.is_alive() and thread.busy_seconds <= CALLBACK_SECONDS):
             return
         if thread.is_alive():
             thread.log_hanging()
-            if len(self._abandoned) >= ABANDONED_LIMIT:
-                return
             self._abandoned.append(thread)
         with self._guard:
             thread.is_abandoned = True
@@ -188,12 +186,20 @@ class CallbackRunner:
         with self._guard:
             while self._events and not thread.is_abandoned:
                 if self._calls is None:
-                    self._calls = deque(_calls_of(self._events[0]))
-                if self._calls:
-                    return self._calls.popleft()
+                    self._calls = deque(calls_of(self._events[0]))
+                while self._calls:
+                    call = self._calls.popleft()
+                    if self._may_call(call[0]):
+                        return call
                 self._calls = None
                 self._events.popleft()
             return None
+
+    def _may_call(self, receiver: Any) -> bool:
+        """Return whether fewer than `ABANDONED_LIMIT` calls of a receiver hang. If not, count the call."""
+        hanging = sum(thread.is_calling(receiver) for thread in self._abandoned)
+        self._skipped += hanging >= ABANDONED_LIMIT
+        return hanging < ABANDONED_LIMIT
 
     def wait(self) -> None:
         """Wait for an event."""
@@ -222,6 +228,10 @@ class CallbackThread(threading.Thread):
         began_at = self._began_at
         return 0.0 if began_at is None else time.monotonic() - began_at
 
+    def is_calling(self, receiver: Any) -> bool:
+        """Return whether the current call is one of this receiver."""
+        return self._began_at is not None and identity(self._receiver) == identity(receiver)
+
     def run(self) -> None:
         """Call receivers, each in a copy of a clean context and with working connections."""
         context = django_connections.clean_context()
@@ -242,7 +252,7 @@ class CallbackThread(threading.Thread):
         self._receiver, self._began_at = receiver, began_at
         try:
             django_connections.before_job()
-            call()
+            call_here(call)
             django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- whatever a receiver raises, the next one is called
             log_failure(receiver, error)
@@ -274,26 +284,3 @@ class CallbackThread(threading.Thread):
             stack,
             extra=log_events.event("receiver_hangs", receiver=name),
         )
-
-
-def _contained(function: Callable[[], T]) -> T:
-    try:
-        return function()
-    except (Exception, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"{type(error).__name__}: {error_text.message(error)}") from error
-
-
-def _calls_of(event: Event) -> list[Call]:
-    if event.function is not None:
-        return [(event.function, event.function)]
-    if event.signal is None:
-        return []
-    try:
-        return event.signal.calls_for(event.task_name, **event.about)
-    except BaseException as error:  # noqa: BLE001 -- weak references run the application's callbacks
-        error_text.log_exception(
-            "looking up the receivers of a signal failed", error, extra=log_events.event("receiver_failed")
-        )
-        return []

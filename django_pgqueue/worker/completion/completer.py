@@ -64,6 +64,7 @@ class Completer(Service):
         on_unwritten: Callable[[Iterable[int]], None] = lambda execution_ids: None,
         on_recovery: Callable[[], None] = lambda: None,
         on_written: Callable[[Sequence[Report]], None] = lambda reports: None,
+        on_locked: Callable[[Iterable[int]], None] = lambda execution_ids: None,
         is_awaited: Callable[[Report], bool] = lambda report: False,
         breakers: BreakerCounter | None = None,
         batches: BatchChecks | None = None,
@@ -78,6 +79,7 @@ class Completer(Service):
             on_unwritten: Called with the executions whose reports the database refuses, when these change.
             on_recovery: Called when writes succeed again. The fetcher claimed nothing during the outage.
             on_written: Called with the reports of each batch that was written.
+            on_locked: Called with the executions whose rows another session has locked. Their reports wait longer.
             is_awaited: Whether a slot of this process is free until the end of this job lets others start. It is asked
                 about jobs with a limit and nodes of workflows. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
@@ -89,6 +91,7 @@ class Completer(Service):
         self.link = link
         self._on_recovery = on_recovery
         self._on_written = on_written
+        self._on_locked = on_locked
         self._is_awaited = is_awaited
         self._has_awaited = threading.Event()
         """Set if an awaited report is queued: the next write begins at once."""
@@ -192,7 +195,7 @@ class Completer(Service):
             locked += done.locked
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
-                locked += self.unwritten.settle(connection, ready, done.refused)
+                locked += self.unwritten.settle(connection, ready, done)
             self._check_ends(connection, ready)
             self._breakers.write(connection)
         self._on_written(ready)
@@ -200,6 +203,7 @@ class Completer(Service):
         self.finished += len(reports) - len(locked)
         health_memory.finished = self.finished
         self.pending.extend(locked)
+        self._on_locked(report.claimed.execution_id for report in locked if report.ending is not Ending.RELEASED)
         if not is_whole:
             took_seconds = time.monotonic() - began
             self._has_awaited.wait(write_interval(took_seconds) - took_seconds)

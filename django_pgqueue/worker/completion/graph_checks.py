@@ -20,6 +20,8 @@ import psycopg
 from django_pgqueue import graph_ends
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import is_outage, message_without_detail
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import graphs
 from django_pgqueue.lifecycle.graphs import Advanced
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
@@ -50,22 +52,24 @@ class GraphChecks:
         self._reactions = reactions
         self._on_cancelled = on_cancelled
         self._ended: set[int] = set()
+        self._postponed: set[int] = set()
         self._locked_since: dict[int, float] = {}
         self._checked_at = 0.0
 
     @property
     def due_in_seconds(self) -> float:
         """Seconds until `check()` should be called, or infinity."""
-        if self._ended:
+        if self._ended or self._postponed:
             return 0.0
         return max(0.0, self._checked_at + INTERVAL_SECONDS - time.monotonic()) if self._locked_since else NEVER
 
     def note(self, reports: Sequence[Report]) -> None:
-        """Note the nodes of workflows that may have ended."""
+        """Note the nodes of workflows that may have ended, and those that have to wait again."""
+        self._postponed |= {r.claimed.job_id for r in reports if r.ending is Ending.POSTPONED}
         self._ended |= {r.claimed.job_id for r in reports if r.claimed.in_graph and r.ending not in REQUEUED}
 
     def check(self, connection: EngineConnection) -> None:
-        """Advance the dependents of the noted nodes, and the jobs that were locked before.
+        """Advance the dependents of the noted nodes, and the jobs that were locked before. Let postponed nodes wait.
 
         After a lost connection the nodes are kept for the next call. If the database refuses the statement, they are
         left to the sweep: completions must not wait for them.
@@ -75,7 +79,8 @@ class GraphChecks:
         self._checked_at = time.monotonic()
         locked: set[int] = set()
         try:
-            after, found = self._reactions.after, self._locked_since.keys()
+            after, found = self._reactions.after, {*self._locked_since}
+            found.update(graphs.postpone(connection, self._postponed))
             advanced = graph_ends.advance(connection, self._ended, after, found_ids=found)
             log_refused(advanced)
             self._on_cancelled(graph_ends.batches_of(advanced.jobs))
@@ -89,7 +94,7 @@ class GraphChecks:
                 message_without_detail(error),
                 extra=event("graph_checks_refused", count=len(self._ended)),
             )
-        self._ended = set()
+        self._ended, self._postponed = set(), set()
         since = {job_id: self._locked_since.get(job_id, self._checked_at) for job_id in locked}
         self._locked_since = {job_id: at for job_id, at in since.items() if self._checked_at - at < LOCKED_SECONDS}
 

@@ -2,28 +2,32 @@
 
 The completer calls this in its own thread; other threads call `ids()`. It protects these invariants: a refused report
 does not delay other reports, is not forgotten while the process lives, and does not make its job run again without
-counting the attempt.
+counting the attempt. A failure of all reports of one kind is blamed on no job: a report gets another outcome only if
+the statement that has refused it writes another report, and refuses it again (see `Evidence`).
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.endings import Ending
+from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.runtime.refusals import Evidence
 
-from .writer import Finished, finish
+from .writer import WRITERS, Finished, finish
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -54,7 +58,7 @@ def as_kept(report: Report, error: Exception) -> Report | None:
 
 def as_retry(report: Report, error: Exception) -> Report | None:
     """Return a failure without the texts, if the job was to run again. The attempt counts, so repeats are bounded."""
-    uncounted = (Ending.RELEASED, Ending.UNKNOWN, Ending.SNOOZED, Ending.SUSPENDED)
+    uncounted = (Ending.RELEASED, Ending.UNKNOWN, Ending.POSTPONED, Ending.SNOOZED, Ending.SUSPENDED)
     again = report.ending in uncounted or report.delay_seconds is not None
     if not again or report.claimed.attempt >= report.claimed.max_attempts:
         return None
@@ -83,6 +87,68 @@ FORMS: Final[tuple[Form, ...]] = (in_ascii, as_kept, as_retry, _as_dead)
 """The forms in which a refused report is tried, in this order."""
 
 
+def in_form(form: Form, refused: Refused, to_blame: Container[int]) -> Report | None:
+    """Return a refused report in another form, or None. Only the reports in `to_blame` may get another outcome."""
+    changed = form(refused.row, refused.error)
+    if changed is None or changed.ending in SUCCESSES or refused.row.claimed.execution_id in to_blame:
+        return changed
+    same = changed.ending is refused.row.ending
+    return changed if same and (changed.delay_seconds is None) == (refused.row.delay_seconds is None) else None
+
+
+class Confirmed(NamedTuple):
+    """The refused reports after those were repeated for which that could have changed.
+
+    `to_blame` and `again` are executions: of the reports that may get another outcome, and of those that should be
+    tried again now, because another report was written since they were refused.
+    """
+
+    refused: list[Refused]
+    locked: list[Report]
+    to_blame: set[int]
+    again: set[int]
+
+
+class ReportEvidence:
+    """Which refused reports are to blame, by the reports that the same statements have written meanwhile."""
+
+    def __init__(self) -> None:
+        self._evidence = Evidence()
+
+    def confirm(
+        self, reports: Sequence[Report], done: Finished, write: Callable[[Sequence[Report]], Finished]
+    ) -> Confirmed:
+        """Note which of these reports were written. Repeat those that were refused before another one was written."""
+        to_blame, again = self._add(reports, done)
+        retried = [entry.row for entry in done.refused if entry.row.claimed.execution_id in again]
+        if not retried:
+            return Confirmed(done.refused, [], to_blame, again)
+        repeated = write(retried)
+        refused = [entry for entry in done.refused if entry.row.claimed.execution_id not in again]
+        return Confirmed(refused + repeated.refused, repeated.locked, to_blame | self._add(retried, repeated)[0], again)
+
+    def _add(self, reports: Sequence[Report], done: Finished) -> tuple[set[int], set[int]]:
+        """Note which reports were written and refused. Return those to blame, and those to try again now."""
+        to_blame, written = set[int](), defaultdict[str, list[int]](list)
+        unwritten = {report.claimed.execution_id for report in (*done.locked, *done.lost, *done.repeated)}
+        for entry in done.refused:
+            execution_id = entry.row.claimed.execution_id
+            unwritten.add(execution_id)
+            if self._evidence.failed(execution_id, _statement_of(entry.row)):
+                to_blame.add(execution_id)
+        for report in reports:
+            if report.claimed.execution_id not in unwritten:
+                written[_statement_of(report)].append(report.claimed.execution_id)
+        again = set[int]()
+        for statement, execution_ids in written.items():
+            again |= self._evidence.wrote(execution_ids, statement)
+        return to_blame, again
+
+
+def _statement_of(report: Report) -> str:
+    return WRITERS[report.ending].__name__
+
+
 @dataclass(slots=True)
 class KeptReport:
     """A report that could not be written in any form, and when to retry it, by the monotonic clock."""
@@ -107,6 +173,7 @@ class UnwrittenReports:
         self._on_answer = on_answer
         self._on_change = on_change
         self._waiting: dict[int, KeptReport] = {}
+        self._evidence = ReportEvidence()
         self._logged_at = float("-inf")
 
     def __len__(self) -> int:
@@ -129,17 +196,18 @@ class UnwrittenReports:
             entry.due_at = float("inf")
         return [entry.report for entry in due]
 
-    def settle(
-        self, connection: EngineConnection, reports: Sequence[Report], refused: Sequence[Refused]
-    ) -> list[Report]:
+    def settle(self, connection: EngineConnection, reports: Sequence[Report], done: Finished) -> list[Report]:
         """Try the refused ones of these reports in other forms, and forget the written ones. Return the locked ones.
 
         An error that concerns all rows is raised. Nothing is lost then; call this again with the same reports.
         """
-        locked: list[Report] = []
+        confirmed = self._evidence.confirm(reports, done, partial(self._finish, connection))
+        for execution_id in confirmed.again & self._waiting.keys():
+            self._waiting[execution_id].due_at = time.monotonic()
+        locked, refused = confirmed.locked, confirmed.refused
         for form in FORMS if refused else ():
-            more_locked, refused = self._in_form(form, connection, refused)
-            locked += more_locked
+            more_locked, refused = self._in_form(form, connection, refused, confirmed.to_blame)
+            locked = locked + more_locked
         self._keep(reports, refused)
         return locked
 
@@ -165,11 +233,11 @@ class UnwrittenReports:
             self._on_change(list(self._waiting))
 
     def _in_form(
-        self, form: Form, connection: EngineConnection, refused: Sequence[Refused]
+        self, form: Form, connection: EngineConnection, refused: Sequence[Refused], to_blame: Container[int]
     ) -> tuple[list[Report], list[Refused]]:
         """Write refused reports in one form. Return the reports whose rows are locked, and those still refused."""
         originals = {entry.row.claimed.execution_id: entry for entry in refused}
-        changed = {key: form(entry.row, entry.error) for key, entry in originals.items()}
+        changed = {key: in_form(form, entry, to_blame) for key, entry in originals.items()}
         done = self._finish(connection, [report for report in changed.values() if report is not None])
         locked = [originals[report.claimed.execution_id].row for report in done.locked]
         errors = {entry.row.claimed.execution_id: entry.error for entry in done.refused}
@@ -190,7 +258,7 @@ class UnwrittenReports:
         self._logged_at = time.monotonic()
         job_ids = ", ".join(str(entry.row.claimed.job_id) for entry in refused[:10])
         logger.error(
-            "the results of %d jobs are refused by the database in every form and are retried (jobs %s): %s",
+            "the results of %d jobs are refused by the database and are retried (jobs %s): %s",
             len(self._waiting),
             job_ids,
             message_without_detail(refused[0].error),

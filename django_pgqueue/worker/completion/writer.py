@@ -184,8 +184,14 @@ def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[
 def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     results = lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports])
     if with_steps := [r.claimed.job_id for r in reports if r.has_steps]:
-        lifecycle.steps.remove_steps(connection, with_steps)
+        # The jobs are gone. If the database refuses this, their steps are removed as those of jobs deleted by SQL.
+        lifecycle.divided(connection, with_steps, partial(_remove_steps, connection))
     return results
+
+
+def _remove_steps(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
+    lifecycle.steps.remove_steps(connection, job_ids)
+    return {}
 
 
 def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
@@ -252,6 +258,7 @@ WRITERS: Final[dict[Ending, Writer]] = {
     Ending.CRASHED: _write_failed,
     Ending.RELEASED: _write_released,
     Ending.UNKNOWN: _write_unknown,
+    Ending.POSTPONED: _write_released,
     Ending.SNOOZED: _write_snoozed,
     Ending.SUSPENDED: _write_suspended,
     Ending.CANCELLED: _write_cancelled,

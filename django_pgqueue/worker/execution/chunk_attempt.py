@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -24,6 +24,7 @@ from django.db import connections
 from django_pgqueue import middleware, registry, signals
 from django_pgqueue.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.context import TaskContext
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.redaction import hidden_from_reports
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
 
     from .progress_sink import ProgressSink
     from .step_runner import AttemptSteps
+
+
+UNDONE: Final = "the call is undone, because the result of another job of its chunk cannot be stored"
 
 
 def attempt_of(
@@ -214,18 +218,35 @@ class ChunkAttempt(Attempt):
     # ---------------------------------------------------------------- reports
 
     def _succeeded(self, value: Any) -> Report:
-        """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job."""
-        finished_at, ending = time.monotonic(), success_ending(self.task, self.claimed)
-        results = dict(zip(self.jobs, results_of(self.chunk, value), strict=True))
+        """Return the reports of a call that has returned. Raise `Dead` if it has not returned a result for each job.
 
-        def success_of(job: Claimed) -> Report:
-            try:
-                result = return_value.encoded(self.task, results[job.execution_id])
-            except ResultNotStored as error:
-                return self._failure_of(job, error)
+        If a result of an atomic chunk cannot be stored, the writes for its job must be undone. Only the whole call can
+        be, so its other jobs are released, and run again without this one.
+        """
+        finished_at, ending = time.monotonic(), success_ending(self.task, self.claimed)
+        encoded = self._encoded(dict(zip(self.jobs, results_of(self.chunk, value), strict=True)))
+        is_undone = self.task.atomic and any(isinstance(each, ResultNotStored) for each in encoded.values())
+
+        def end_of(job: Claimed) -> Report:
+            result = encoded[job.execution_id]
+            if isinstance(result, ResultNotStored):
+                return self._failure_of(job, result)
+            if is_undone:
+                return Report(job, Ending.RELEASED, self.started_at, finished_at, self.task, error=UNDONE)
             return Report(job, ending, self.started_at, finished_at, self.task, result)
 
-        return self._reports(success_of)
+        return self._reports(end_of)
+
+    def _encoded(self, results: Mapping[int, Any]) -> dict[int, str | ResultNotStored | None]:
+        """Return what to store as the result of each job that has no error of its own, or why it cannot be stored."""
+        encoded: dict[int, str | ResultNotStored | None] = {}
+        for execution_id, result in results.items():
+            if self._own_error(execution_id) is None:
+                try:
+                    encoded[execution_id] = return_value.encoded(self.task, result)
+                except ResultNotStored as error:
+                    encoded[execution_id] = error
+        return encoded
 
     def ended_by(self, exception: BaseException) -> Report:
         """Return the reports of a call that ended with an exception. Raise only what another thread raises."""

@@ -1,4 +1,4 @@
-"""Turn the exception that ended an attempt into a report: failed, snoozed, cancelled, released or unknown.
+"""Turn the exception that ended an attempt into a report: failed, snoozed, cancelled, released, unknown or postponed.
 
 `Attempt` calls `report_of()` for everything that a task raises, and for what another thread raises in the job's thread.
 It protects one rule: each attempt gets a report, whatever the exception's own code does.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import (
@@ -41,6 +41,14 @@ class DoesNotFit(BaseException):
 
     This is not an `Exception`. Otherwise a middleware could mistake it for an error of the task.
     """
+
+
+class DependencyUnfinished(DoesNotFit):
+    """A job whose result this one needs has not ended, because it was retried since this one became ready."""
+
+
+POSTPONED_SECONDS: Final = 1.0
+"""When a postponed job is due again at the earliest, so that it is not claimed again before it waits."""
 
 
 class EndedAttempt(Protocol):
@@ -98,13 +106,17 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
     elif attempt.interrupted and not attempt.timed_out and not is_a(exception, Dead):
         report.ending = Ending.RELEASED  # its exception may be a consequence of the interruption
     elif is_a(exception, DoesNotFit, StepsChanged, NoTransaction):
-        _does_not_fit(report)
+        _does_not_fit(report, exception)
     else:
         _failed(report, exception, attempt.alias)
     return report
 
 
-def _does_not_fit(report: Report) -> None:
+def _does_not_fit(report: Report, exception: BaseException) -> None:
+    if is_a(exception, DependencyUnfinished):
+        report.ending, report.delay_seconds = Ending.POSTPONED, POSTPONED_SECONDS
+        report.exception, report.exception_class = None, ""
+        return
     report.delay_seconds = retry_policy.delay_while_unknown(report.claimed.unknown_seconds)
     report.ending = Ending.FAILED if report.delay_seconds is None else Ending.UNKNOWN
 

@@ -1,7 +1,8 @@
 """Replace the markers in the arguments of a workflow's node by the results of other jobs.
 
 `Attempt` calls this before a node runs, and the endpoint of remote workers before it sends one. A job whose result is
-gone, or that has not succeeded, ends the node for good: a retry could not find the result either.
+gone, or that has failed, ends the node for good: a retry could not find the result either. A job that has not ended was
+retried since the node became ready, so the node is released and waits again.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from django_pgqueue import codecs, lifecycle
 from django_pgqueue.envelope import is_envelope
 from django_pgqueue.exceptions import CannotDecode, Dead
 from django_pgqueue.placeholders import markers_in, with_results
-from django_pgqueue.states import State
+from django_pgqueue.states import FINISHED, State
 
-from .failure import DoesNotFit
+from .failure import DependencyUnfinished, DoesNotFit
 
 if TYPE_CHECKING:
     from django_pgqueue.db.statements import Connection
@@ -34,7 +35,8 @@ def arguments_with_results(
     """Return stored arguments with the results of other jobs, read with one query unless they are known.
 
     Raises:
-        Dead: A result is gone, or its job has not succeeded.
+        Dead: A result is gone, or its job has failed.
+        DependencyUnfinished: A job has not ended.
         DoesNotFit: A result cannot be decoded here.
     """
     ranges = needed_ranges(arguments)
@@ -57,10 +59,12 @@ def arguments_with_results(
 
 
 def _decoded(found: Mapping[int, NodeResult], job_id: int) -> Any:
-    """Return the result of a job, or the error if it has none."""
+    """Return the result of a job, or the error if it will never have one. Raise `DependencyUnfinished` if it may."""
     node = found.get(job_id)
     if node is None:
         return Dead(f"the result of job {job_id} is gone, because the job was removed")
+    if node.state not in FINISHED:
+        raise DependencyUnfinished(f"job {job_id} has not ended: it is {node.state}, so this job waits for it again")
     if node.state != State.SUCCEEDED:
         return Dead(f"job {job_id} has no result, because it is {node.state}")
     if node.result is None:

@@ -94,7 +94,8 @@ def _delay(job: Claimed | OpenExecution, exception: BaseException | None, alias:
     delay = partial(task.delay_after, job.attempt, exception, partial(_task_result, task, job, alias))
     try:
         calls_application = callable(get_settings().BACKOFF if task.backoff is None else task.backoff)
-        delay_seconds = call_in_time(delay, BACKOFF_SECONDS) if in_time and calls_application else delay()
+        owner = f"the backoff of {task.name}"
+        delay_seconds = call_in_time(delay, BACKOFF_SECONDS, owner) if in_time and calls_application else delay()
         # Convert it to a plain float, because a subclass of float can override anything.
         return None if delay_seconds is None else float.__float__(delay_seconds)
     except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything

@@ -46,6 +46,7 @@ from .report import STOPS
 from .step_nesting import inside, refuse_nested
 from .step_order import Place, StepOrder
 from .step_store import store
+from .step_threads import StepThread
 from .step_values import decoded, encoded, remote, timed_out
 
 if TYPE_CHECKING:
@@ -64,13 +65,9 @@ class AttemptSteps:
     """The steps of one attempt. The thread of the job uses it; for a coroutine, the thread of the asynchronous ORM."""
 
     def __init__(self, claimed: Claimed, alias: str, task: TaskDefinition, outer_blocks: int) -> None:
-        """Create the runner.
+        """Create the runner, in the thread of the job. `alias` is the alias of its database.
 
-        Args:
-            claimed: The job.
-            alias: Alias of its database.
-            task: Its task.
-            outer_blocks: How many atomic blocks the caller of a job in the foreground had open.
+        `outer_blocks` is how many atomic blocks the caller of a job in the foreground had open.
         """
         self.claimed = claimed
         self.alias = alias
@@ -84,6 +81,7 @@ class AttemptSteps:
         """Whether a stored step has a compensation."""
         self.calls = AsyncCalls()
         self._outer_blocks = outer_blocks
+        self._thread = StepThread(is_async=task.is_async)
         self._order: StepOrder | None = None
         self._loaded_at = 0.0
 
@@ -201,6 +199,7 @@ class AttemptSteps:
     def _enter(self, name: str, kind: StepKind) -> Place:
         """Return the place of a step. Raise an error if a step cannot be used now."""
         refuse_nested(self, name)
+        self._thread.check(name)
         if self.calls.is_over:
             raise StepError(f"the step {name!r} is called after the function of the task has ended: await it there")
         if self.suspension is not None:  # the task has caught the exception

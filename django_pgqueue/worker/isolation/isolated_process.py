@@ -264,7 +264,6 @@ def _run(claimed: Claimed, alias: str, notes: ProgressSink, asked_to_cancel: Cal
     attempt = attempt_of(claimed, alias, notes, asked_to_cancel)
     try:
         django_connections.before_job()
-        django_connections.close_ended()
         report = attempt.run()
     except BaseException as error:  # noqa: BLE001 -- a connection that cannot even be closed
         report = attempt.ended_by(error)

@@ -17,6 +17,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import is_of_rows, message_without_detail
 from django_pgqueue.db.notifications import notify_cancel_requested
+from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.lifecycle.bulk_acts import Batch
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, operated
@@ -58,7 +59,7 @@ class BulkActs:
         """Execute a batch; return in how many seconds the next one is due. None: not here, or the act has ended."""
         self._progressed()
         try:
-            batch = lifecycle.bulk_acts.execute_batch(connection, audit_id)
+            batch = repeat_if_stale(lambda: lifecycle.bulk_acts.execute_batch(connection, audit_id))
         except psycopg.errors.InsufficientPrivilege as error:  # another worker may have the grants
             self._refused.note(audit_id, error)
             return None

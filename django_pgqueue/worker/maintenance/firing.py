@@ -67,7 +67,7 @@ class _Due:
             self.expected_at,
             self.ticks[0],
             self.ticks[1] if len(self.ticks) > 1 else self.following_at,
-            job_options.options_of(connection, self.schedule, application),
+            job_options.options_of(connection, self.schedule._replace(next_run_at=self.expected_at), application),
             random.uniform(0, self.schedule.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
         )
 
@@ -92,6 +92,9 @@ def fire_all(
             return 0.0
         batch = [due.popleft() for _ in range(min(BATCH, len(due)))]
         for one, outcome in _fire(connection, batch, application):
+            if isinstance(outcome, job_options.NotReturned):
+                waits.append(outcome.retry_seconds)
+                continue
             with contain(one.schedule):
                 if isinstance(outcome, Exception):
                     raise outcome
@@ -180,7 +183,8 @@ def due_ticks(schedule: Scheduled) -> list[datetime]:
     on_time = schedule.seen_at - timedelta(seconds=LATE_SECONDS)
     if schedule.next_run_at >= on_time or schedule.missed == "all":
         return ticks
-    return ticks[-1:] if schedule.missed == "latest" else [tick for tick in ticks if tick >= on_time]
+    late = [tick for tick in ticks if tick >= on_time]
+    return late or ticks[-1:] if schedule.missed == "latest" else late
 
 
 def _report_tick(connection: Connection, tick: Tick, fired: Fired, application: job_options.Application) -> None:

@@ -30,7 +30,6 @@ from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
 from django_pgqueue.worker.runtime.connection import ConnectionSource
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
@@ -39,6 +38,7 @@ from .bulk_acts import BulkActs
 from .graph_duties import GraphDuties
 from .old_rows import OldRows
 from .pruner import Pruner
+from .rescuer import Rescuer
 from .saga_duty import SagaDuty
 from .step_duties import StepDuties
 from .sweeps import SWEEP_SECONDS
@@ -52,8 +52,8 @@ more, and a process finishes 25,000."""
 MERGE_SECONDS: Final = 60.0
 """How often a worker merges the rollup."""
 ABANDONED: Final = "the job was running without an open execution: its execution row was removed"
+RESCUE: Final = "rescue"
 CANCELLED: Final = TransitionResult(TransitionStatus.DONE, State.CANCELLED)
-RESCUED: Final = "the worker was lost: its lease ran out"
 
 
 @dataclass
@@ -82,7 +82,11 @@ class Maintenance(Service):
         self.link, self.reactions, self.worker_id = link, reactions, worker_id
         self.pruner = Pruner(self.progressed)
         self.bulk_acts = BulkActs(reactions, self.progressed)
-        self.unrescued = Refusals("the rescue of execution")
+        self.rescuer = Rescuer(link, reactions, self._delay_after_crash, self._on_wait)
+        self._failed: set[str] = set()
+        """The duties whose last call has failed."""
+        self._waited_seconds = 0.0
+        """How long the duty that runs now has waited for the server without work on its side."""
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = 0
         self.duties = self._duties(publish)
@@ -92,15 +96,17 @@ class Maintenance(Service):
                 Duty("rollups", MERGE_SECONDS, self._merge_rollups),
             ]
         for duty in self.duties:
-            # A random moment, so that duties also run if every process lives for less than their interval.
-            duty.due_at = time.monotonic() + random.uniform(0, duty.interval_seconds)  # noqa: S311 -- as in _postpone
+            # A random moment, so that duties also run if every process lives for less than their interval. The first
+            # look for lost leases is due at once, because a rescue takes two heartbeats of observation.
+            if duty.name != RESCUE:
+                duty.due_at = time.monotonic() + random.uniform(0, duty.interval_seconds)  # noqa: S311 -- as in _postpone
 
     def _duties(self, publish: batch_ends.Publish) -> list[Duty]:
         settings, old_rows = get_settings(), OldRows(self.link)
         steps, batches = StepDuties(self.link, self.reactions), BatchDuties(self.link, publish)
         graphs, sagas = GraphDuties(self.link, self.reactions), SagaDuty(self.link, publish)
         return [
-            Duty("rescue", settings.RESCUE_INTERVAL, self._rescue),
+            Duty(RESCUE, settings.RESCUE_INTERVAL, self.rescuer.rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
             Duty("waiting", SWEEP_SECONDS, graphs.sweep),
@@ -133,13 +139,19 @@ class Maintenance(Service):
                 self._run_duty(duty)
         return max(0.0, min(duty.due_at for duty in self.duties) - time.monotonic())
 
+    def has_recovered(self) -> bool:
+        """Return whether no duty fails. A duty that has failed is next tried after its interval."""
+        return not self._failed
+
     def _run_duty(self, duty: Duty) -> None:
         self.progressed()
-        began = time.monotonic()
+        began, self._waited_seconds = time.monotonic(), 0.0
         # In case of a failure. Its duration is no measure: the duty may have waited for a server that is down.
         self._postpone(duty, took_seconds=0.0)
+        self._failed.add(duty.name)
         has_more = duty.function()
-        took_seconds = time.monotonic() - began
+        self._failed.discard(duty.name)
+        took_seconds = time.monotonic() - began - self._waited_seconds
         if isinstance(has_more, float):
             duty.due_at = time.monotonic() + max(has_more, BACKLOG_INTERVAL_FACTOR * took_seconds)
         elif has_more:
@@ -147,37 +159,13 @@ class Maintenance(Service):
         else:
             self._postpone(duty, took_seconds)
 
+    def _on_wait(self, seconds: float) -> None:
+        """Do not count this time as work. The duty would wait ten times as long, although it has cost nothing."""
+        self._waited_seconds += seconds
+
     def _postpone(self, duty: Duty, took_seconds: float) -> None:
         jitter = random.uniform(0.9, 1)  # noqa: S311 -- spreads load, hides nothing
         duty.due_at = time.monotonic() + max(duty.interval_seconds * jitter, INTERVAL_FACTOR * took_seconds)
-
-    def _rescue(self) -> bool:
-        with self.link.use() as connection:
-            # After a database outage all leases look expired. Wait two heartbeats, so that live workers extend theirs.
-            if time.monotonic() - self.link.connected_at < 2 * get_settings().heartbeat_seconds:
-                return False
-            rescued = lifecycle.rescue(
-                connection,
-                self._delay_after_crash,
-                error=RESCUED,
-                skipped_ids=self.unrescued.skipped_ids(),
-                on_refused=lambda execution, error: self.unrescued.note(execution.execution_id, error),
-            )
-            health_memory.answered("rescue")
-            crashes = [
-                ended(
-                    execution,
-                    result,
-                    Ending.CRASHED,
-                    is_due=True,
-                    error=RESCUED,
-                    is_rescued=True,
-                    limit_key=execution.limit_key,
-                )
-                for execution, result in rescued
-            ]
-            self.reactions.after(connection, crashes)
-        return False
 
     def _delay_after_crash(self, execution: OpenExecution) -> float | None:
         """Return the job's backoff in seconds, or None for no further attempt.
@@ -248,4 +236,4 @@ class Maintenance(Service):
 
     def _merge_rollups(self) -> bool:
         with self.link.use() as connection:
-            return lifecycle.merge_rollups(connection) == lifecycle.ROLLUPS_MERGED
+            return lifecycle.merge_rollups(connection) >= lifecycle.ROLLUPS_MERGED

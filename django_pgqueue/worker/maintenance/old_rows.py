@@ -38,7 +38,7 @@ class OldRows:
     def prune_windows(self) -> bool:
         """Remove uniqueness windows that are over."""
         with self._link.use() as connection:
-            return lifecycle.prune_windows(connection) == lifecycle.WINDOWS_PRUNED
+            return lifecycle.prune_windows(connection) >= lifecycle.WINDOWS_PRUNED
 
     def prune_logs(self) -> bool:
         """Remove the log lines of removed jobs: one page per call, the whole table once an hour."""
@@ -53,7 +53,7 @@ class OldRows:
             removed = lifecycle.prune_audit(connection, get_settings().AUDIT_RETENTION)
             last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
         self._audited_after_id = last_id or 0
-        return last_id is not None or removed == lifecycle.PRUNE_LIMIT
+        return last_id is not None or removed >= lifecycle.PRUNE_LIMIT
 
     def prune_search_keys(self) -> bool:
         """Remove the search keys of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
@@ -74,7 +74,7 @@ class OldRows:
         if not registry.breakers():
             return False
         with self._link.use() as connection:
-            return lifecycle.breakers.prune_counts(connection) == lifecycle.breakers.COUNTS_PRUNED
+            return lifecycle.breakers.prune_counts(connection) >= lifecycle.breakers.COUNTS_PRUNED
 
     def prune_overrides(self) -> bool:
         """Remove overrides of limits and records of circuit breakers that ended a week ago."""
@@ -86,4 +86,4 @@ class OldRows:
     def prune_rollups(self) -> bool:
         """Remove counts of attempts that are past their retention."""
         with self._link.use() as connection:
-            return lifecycle.prune_rollups(connection, get_settings().STATS_RETENTION) == lifecycle.ROLLUPS_MERGED
+            return lifecycle.prune_rollups(connection, get_settings().STATS_RETENTION) >= lifecycle.ROLLUPS_MERGED

@@ -16,6 +16,7 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import EPOCH
+from django_pgqueue.lifecycle.pruning import Prunable
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.worker.runtime.refusals import Refusals
 
@@ -121,8 +122,8 @@ class Pruner:
         moved_on = pruned.mark is not None and pruned.mark > mark
         return pruned.found >= lifecycle.PRUNE_LIMIT and (pruned.removed > 0 or moved_on)
 
-    def count(self, connection: Connection) -> dict[tuple[str | None, State], int]:
-        """Return how many jobs `prune()` would remove, by task (None: all others) and state. Remove nothing."""
+    def count(self, connection: Connection) -> dict[tuple[str | None, State], Prunable]:
+        """Return how many jobs `prune()` would remove and keep, by task (None: all others) and state."""
         return {
             (task_name, state): lifecycle.prunable(
                 connection, state, retention, task_name=task_name, other_task_names=others

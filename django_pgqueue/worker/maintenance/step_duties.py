@@ -29,7 +29,7 @@ class StepDuties:
         self._link = link
         self._reactions = reactions
         self._mark = FIRST_MARK
-        self._after_id = 0
+        self._after_id = self._events_after_id = 0
 
     def wake_missed(self) -> bool | float:
         """Wake jobs whose event has come: one page of the waits per call."""
@@ -50,6 +50,9 @@ class StepDuties:
         return last_id is not None
 
     def prune_events(self) -> bool:
-        """Remove events that are past their retention."""
+        """Remove events that are past their retention: one page per call."""
         with self._link.use() as connection:
-            return lifecycle.events.prune_events(connection, get_settings().EVENT_RETENTION)
+            retention_seconds = get_settings().EVENT_RETENTION
+            last_id = lifecycle.events.prune_events(connection, retention_seconds, self._events_after_id).last_id
+        self._events_after_id = last_id or 0
+        return last_id is not None

@@ -15,6 +15,7 @@ import psycopg
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect, is_lost
+from django_pgqueue.db.reconnects import ReconnectGate
 
 from . import django_connections
 from .clone_guard import clone_guard
@@ -58,6 +59,7 @@ class Link:
         """When a connection was last opened for the first time or after a loss. A connection that was closed on
         purpose, or after an error of one statement, does not count as lost."""
         self._is_lost = True
+        self.gate = ReconnectGate()
         self._connection: EngineConnection | None = None
 
     @property
@@ -94,11 +96,15 @@ class Link:
     def _open(self) -> EngineConnection:
         if self._connection is not None:
             self._is_lost = True
+        self.gate.check()
         try:
             connection = self._connect()
-        except BaseException:
+        except BaseException as error:
             self._is_lost = True
-            raise
+            if (reason := self.gate.failed(error)) is error:
+                raise
+            raise reason from error
+        self.gate.opened()
         self._connection, self.connected_at = connection, time.monotonic()
         if self._is_lost:
             self._is_lost, self.restored_at = False, self.connected_at

@@ -51,6 +51,7 @@ OUTCOME_OF_ENDING: Final = {
     Ending.CRASHED: "crashed",
     Ending.RELEASED: "released",
     Ending.UNKNOWN: "released",
+    Ending.POSTPONED: "released",
     Ending.SNOOZED: "snoozed",
     Ending.SUSPENDED: "snoozed",
 }

@@ -11,13 +11,11 @@ The slots call `before_job()` and `after_job()` around each job, and run it in a
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from functools import lru_cache
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -30,20 +28,10 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import add_options
 from django_pgqueue.db.server import refuse_an_old_primary
-from django_pgqueue.waker import is_readable
 
-LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
-ORDINARY: Final = re.compile(
-    LEADING_COMMENTS + r"(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|MERGE|LOCK|TRUNCATE|SHOW|NOTIFY"
-    r"|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|COMMIT|SET\s+(LOCAL|TRANSACTION|CONSTRAINTS))\b",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Beginnings of statements that do not change the session, unless they contain one of `LASTING`."""
-LASTING: Final = ("set_config", "advisory_lock", ";")
-INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
-KNOWN_LIMIT: Final = 2000
-KNOWN_LENGTH: Final = 1000
-"""How many verdicts are cached, and for statements of which length. The ORM repeats the same statements."""
+from .ended_sessions import check_before_use
+from .session_changes import KNOWN_LENGTH, changes_the_session, known_to_change
+
 CONNECT_SECONDS: Final = 10
 """How long a job waits for a connection to one host, unless the project's OPTIONS set another value."""
 IDLE_SECONDS: Final = 10.0
@@ -53,25 +41,15 @@ _generation = [0]
 _off_slots = [0]
 
 
-def changes_the_session(statement: str) -> bool:
-    """Return whether a statement may change its session. Every statement that is not known to be harmless may."""
-    if not ORDINARY.match(statement):
-        return True
-    text = statement.lower().rstrip("; \n")
-    if any(marker in text for marker in LASTING):
-        return True
-    return "temp" in text and INTO_TEMPORARY.search(text) is not None
-
-
-_known_to_change = lru_cache(KNOWN_LIMIT)(changes_the_session)
-
-
 class Watched:
     """The connection of one thread to one alias, with the state of its current session."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection: ReferenceType[BaseDatabaseWrapper] = ref(connection)
-        self.is_of_slot = threading.current_thread().name.startswith(("pgqueue-job", "pgqueue-call"))
+        thread = threading.current_thread()
+        self.is_of_slot = thread.name.startswith(("pgqueue-job", "pgqueue-call")) or thread is threading.main_thread()
+        """Whether `before_job()` is called in this thread before each job or receiver: also in an isolated process."""
+        check_before_use(connection, self._may_be_replaced)
         # First in the list: if the connection opens inside `with execute_wrapper()`, that block pops the last wrapper.
         connection.execute_wrappers.insert(0, self._watch)
         self.wrappers = list(connection.execute_wrappers)  # including those that `connection_created` receivers added
@@ -86,8 +64,20 @@ class Watched:
         """Record that a new session has begun."""
         self.opened_at = time.monotonic()
         self.generation = _generation[0]
+        self.is_checked = self.is_of_slot
         self.is_dirty = False
         self.named_cursors = -1  # unequal to any count, because the session may have been opened for a named cursor
+
+    def _may_be_replaced(self) -> bool:
+        """Return whether nobody relies on the current session.
+
+        Several coroutines use the session of the ORM's thread in turns. They may not change it, so none relies on it.
+        """
+        connection, was_checked = self.connection, self.is_checked
+        self.is_checked = self.is_of_slot
+        if was_checked or self.is_dirty or connection is None or connection.in_atomic_block:
+            return False
+        return _is_idle(connection)
 
     def is_expired(self) -> bool:
         """Return whether the session is older than `CONN_MAX_AGE`, or older than the last loss of the server."""
@@ -113,7 +103,7 @@ class Watched:
         if not self.is_of_slot:
             _off_slots[0] += 1
         statement = str(sql)
-        if (_known_to_change if len(statement) <= KNOWN_LENGTH else changes_the_session)(statement):
+        if (known_to_change if len(statement) <= KNOWN_LENGTH else changes_the_session)(statement):
             self.is_dirty = True
         return execute(sql, params, many, context)
 
@@ -215,6 +205,7 @@ def _make_caches() -> None:
 def before_job() -> None:
     """Close this thread's connections that are too old, or older than the last loss of the server."""
     for watched in _here.watched:
+        watched.is_checked = False
         connection = watched.connection
         if connection is not None and connection.connection is not None and watched.is_expired():
             connection.close()
@@ -229,15 +220,6 @@ def close_idle() -> None:
     """Close this thread's connections, because it has run no job for a while. Raise nothing."""
     with suppress(Exception):  # from a database backend; the next job gets a new connection anyway
         close_all()
-
-
-def close_ended() -> None:
-    """Close this thread's idle connections that have data to read, because the server has ended these sessions."""
-    for watched in _here.watched:
-        connection = watched.connection
-        raw = None if connection is None else connection.connection
-        if connection and isinstance(raw, psycopg.Connection) and (raw.closed or is_readable(raw.fileno())):
-            connection.close()
 
 
 def after_job() -> None:

@@ -28,8 +28,8 @@ SILENT_SECONDS: Final = 60.0
 the receivers of `worker_process_started` for 30 s."""
 LOST_SECONDS: Final = 900.0
 """How long it may be silent before the worker is not alive. The supervisor kills a silent process after 600 s."""
-LOOP_SECONDS: Final = 30.0
-"""How long the event loop of a process may be blocked. Then no coroutine of the process continues."""
+LOOP_SECONDS: Final = 5.0
+"""How long an event loop of a process may be blocked. None of its coroutines continues meanwhile."""
 COMPLETIONS_SECONDS: Final = 2.0
 """How long a process may be unable to write the results of its jobs."""
 CLAIM_SECONDS: Final = 15.0
@@ -118,7 +118,7 @@ def _stuck(memory: WorkerMemory, processes: list[HealthMemory]) -> Iterator[Prob
         if (seconds := _silent_seconds(process)) > SILENT_SECONDS:
             yield "process stuck", f"process {process.pid} has not responded for {seconds:.0f} s"
         if process.loop_blocked_since and (seconds := _age(process.loop_blocked_since)) > LOOP_SECONDS:
-            yield "event loop blocked", f"the event loop of process {process.pid} has been blocked for {seconds:.0f} s"
+            yield "event loop blocked", f"an event loop of process {process.pid} has been blocked for {seconds:.0f} s"
 
 
 def _not_moving(memory: WorkerMemory, processes: list[HealthMemory]) -> Iterator[Problem]:

@@ -2,12 +2,13 @@
 
 When a server stops, every service of the process notices it repeatedly. All of them call `OutageLog.report()`. The
 first error is logged at once, the latest error after 2 s and 10 s, and then once a minute. One line reports the end of
-the outage and its duration. All times are of the monotonic clock.
+the outage and its duration, when all services that have failed work again. All times are of the monotonic clock.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from typing import Final
@@ -39,8 +40,12 @@ class OutageLog:
 
     def __init__(self, health: HealthMemory) -> None:
         self._health = health
-        self._failed_at = self._succeeded_at = 0.0
-        """The last error of the outage, and the first success after it."""
+        self._failed_at = self._succeeded_at = self._recovered_at = 0.0
+        """The last error of the outage, the first success after it, and when a service last recovered."""
+        self._since = 0.0
+        """When the outage began. The health forgets it sooner, when most statements succeed again."""
+        self._failing: set[str] = set()
+        self._pid = os.getpid()
         self._next_line_at = self._next_log_at = 0.0
         self._lines = 0
         self._guard = threading.Lock()
@@ -50,13 +55,17 @@ class OutageLog:
         if isinstance(error, ForeignDatabase):  # no outage; the supervisor logs it
             return
         now = time.monotonic()
+        if self._pid != os.getpid():  # the services of the parent do not recover here
+            self._pid, self._failing = os.getpid(), set()
         if not self._health.outage_since:
-            self._health.outage_since, self._next_line_at, self._lines = now, 0.0, 0
+            self._health.outage_since = now
+            if not self._failing:
+                self._since, self._next_line_at, self._lines = now, 0.0, 0
         self._failed_at = now
         if now < self._next_line_at or not self.may_log():
             return
         self._next_line_at = now + LINE_INTERVALS_SECONDS[min(self._lines, len(LINE_INTERVALS_SECONDS) - 1)]
-        after = f"still failing after {now - self._health.outage_since:.0f} s"
+        after = f"still failing after {now - self._since:.0f} s"
         progress = after if self._lines else "the worker retries until it works"
         self._lines += 1
         logger.warning(
@@ -67,6 +76,16 @@ class OutageLog:
             extra=event("database_outage", service=service, reason=in_a_line(error)),
         )
 
+    def failing(self, service: str) -> None:
+        """Record that the outage is not over before `recovered()` is called for this service."""
+        self._failing.add(service)
+
+    def recovered(self, service: str) -> None:
+        """Record that a service works again."""
+        if service in self._failing:
+            self._failing.discard(service)
+            self._recovered_at = time.monotonic()
+
     def succeeded(self) -> None:
         """Record that a statement has succeeded. Without an outage this costs one read of the memory."""
         if self._health.outage_since and self._succeeded_at <= self._failed_at:
@@ -74,18 +93,19 @@ class OutageLog:
 
     def log_end_if_over(self) -> None:
         """Log the end of the outage if it is over. The main thread calls this about once a second."""
-        since = self._health.outage_since
-        if not since or self._succeeded_at <= self._failed_at or time.monotonic() - self._failed_at < QUIET_SECONDS:
+        if self._succeeded_at <= self._failed_at or time.monotonic() - self._failed_at < QUIET_SECONDS:
+            return
+        self._health.outage_since = 0.0
+        if self._failing or (self._lines and not self.may_log()):
             return
         if self._lines:
-            if not self.may_log():
-                return
+            seconds = max(self._succeeded_at, self._recovered_at) - self._since
             logger.warning(
                 "database outage is over: it lasted %.1f s",
-                self._succeeded_at - since,
-                extra=event("database_outage_over", outage_seconds=round(self._succeeded_at - since, 1)),
+                seconds,
+                extra=event("database_outage_over", outage_seconds=round(seconds, 1)),
             )
-        self._health.outage_since = self._failed_at = self._succeeded_at = 0.0
+        self._failed_at = self._succeeded_at = self._recovered_at = 0.0
         self._lines = 0
 
     def may_log(self) -> bool:

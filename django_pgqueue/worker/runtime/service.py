@@ -7,22 +7,18 @@ Every service is a subclass of `Service` and runs in a thread of its own. `Worke
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from contextlib import suppress
-from typing import Final
 
 from django_pgqueue.log_events import event
 
 from .health_memory import health_memory
 from .outages import is_expected, outage_log
+from .process_info import call_here
+from .retry_pauses import RetryPauses
 
 logger = logging.getLogger("django_pgqueue.worker")
-
-ERROR_PAUSE_SECONDS: Final = 1.0
-ERROR_PAUSE_LIMIT_SECONDS: Final = 5.0
-"""After errors a loop waits for 1, 2, 4, 5, 5 … s, each up to 30 % longer. This bounds the delay after an outage."""
 
 
 class Service(threading.Thread):
@@ -32,7 +28,9 @@ class Service(threading.Thread):
         super().__init__(name=f"pgqueue-{name}", daemon=True)
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._errors_in_a_row = 0
+        self._pauses = RetryPauses()
+        self._is_failing = False
+        """Whether an outage has hit it that is not over for it."""
         self._busy_since: float | None = None
 
     def tick(self) -> float:
@@ -51,6 +49,10 @@ class Service(threading.Thread):
             self.at_end()
         except BaseException as error:  # noqa: BLE001 -- an error here must not stop the shutdown of the process
             self._report(error, 0.0)
+
+    def has_recovered(self) -> bool:
+        """Return whether all that has failed works again. Called after a round that has succeeded."""
+        return True
 
     def at_end(self) -> None:
         """Clean up. Called in the service's thread after its last tick."""
@@ -92,27 +94,31 @@ class Service(threading.Thread):
     def _survive(self) -> float:
         self._busy_since = time.monotonic()
         try:
-            sleep_seconds = self.tick()
+            sleep_seconds = call_here(self.tick)
         except BaseException as error:  # noqa: BLE001 -- code of the application may raise SystemExit here too
             self._busy_since = None
             return self._pause_after(error)
         self._busy_since = None
-        self._errors_in_a_row = 0
+        self._pauses.succeeded()
+        if self._is_failing and self.has_recovered():
+            self._is_failing = False
+            outage_log.recovered(self.name)
         return sleep_seconds
 
     def _pause_after(self, error: BaseException) -> float:
         """Report an error and wait. Return 0, because the next round follows at once."""
-        pause_seconds = min(ERROR_PAUSE_SECONDS * 2 ** min(self._errors_in_a_row, 10), ERROR_PAUSE_LIMIT_SECONDS)
-        self._errors_in_a_row += 1
+        pause_seconds = self._pauses.after(error)
         health_memory.errors += 1
         self._report(error, pause_seconds)
-        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))  # noqa: S311 -- spreads load, hides nothing
+        self._stopping.wait(pause_seconds)
         return 0.0
 
     def _report(self, error: BaseException, pause_seconds: float) -> None:
         with suppress(BaseException):  # a log handler of the application that raises must not end the loop
             if isinstance(error, Exception) and is_expected(error):
                 outage_log.report(self.name, error)
+                outage_log.failing(self.name)
+                self._is_failing = True
             elif outage_log.may_log():
                 logger.error(
                     "%s failed; retrying in %.0f s",

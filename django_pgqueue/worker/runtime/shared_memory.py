@@ -1,11 +1,14 @@
 """Shared memory between a supervisor and one worker process: the running executions, the leases, and the exit reason.
 
-The worker process writes which executions have started, so that the supervisor can charge a crash to those only. The
-supervisor writes when the leases expire, by `lease_clock()`. All other times are of the monotonic clock.
+The worker process writes which executions have started, so that the supervisor can charge a crash to those only. An
+execution that has ended stays listed, because its result may not be written when the process dies. Nobody removes it:
+the supervisor looks only for executions that are open in the database, and a written result has closed its execution.
+The supervisor writes when the leases expire, by `lease_clock()`. All other times are of the monotonic clock.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import struct
 import time
@@ -14,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-SLOTS_AT: Final = 64
+SLOTS_AT: Final = 72
 """Where the slots begin, behind the fields of `ProcessState`."""
 SLOT: Final = struct.Struct("=qdq")
 """The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit; the number of
@@ -22,7 +25,14 @@ its group of queues (see `QueueSlots`), or 0."""
 UNWRITTEN_LIMIT: Final = 512
 UNWRITTEN: Final = struct.Struct(f"={UNWRITTEN_LIMIT}q")
 """The ids of executions that have ended here, and whose results the database refuses to store; 0 for none."""
+ENDED_LIMIT: Final = 8192
+"""How many of the executions that have ended last are listed. More than 5,000 results never wait to be written, because
+the process claims no jobs then (see `Completer.is_full`), except for those of the jobs that it has claimed before."""
+ENDED: Final = struct.Struct("=q")
+"""The id of an execution that has ended, negative if it cannot have caused the end of the process; 0 for none."""
 
+NO_EXECUTION: Final = -1
+"""Stored in place of the execution that has ended the process, if a signal receiver has ended it."""
 ELSEWHERE: Final = -1.0
 """Stored in place of the time at which an execution must stop, if it runs in an isolated process. Such an execution
 cannot have caused the end of this process."""
@@ -98,10 +108,17 @@ class ProcessState:
     """Whether the last recorded heartbeat found requests of an operator to the process. Set by the supervisor."""
     stop_requested = SharedField(56, "Q", bool)
     """Whether an operator has requested that the supervisor stops with all its processes. Set by the process."""
+    ended_by = SharedField(64, "q", int)
+    """The execution that has ended the process by `os._exit()`, `NO_EXECUTION`, or 0 if that is not known."""
 
     def __init__(self, slots: int) -> None:
         self._unwritten_at = SLOTS_AT + slots * SLOT.size
-        self.memory = mmap.mmap(-1, self._unwritten_at + UNWRITTEN.size)
+        self._ended_at = self._unwritten_at + UNWRITTEN.size
+        self._ended_count = itertools.count()
+        self._is_elsewhere = [False] * slots
+        """Whether the execution of each slot runs in an isolated process. Only the worker process fills this in."""
+        self.memory = mmap.mmap(-1, self._ended_at + ENDED_LIMIT * ENDED.size)
+        self._ended = memoryview(self.memory)[self._ended_at :].cast("q")
 
     @property
     def lease_left_seconds(self) -> float:
@@ -110,11 +127,29 @@ class ProcessState:
 
     def started(self, slot: int, execution_id: int, stop_at: float = 0.0, group: int = 0) -> None:
         """Record that an execution runs in a slot, when it must stop (0: no limit), and the group of its queue."""
+        self._is_elsewhere[slot] = stop_at == ELSEWHERE
         SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, execution_id, stop_at, group)
 
     def ended(self, slot: int) -> None:
         """Record that the slot is free."""
         SLOT.pack_into(self.memory, SLOTS_AT + slot * SLOT.size, 0, 0.0, 0)
+
+    def note_ended(self, slot: int, execution_id: int) -> None:
+        """Record that an attempt that counts has ended in a slot. Call it before `ended()`. Safe from any thread."""
+        self._ended[next(self._ended_count) % ENDED_LIMIT] = -execution_id if self._is_elsewhere[slot] else execution_id
+
+    def note_delayed(self, execution_ids: Iterable[int]) -> None:
+        """Record again attempts that have ended and whose results wait for a lock. Safe from any thread.
+
+        They ended so long ago that they cannot have caused the end of the process.
+        """
+        for execution_id in execution_ids:
+            self._ended[next(self._ended_count) % ENDED_LIMIT] = -execution_id
+
+    def ended_last(self) -> tuple[set[int], set[int]]:
+        """Return the attempts that have ended last: those that may have ended this process, and the others."""
+        ids = set(self._ended)
+        return {key for key in ids if key > 0}, {-key for key in ids if key < 0}
 
     def running(self) -> list[int]:
         """Return the ids of the executions that have started and not ended."""

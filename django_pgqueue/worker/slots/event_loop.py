@@ -1,8 +1,11 @@
 """Run coroutine tasks on one event loop, in a thread of its own.
 
-`Pool` starts the loop and submits jobs to it. Each running job stands in `running`. The thread that removes a job from
-`running` is the one that reports its result, so each job is reported once: by its coroutine, by `give_up()`, or by the
-pool after `retire()`.
+`Loops` starts the loop and replaces it. Each running job stands in `running` from before its coroutine exists until the
+coroutine has ended. The thread that removes a job from `running` is the one that reports its result, so each job is
+reported once: by the loop, by `give_up()`, or by `Loops` after `retire()`.
+
+A job can change the loop: its task factory, or any of its methods. The loop therefore creates the tasks of jobs without
+the factory. If it cannot create one at all, it says so in `has_failed`, and `Loops` replaces it.
 """
 
 from __future__ import annotations
@@ -17,20 +20,23 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
-
-from asgiref.sync import sync_to_async
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.log_events import event, job_event
+from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
+from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
 
 from .inflight import Full
-from .stacks import coroutine_frames, stack_of_coroutine
+from .orm_thread import OrmThread
+from .stacks import coroutine_frames, execution_of_thread, stack_of_coroutine
 
 if TYPE_CHECKING:
+    from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.report import Report
 
     from .host import SlotHost
@@ -42,26 +48,34 @@ RETIREMENT_SECONDS: Final = 1.0
 
 
 class LoopSlots(threading.Thread):
-    """The event loop. It runs as many coroutines at a time as the pool has threads."""
+    """The event loop. It runs as many coroutines at a time as the pool has threads.
 
-    def __init__(self, host: SlotHost, slots: range) -> None:
+    Args:
+        host: The pool.
+        waiting: The executions to start. The loops of a process share them.
+        free: The free slots. `SlotHost.finished()` adds those that become free. The loops share them too.
+    """
+
+    def __init__(self, host: SlotHost, waiting: deque[int], free: list[int]) -> None:
         super().__init__(name="pgqueue-loop", daemon=True)
         self.host = host
-        self.free = list(slots)
-        self.waiting: deque[int] = deque()
+        self.waiting = waiting
+        self.free = free
         self.running: dict[int, tuple[Attempt, asyncio.Task[None]]] = {}
+        self.is_used = False
+        """Whether a job has started on this loop."""
+        self.has_failed = False
+        """Whether this loop could not start a job. It starts no other."""
         self.loop = asyncio.new_event_loop()
-        self._generation = django_connections.generation()
-        self._connections_used_at = 0.0
-        self._closing: asyncio.TimerHandle | None = None
-        """The timer that closes the connections of the asynchronous ORM."""
-        self._close_task: asyncio.Task[None] | None = None
+        self._orm = OrmThread(self.loop, self.running)
         self._ending = False
-        self._retired = False
+        self._is_replaced = False
         self._asked_at = 0.0
+        self.unanswered = 0
+        """How many checks in a row the loop has not answered."""
         self._guard = threading.Lock()
-        """Held to start coroutines and to retire the loop. Otherwise a coroutine could start after `retire()` returned,
-        and no thread would report its result."""
+        """Held to start coroutines and to replace the loop. Otherwise a coroutine could start after `retire()` has
+        returned, and no thread would report its result."""
 
     def run(self) -> None:
         """Run the loop until it is stopped."""
@@ -77,34 +91,25 @@ class LoopSlots(threading.Thread):
                 )
         self.loop.close()
 
-    def submit(self, execution_ids: list[int]) -> None:
-        """Queue jobs. Safe from any thread."""
-        with suppress(RuntimeError):  # the loop is closed: the worker is stopping, and releases prefetched jobs
-            self.loop.call_soon_threadsafe(self._add, execution_ids)
-
-    def room_made(self) -> None:
-        """Start a prefetched coroutine job, if there is one, because a job has ended. Safe from any thread."""
-        if not self.waiting:
-            return
+    def start_waiting(self) -> None:
+        """Start the jobs in `waiting` that may run. Safe from any thread."""
         if threading.current_thread() is self:
             self._start_waiting()
         else:
-            self.submit([])
+            self._call(self._start_waiting)
 
-    def free_slot(self, slot: int) -> None:
-        """Reuse the slot of a coroutine that was abandoned. Safe from any thread."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._free_slot, slot)
+    def _call(self, function: Callable[..., Any], *args: Any) -> None:
+        """Call a function in the loop's thread."""
+        with suppress(RuntimeError):  # the loop is closed: the worker is stopping, and releases prefetched jobs
+            self.loop.call_soon_threadsafe(function, *args)
 
     def interrupt(self, execution_id: int) -> None:
         """Cancel a coroutine because its lease is lost. Safe from any thread."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.interrupt)
+        self._call(self._cancel, execution_id, Attempt.interrupt)
 
     def time_out(self, execution_id: int) -> bool:
         """Cancel a coroutine because of its timeout. Return True: no retry is needed. Safe from any thread."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.time_out)
+        self._call(self._cancel, execution_id, Attempt.time_out)
         return True
 
     def ask_to_cancel(self, execution_id: int, of_chunk: AbstractSet[int]) -> bool:
@@ -119,8 +124,7 @@ class LoopSlots(threading.Thread):
 
     def cancel(self, execution_id: int) -> bool:
         """Cancel a coroutine because its job is cancelled. Return True: no retry is needed. Safe from any thread."""
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._cancel, execution_id, Attempt.cancel)
+        self._call(self._cancel, execution_id, Attempt.cancel)
         return True
 
     def give_up(self, execution_id: int) -> Report | None:
@@ -151,39 +155,60 @@ class LoopSlots(threading.Thread):
         attempt, _ = self.running.get(execution_id, (None, None))
         return attempt is not None and not (attempt.timed_out or attempt.cancelled)
 
-    def blocked_since(self) -> float:
-        """Return since when the loop has not answered, by the monotonic clock, or 0. Then ask it for the next call.
+    def ask(self) -> None:
+        """Ask the loop whether it goes on, and count in `unanswered` how often it has not answered.
 
-        Called once a second, by one thread. A loop without jobs is not asked.
+        One thread calls this once a second, and the loop has that second to answer. A count of seconds would be wrong:
+        C code that holds the interpreter lock stops the caller too, and the caller may be the first to continue.
         """
-        since = self._asked_at
-        if not since and (self.running or self.waiting):
+        if self._asked_at:
+            self.unanswered += 1
+        elif self.is_used or self.waiting:
             self._asked_at = time.monotonic()
             try:
                 self.loop.call_soon_threadsafe(self._answer)
             except RuntimeError:  # the loop is closed
-                self._asked_at = 0.0
-        return since
+                self._answer()
 
     def _answer(self) -> None:
-        self._asked_at = 0.0
+        self._asked_at, self.unanswered = 0.0, 0
+
+    @property
+    def blocked_since(self) -> float:
+        """Since when the loop has not answered, by the monotonic clock, or 0."""
+        return self._asked_at if self.unanswered else 0.0
+
+    def blocking_execution(self) -> int | None:
+        """Return the running execution whose code the loop runs now, also in a subtask or a callback; None if none is.
+
+        Safe from any thread.
+        """
+        current = asyncio.current_task(self.loop)
+        for execution_id, (_, task) in list(self.running.items()):
+            if task is current:
+                return execution_id
+        found = execution_of_thread(self.ident, current)
+        return found if found in self.running else None
 
     def stack(self) -> str:
         """Return the stack of the loop's thread."""
         frame = sys._current_frames().get(self.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else ""
 
-    def retire(self) -> list[int]:
-        """Abandon the whole loop because it is blocked. Return its executions; the caller must report them."""
+    def replace(self) -> None:
+        """Start no more jobs, because another loop does. The running ones go on."""
         with self._guard:
-            self._retired = True
-            left = [key for key in list(self.running) if self.running.pop(key, None) is not None]
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._end_all)
+            self._is_replaced = True
+
+    def retire(self) -> list[int]:
+        """Abandon the whole loop. Return its executions; the caller must report them."""
+        self.replace()
+        self._ending = True
+        left = [key for key in list(self.running) if self.running.pop(key, None) is not None]
+        self._call(self._end_all)
         return left
 
     def _end_all(self) -> None:
-        self._ending = True
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.call_later(RETIREMENT_SECONDS, self.loop.stop)
@@ -191,20 +216,12 @@ class LoopSlots(threading.Thread):
     def stop(self) -> None:
         """Stop the loop. Safe from any thread."""
         self._ending = True
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.loop.stop)
-
-    def _add(self, execution_ids: list[int]) -> None:
-        self.waiting.extend(execution_ids)
-        self._start_waiting()
-
-    def _free_slot(self, slot: int) -> None:
-        self.free.append(slot)
-        self._start_waiting()
+        self._call(self.loop.stop)
 
     def _start_waiting(self) -> None:
+        failed: tuple[Claimed, int] | None = None
         with self._guard:
-            while self.waiting and self.free and not self._retired:
+            while self.waiting and self.free and not (self._is_replaced or self.has_failed):
                 execution_id = self.waiting[0]
                 try:
                     claimed = self.host.in_flight.start(execution_id, self.free[-1], wait=False)
@@ -214,59 +231,61 @@ class LoopSlots(threading.Thread):
                 if claimed is None:
                     continue
                 slot = self.free.pop()
-                attempt = attempt_of(claimed, self.host.alias, self.host.notes)
-                job = self.loop.create_task(self._run_one(attempt, slot), context=self._context.copy())
-                self.running[execution_id] = (attempt, job)
-                self.host.started(claimed, slot)
+                try:
+                    self._start(claimed, slot)
+                except BaseException as error:  # noqa: BLE001 -- a job that was taken needs an owner, whatever happens
+                    self.has_failed, failed = True, (claimed, slot)
+                    error_text.log_exception(
+                        f"the event loop could not start job {claimed.job_id}; a new event loop replaces it",
+                        error,
+                        extra=job_event("event_loop_failed", claimed),
+                    )
+        if failed is not None:
+            self.host.finished(released(failed[0]), failed[1])
+
+    def _start(self, claimed: Claimed, slot: int) -> None:
+        """Start a coroutine. Its task is created without the loop's task factory, which a job may have set.
+
+        A factory may refuse a context, run the coroutine at once, or raise.
+        """
+        attempt = attempt_of(claimed, self.host.alias, self.host.notes)
+        self.is_used = True
+        self.host.started(claimed, slot)
+        coroutine = self._run_one(attempt, slot)
+        try:
+            task = asyncio.Task(coroutine, loop=self.loop, context=self._context.copy())
+        except BaseException:
+            coroutine.close()
+            raise
+        self.running[claimed.execution_id] = (attempt, task)
+        # The code of another job can cancel this task before its first step. Then the coroutine reports nothing.
+        task.add_done_callback(partial(self._report_unstarted, attempt, slot))
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:
-        execution_id = attempt.claimed.execution_id
         report = await self._run_cleanly(attempt)
-        if self.running.pop(execution_id, None) is None:
+        if self.running.pop(attempt.claimed.execution_id, None) is None:
             logger.warning(
                 "job %s had been abandoned and has now ended; its result does not count",
                 attempt.claimed.job_id,
                 extra=job_event("abandoned_job_ended", attempt.claimed),
             )
             return
-        self.free.append(slot)
         self.host.finished(report, slot)
+
+    def _report_unstarted(self, attempt: Attempt, slot: int, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and self.running.pop(attempt.claimed.execution_id, None) is not None:
+            self.host.finished(attempt.ended_by(asyncio.CancelledError()), slot)
 
     async def _run_cleanly(self, attempt: Attempt) -> Report:
         """Run a coroutine. Clean up the asynchronous ORM's connection after an outage and after a job that used it."""
         report = None
         try:
-            if django_connections.generation() != self._generation:
-                self._generation = django_connections.generation()
-                await sync_to_async(django_connections.before_job)()
-            statements = django_connections.statements_off_slots()
+            statements = await self._orm.before_job()
             report = await attempt.run_async()
-            if django_connections.statements_off_slots() != statements:
-                await sync_to_async(django_connections.after_job)()
-                self._note_connections()
+            await self._orm.after_job(statements)
         except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
             return report or attempt.ended_by(error)
         return report
-
-    def _note_connections(self) -> None:
-        """Close the connections of the asynchronous ORM when no job has used them for a while: one timer at a time."""
-        self._connections_used_at = self.loop.time()
-        if self._closing is None:
-            self._closing = self.loop.call_later(django_connections.IDLE_SECONDS, self._close_unused_connections)
-
-    def _close_unused_connections(self) -> None:
-        left_seconds = self._connections_used_at + django_connections.IDLE_SECONDS - self.loop.time()
-        if self.running or left_seconds > 0:
-            wait_seconds = left_seconds if left_seconds > 0 else django_connections.IDLE_SECONDS
-            self._closing = self.loop.call_later(wait_seconds, self._close_unused_connections)
-            return
-        self._closing = None
-        self._close_task = self.loop.create_task(sync_to_async(self._close_if_idle)())
-
-    def _close_if_idle(self) -> None:
-        """Close this thread's connections unless a job has started since. Its statements wait for this thread."""
-        if not self.running:
-            django_connections.close_idle()
 
     def _cancel(self, execution_id: int, mark: Callable[[Attempt], None]) -> None:
         if execution_id in self.running:

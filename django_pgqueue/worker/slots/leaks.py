@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue.log_events import event
@@ -31,8 +31,9 @@ YOUNG_SECONDS: Final = 5.0
 NAMES_LOGGED: Final = 3
 LOGGED_LIMIT: Final = 512
 """How many warnings a process logs. Each is logged once."""
-HARMLESS: Final = frozenset({ENVIRONMENT})
-"""Leaks that are logged but do not replace the process: libraries set some of these when they are first imported."""
+TASK_FACTORY: Final = "the task factory of the event loop"
+HARMLESS: Final = frozenset({ENVIRONMENT, TASK_FACTORY})
+"""Leaks that are logged but do not replace the process: libraries set some of these when they are first used."""
 
 
 class Suspicion(NamedTuple):
@@ -47,11 +48,12 @@ class Suspicion(NamedTuple):
 class LeakDetector:
     """Compare the state of the process with its state at the start."""
 
-    def __init__(self, in_flight: InFlight, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, in_flight: InFlight, loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.in_flight = in_flight
-        self.loop = loop
+        self._loop = loop
+        """Returns the event loop. A blocked loop is replaced."""
         self._born_at = time.monotonic()
-        self._at_start = global_state()
+        self._at_start = self._state()
         self._files, self._threads = open_files(), threading.active_count() + in_flight.capacity
         self._suspicions: dict[str, Suspicion] = {}
         self._logged: set[str] = set()
@@ -68,11 +70,13 @@ class LeakDetector:
             return False
 
     def _check(self) -> bool:
-        now = global_state()
+        now = self._state()
         leaked = self._leaked(self._differences(now))
-        if ENVIRONMENT in leaked:
-            self._at_start[ENVIRONMENT] = now[ENVIRONMENT]
+        self._at_start |= {name: now[name] for name in leaked & HARMLESS}
         return bool(leaked - HARMLESS) and time.monotonic() - self._born_at > YOUNG_SECONDS
+
+    def _state(self) -> dict[str, Any]:
+        return global_state() | {TASK_FACTORY: self._loop().get_task_factory()}
 
     def _leaked(self, found: Mapping[str, str]) -> set[str]:
         """Return the names of those differences that no running job can still undo."""
@@ -86,12 +90,12 @@ class LeakDetector:
         return set(leaks)
 
     def _differences(self, now: Mapping[str, Any]) -> dict[str, str]:
-        before = self._at_start
+        before, subtasks = self._at_start, len(asyncio.all_tasks(self._loop())) - len(self.in_flight.running)
         found = {name: describe_change(before[name], now[name]) for name in before if now[name] != before[name]}
         counts = (
             ("open files", open_files() - self._files, MORE_FILES + 2 * self.in_flight.capacity),
             ("threads", threading.active_count() - self._threads, MORE_THREADS),
-            ("tasks on the event loop", len(asyncio.all_tasks(self.loop)) - len(self.in_flight.running), MORE_SUBTASKS),
+            ("tasks on the event loop", subtasks, MORE_SUBTASKS),
         )
         return found | {name: f"({more} more than at the start)" for name, more, limit in counts if more > limit}
 

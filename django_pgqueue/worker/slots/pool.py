@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.report import Report, last_resort, released
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
@@ -28,6 +29,7 @@ from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
 from .inflight import InFlight, Running
+from .loops import Loops
 from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
@@ -74,19 +76,25 @@ class Pool:
         self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
         self.ending_processes = EndingProcesses()
         self.threads = [self._thread_slot(slot) for slot in range(self.concurrency)]
-        self.loop = self._loop_slots()
+        self.loops = Loops(self, range(self.concurrency, 2 * self.concurrency), self._release_left)
         self._given_up = 0
         self._is_stopping = False
 
     @property
     def is_worn(self) -> bool:
         """Whether this process should be replaced: too many abandoned jobs, or the fork server is gone."""
-        return self._given_up >= STUCK_LIMIT or self.fork_server.is_gone
+        return self._given_up + self.loops.abandoned >= STUCK_LIMIT or self.fork_server.is_gone
+
+    @property
+    def loop(self) -> LoopSlots:
+        """The event loop that starts coroutine jobs."""
+        return self.loops.current
 
     def start(self) -> None:
         """Start the threads and the event loop."""
-        for thread in (*self.threads, self.loop):
+        for thread in self.threads:
             thread.start()
+        self.loops.start()
 
     def submit(self, jobs: Iterable[Claimed]) -> None:
         """Queue jobs that are in `in_flight.waiting`."""
@@ -98,7 +106,7 @@ class Pool:
             else:
                 self.jobs.put(claimed.execution_id)
         if to_loop:
-            self.loop.submit(to_loop)
+            self.loops.submit(to_loop)
 
     def isolates(self, claimed: Claimed, task: TaskDefinition | None) -> bool:
         """Return whether a job must run in an isolated process: by option, by its task, or after a crash."""
@@ -120,14 +128,17 @@ class Pool:
     def finished(self, report: Report, slot: int) -> None:
         """Hand over a report, and free the slot of its job."""
         # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
-        self._hand_over(report)
-        for other in report.others:
-            self._hand_over(other)
+        for each in (report, *report.others):
+            self._hand_over(each)
+            if each.ending is not Ending.RELEASED:
+                self.process_state.note_ended(slot, each.claimed.execution_id)
         execution_id = report.claimed.execution_id
         self.deadlines.remove(execution_id)
         self.in_flight.end(execution_id)
         self.process_state.ended(slot)
-        self.loop.room_made()
+        if slot >= self.concurrency:
+            self.loops.free.append(slot)
+        self.loops.room_made()
         queue_slots = self.in_flight.queue_slots
         if not self.in_flight.waiting or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name)):
             self._on_free_slot()
@@ -137,7 +148,7 @@ class Pool:
         self._is_stopping = True
         for _ in self.threads:
             self.jobs.put(None)
-        self.loop.stop()
+        self.loops.stop()
 
     # ---------------------------------------------------------------- ending what runs
 
@@ -217,9 +228,7 @@ class Pool:
         if isinstance(slot, ThreadSlot):
             self._replace_thread(running.slot)
         elif blocked:
-            self._replace_loop()
-        else:
-            slot.free_slot(running.slot)
+            self.loops.abandon(slot)
 
     def stack_of(self, execution_id: int) -> str | None:
         """Return the stack of a running job; None if it does not run here. Safe from any thread."""
@@ -231,7 +240,9 @@ class Pool:
         return None if running is None else self._slot(running)
 
     def _slot(self, running: Running) -> ThreadSlot | LoopSlots:
-        return self.threads[running.slot] if running.slot < self.concurrency else self.loop
+        if running.slot < self.concurrency:
+            return self.threads[running.slot]
+        return self.loops.of(running.claimed.execution_id)
 
     def _running_with(self, execution_ids: Iterable[int]) -> dict[int, Running]:
         """Return the running jobs and chunks with these executions, by the execution of the first job."""
@@ -262,19 +273,13 @@ class Pool:
         process = SlotProcess(self.fork_server, self.ending_processes, self.options.max_rss_mb)
         return ThreadSlot(self, slot, process)
 
-    def _loop_slots(self) -> LoopSlots:
-        return LoopSlots(self, range(self.concurrency, 2 * self.concurrency))
-
     def _replace_thread(self, slot: int) -> None:
         self.threads[slot] = self._thread_slot(slot)
         self.threads[slot].start()
 
-    def _replace_loop(self) -> None:
-        """Replace a blocked event loop, and release the other jobs that ran on it."""
-        left = self.loop.retire()
-        self.loop = self._loop_slots()
-        self.loop.start()
-        for execution_id in left:
+    def _release_left(self, execution_ids: list[int]) -> None:
+        """Release the jobs that ran on an event loop that was abandoned."""
+        for execution_id in execution_ids:
             running = self.in_flight.running[execution_id]
             logger.warning(
                 "job %s is released because its event loop is blocked",

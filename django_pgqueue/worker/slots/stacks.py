@@ -11,7 +11,12 @@ import threading
 import traceback
 from pathlib import Path
 from traceback import StackSummary
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from django_pgqueue.context import running_job
+
+if TYPE_CHECKING:
+    from contextvars import Context
 
 WORKER: Final = str(Path(__file__).parents[1])
 """The directory of the worker's modules. A job's stack begins with their frames, and with that of `threading`."""
@@ -41,6 +46,30 @@ def coroutine_frames(task: asyncio.Task[Any]) -> StackSummary:
         frames.append((frame, frame.f_lineno))
         awaitable = awaitable.cr_await
     return StackSummary.extract(iter(frames))
+
+
+def execution_of_thread(ident: int | None, current: asyncio.Task[Any] | None) -> int | None:
+    """Return the execution to which the code belongs that the thread of an event loop runs now, or None.
+
+    A subtask and a callback run in the context of the job that created them, also after the job has ended.
+
+    Args:
+        ident: The thread.
+        current: The task that runs in it, or None.
+    """
+    frame = sys._current_frames().get(ident or 0)
+    while frame is not None:
+        if frame.f_code is asyncio.Handle._run.__code__:
+            return _execution_in(frame.f_locals["self"]._context)
+        frame = frame.f_back
+    # The frames of another implementation of the loop, such as uvloop, are not visible. Python 3.12 knows the context.
+    get_context = getattr(current, "get_context", None)
+    return None if get_context is None else _execution_in(get_context())
+
+
+def _execution_in(context: Context) -> int | None:
+    job = context.get(running_job)
+    return None if job is None else getattr(job, "execution_id", None)
 
 
 def _text(stack: StackSummary) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
-from django_pgqueue.worker.runtime.shared_memory import ExitReason
+from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION, ExitReason
 
 from .heartbeat import EXITED_AT_ONCE, ChildProcess
 
@@ -16,6 +16,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 LOGGED_BEFORE: Final = (ExitReason.PROMOTED, ExitReason.FOREIGN)
 """Reasons that the process or the supervisor logs as well, as a database outage or as a foreign database."""
+SUPERVISOR: Final = "supervisor"
 SIGNAL_TEXTS: Final = ("stopping; running jobs may finish within the grace period", "releasing all jobs at once")
 
 
@@ -30,6 +31,8 @@ def log_exit(process: ChildProcess, exit_code: int) -> None:
         logger.log(level, "worker process %d: %s", pid, reason, extra=event("process_exited", pid=pid, reason=reason))
     elif not process.expected_to_end:
         how = exit_code_text(exit_code)
+        if process.state.ended_by == NO_EXECUTION:
+            how += ", because a signal receiver has called os._exit()"
         logger.error("worker process %d died (%s)", pid, how, extra=event("process_died", pid=pid, reason=how))
     elif exit_reason is ExitReason.STUCK:
         extra = event("process_stuck", pid=pid, reason="stuck")
@@ -49,7 +52,8 @@ def log_signals(logged: int, arrived: int) -> int:
 def log_failed_step(error: Exception) -> None:
     """Log the exception of a step that is tried again, unless a line was logged less than a second ago."""
     if is_expected(error):
-        outage_log.report("supervisor", error)
+        outage_log.report(SUPERVISOR, error)
+        outage_log.failing(SUPERVISOR)
     elif outage_log.may_log():
         extra = event("supervisor_failed")
         logger.error("a step of the supervisor failed and will be retried", exc_info=error, extra=extra)

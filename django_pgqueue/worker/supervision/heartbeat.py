@@ -15,12 +15,15 @@ from typing import Final
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
+from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import resident_mib_of
 from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.retry_pauses import RetryPauses
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
 
 from .registration import register
@@ -31,6 +34,8 @@ EXITED_AT_ONCE: Final = {
     ExitReason.FOREIGN: "the database belongs to another installation, so it exited",
 }
 """Exit reasons of processes that exit without logging. The supervisor logs these texts for them."""
+RETRY_SECONDS: Final = 1.0
+"""The longest pause of the supervisor after an error. Heartbeats are urgent after an outage."""
 MARK_HEARTBEATS: Final = 4
 """A heartbeat scans ids from the oldest one that was open this many heartbeats ago, because all smaller ids are closed.
 The oldest id of the last heartbeat would be too recent: a claim draws its ids before it commits, and it may take two
@@ -68,13 +73,27 @@ class HeartbeatSender:
         self.due_at = 0.0
         """When the next heartbeat is due, by the monotonic clock."""
         self.refusals = Refusals("the heartbeat of execution")
+        self.retry_at = 0.0
+        """When the supervisor tries again after an error."""
+        self._must_retry = False
+        self._pauses = RetryPauses()
+        link.gate.limit_seconds = RETRY_SECONDS
         self._record_at = 0.0
         self._connected_at = 0.0
         self._oldest_open: deque[int] = deque([0] * MARK_HEARTBEATS, maxlen=MARK_HEARTBEATS)
 
-    def postpone(self, seconds: float) -> None:
-        """Send no heartbeat for this many seconds, because the database is not available."""
-        self.due_at = max(self.due_at, time.monotonic() + seconds)
+    def postpone(self, error: BaseException) -> None:
+        """Send no heartbeat for a while after an error of the supervisor."""
+        is_lost = is_lost_connection(error)
+        pause_seconds = min(RETRY_SECONDS, self._pauses.after(error)) if is_lost else RETRY_SECONDS
+        self.retry_at = time.monotonic() + pause_seconds
+        self.due_at = max(self.due_at, self.retry_at)
+        self._must_retry = True
+
+    def retry_in_seconds(self) -> float:
+        """Return the seconds until the supervisor tries again; infinity without an error since the last call."""
+        must_retry, self._must_retry = self._must_retry, False
+        return max(0.0, self.retry_at - time.monotonic()) if must_retry else float("inf")
 
     def send(self, children: Iterable[ChildProcess]) -> None:
         """Extend the leases of these processes' executions if a quarter of a lease has passed since the last time."""
@@ -107,6 +126,8 @@ class HeartbeatSender:
         for process in living:
             process.state.open_executions = counts[process.worker_id]
             process.state.lease_until = process.health_memory.lease_until = lease_from + lease_seconds
+        self._pauses.succeeded()
+        outage_log.recovered("supervisor")
         self.due_at = sent_at + get_settings().heartbeat_seconds
 
     def _first_id(self, started_ids: Iterable[int]) -> int:

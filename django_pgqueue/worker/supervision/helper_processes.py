@@ -71,15 +71,21 @@ class HelperProcesses:
         if not self.settlement.reaped(pid, exit_code) and not self.events.reaped(pid) and not self.metrics.reaped(pid):
             self.log.reaped(pid)
 
-    def end(self, survive: Callable[[Callable[[], None]], bool], wait_and_reap: Callable[[float], None]) -> None:
+    def end(
+        self,
+        survive: Callable[[Callable[[], None]], bool],
+        wait_and_reap: Callable[[float], None],
+        limit_seconds: float,
+    ) -> None:
         """Close the executions that the last worker processes left open, for 8 s at most, and send `worker_stopping`.
 
         Args:
             survive: Calls a step and returns whether the database was available.
             wait_and_reap: Waits for this many seconds and reaps processes that have ended.
+            limit_seconds: How long the worker may still exist.
         """
         self.events.tick(stopping=True)
-        stop_at = time.monotonic() + AT_END_SECONDS
+        stop_at = time.monotonic() + min(AT_END_SECONDS, limit_seconds - AT_END_TURN_SECONDS)
         while survive(self.settlement.tick) and not self.settlement.is_done and time.monotonic() < stop_at:
             wait_and_reap(AT_END_TURN_SECONDS)
         self.settlement.kill_remaining()

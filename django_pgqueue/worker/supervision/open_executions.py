@@ -1,7 +1,11 @@
 """Close the executions of one worker process that has ended: charge those that had started, and release the others.
 
-Called by `settlement`, in a helper process or in the supervisor itself. The rule that it protects: only an execution
-that may have ended its process counts as a crash. A job is never charged because its neighbour crashed.
+Called by `settlement`, in a helper process or in the supervisor itself. It protects two rules:
+
+* Only an execution that may have ended its process counts as a crash: it ran in the process, or it had ended there and
+  its result was not written yet. If `os._exit()` ended the process, only the execution that called it counts, or none
+  if a signal receiver called it. A job in an isolated process is never charged a crash of another process.
+* An attempt that has ended counts. Otherwise a job whose end kills its process would run again for ever.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.chunks import chunk_key
@@ -23,60 +27,65 @@ from django_pgqueue.worker.completion.release import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION
 
 from .heartbeat import ChildProcess
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 DIED: Final = "the worker process died while the job was running"
+DIED_LATER: Final = "the worker process died after the job had ended and before its result was stored"
 UNWRITTEN: Final = "the result of the attempt could not be stored before its worker process ended"
 OVERDUE: Final = "the job ran past its timeout and blocked its whole worker process, which was killed"
 refusals: Final = Refusals("the completion of execution")
 
 
+class Charge(NamedTuple):
+    """How an execution is closed whose attempt counts."""
+
+    ending: Ending
+    error: str
+
+
 def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
     """Close all executions that a worker process left open. `by_default` calls no backoff of the application.
 
-    Return False if another session had locked some rows, which need another settlement. An execution that the database
-    refuses to close stays open, and is rescued after its lease has expired.
+    Return False if another session had locked some rows, or a claim was committed meanwhile: these rows need another
+    settlement. An execution that the database refuses to close stays open, and is rescued after its lease has expired.
     """
-    charged_ids = _executions_to_charge(process)
-    error = OVERDUE if process.overdue else DIED
     with link.use() as connection:
         left_open = lifecycle.open_executions(connection, process.worker_id)
-        charged_ids |= _others_of_chunks(left_open, charged_ids)
-        crashed = [
-            execution for execution in left_open if execution.execution_id in charged_ids and execution.task_name
+        charges = _charges(process, left_open)
+        charged = [each for each in left_open if each.execution_id in charges and each.task_name]
+        others = [each for each in left_open if each.execution_id not in charges or not each.task_name]
+        failures = [
+            _failure(connection.alias, each, charges[each.execution_id], by_default=by_default) for each in charged
         ]
-        ended_ids = process.state.unwritten() - {execution.execution_id for execution in crashed}
-        unwritten = [
-            execution for execution in left_open if execution.execution_id in ended_ids and execution.task_name
-        ]
-        charged = {*crashed, *unwritten}
-        others = [execution for execution in left_open if execution not in charged]
-        failures = [_crash(connection.alias, execution, error, by_default=by_default) for execution in crashed]
-        failures += [_unwritten(execution) for execution in unwritten]
-        delays = {failed.key.execution_id: failed.delay_seconds for failed in failures}
         released = _divided(connection, [Released(execution.key) for execution in others], lifecycle.release)
         failed = _divided(connection, failures, lifecycle.fail)
         transitions = transitions_of(others, released)
-        for ending, reason, executions in ((Ending.CRASHED, error, crashed), (Ending.FAILED, UNWRITTEN, unwritten)):
-            transitions += [
-                ended(
-                    execution,
-                    failed[execution.execution_id],
-                    ending,
-                    is_due=not delays[execution.execution_id],
-                    error=reason,
-                    limit_key=execution.limit_key,
-                )
-                for execution in executions
-                if execution.execution_id in failed
-            ]
-        lifecycle.unregister_worker(connection, process.worker_id)
+        transitions += [
+            ended(
+                execution,
+                failed[execution.execution_id],
+                charges[execution.execution_id].ending,
+                is_due=not failure.delay_seconds,
+                error=charges[execution.execution_id].error,
+                limit_key=execution.limit_key,
+            )
+            for execution, failure in zip(charged, failures, strict=True)
+            if execution.execution_id in failed
+        ]
+        # Without the record of its stop, the rescue of an execution that could not be closed counts the attempt.
+        is_closed = len(released) + len(failed) == len(others) + len(charged)
+        is_complete = not is_closed or lifecycle.unregister_worker(connection, process.worker_id)
         reactions.after(connection, transitions)
+        # The commits above may have waited for a standby, and a claim of the process with them.
+        known_ids = {execution.execution_id for execution in left_open}
+        still_open = lifecycle.open_executions(connection, process.worker_id)
+        is_complete &= all(execution.execution_id in known_ids for execution in still_open)
     results = (*released.values(), *failed.values())
-    return not any(result.status is TransitionStatus.LOCKED for result in results)
+    return is_complete and not any(result.status is TransitionStatus.LOCKED for result in results)
 
 
 Write = TypeVar("Write", Released, Failed)
@@ -94,11 +103,21 @@ def _divided(
     return results
 
 
-def _executions_to_charge(process: ChildProcess) -> set[int]:
-    """Return the executions to charge with a crash: those it was killed for, or all that were running in it."""
-    if process.overdue:
-        return set(process.overdue)
-    return set() if process.expected_to_end else set(process.state.suspects())
+def _charges(process: ChildProcess, left_open: Sequence[OpenExecution]) -> dict[int, Charge]:
+    """Return the executions whose attempts count, each with how it is closed."""
+    charges: dict[int, Charge] = {}
+    has_crashed = not process.overdue and not process.expected_to_end
+    ended_by = process.state.ended_by if has_crashed else 0
+    if has_crashed and not ended_by:
+        here, elsewhere = process.state.ended_last()
+        charges |= dict.fromkeys(elsewhere, Charge(Ending.FAILED, UNWRITTEN))
+        charges |= dict.fromkeys(here, Charge(Ending.CRASHED, DIED_LATER))
+    charges |= dict.fromkeys(process.state.unwritten(), Charge(Ending.FAILED, UNWRITTEN))
+    running = set(process.overdue or (process.state.suspects() if has_crashed else ()))
+    if ended_by:
+        running = {ended_by} - {NO_EXECUTION}
+    running |= _others_of_chunks(left_open, running)
+    return charges | dict.fromkeys(running, Charge(Ending.CRASHED, OVERDUE if process.overdue else DIED))
 
 
 def _others_of_chunks(left_open: Sequence[OpenExecution], charged_ids: set[int]) -> set[int]:
@@ -116,8 +135,11 @@ def _others_of_chunks(left_open: Sequence[OpenExecution], charged_ids: set[int])
     }
 
 
-def _crash(alias: str, execution: OpenExecution, error: str, *, by_default: bool) -> Failed:
-    """Return the failure that charges an execution with a crash."""
+def _failure(alias: str, execution: OpenExecution, charge: Charge, *, by_default: bool) -> Failed:
+    """Return the failure that charges an execution: with a crash, or with an attempt so that repeats are bounded."""
+    if charge.ending is Ending.FAILED:
+        delay_seconds = retry_policy.delay_after_crash(execution._replace(started=False), by_default=True)
+        return Failed(execution.key, Outcome.FAILED, delay_seconds, None, 0.0, error=charge.error)
     started = execution._replace(started=True)
     try:
         delay_seconds = retry_policy.delay_after_crash(started, alias=alias, by_default=by_default)
@@ -128,10 +150,4 @@ def _crash(alias: str, execution: OpenExecution, error: str, *, by_default: bool
             extra=event("backoff_failed", task=execution.task_name),
         )
         delay_seconds = retry_policy.delay_after_crash(started, by_default=True)
-    return Failed(execution.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=error)
-
-
-def _unwritten(execution: OpenExecution) -> Failed:
-    """Return the failure of an execution whose result the database refuses. It counts, so that retries are bounded."""
-    delay_seconds = retry_policy.delay_after_crash(execution._replace(started=False), by_default=True)
-    return Failed(execution.key, Outcome.FAILED, delay_seconds, None, 0.0, error=UNWRITTEN)
+    return Failed(execution.key, Outcome.CRASHED, delay_seconds, None, 0.0, error=charge.error)

@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.waker import Waker
@@ -46,12 +46,12 @@ from .places import retiring_at, vacant_place
 from .registration import register
 from .restart_backoff import RestartBackoff
 from .startup import wait_until_ready
+from .stop_deadline import StopDeadline
 from .stop_signals import PassedOnSignals, StopSignals
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 TURN_SECONDS: Final = 1.0
-KILL_AFTER_GRACE_SECONDS: Final = 12.0
 
 
 class Supervisor:
@@ -77,6 +77,7 @@ class Supervisor:
         self.children: dict[int, ChildProcess] = {}
         self.signals = StopSignals(self._on_signal, passed_on)
         self.stopping_since: float | None = None
+        self.deadline = StopDeadline(options.grace_seconds, self._end_children, partial(self._exit_at_once, 1))
         self._backoff = RestartBackoff()
         self._spawn_at = 0.0
         self._spawned = 0
@@ -100,10 +101,10 @@ class Supervisor:
         clone_guard.start(self.options.database)
         wait_until_ready(self.options, self._should_wait, self._wait)
         self._turn()
-        while not self._is_over():
+        while self.children or not self._starts_no_more():
             self._sleep()
             self._turn()
-        self.helpers.end(self._survive, self._wait_and_reap)
+        self.helpers.end(self._survive, self._wait_and_reap, self.deadline.left_seconds)
         self._close()
         return 0 if not self.helpers.settlement.ended else 1
 
@@ -125,6 +126,7 @@ class Supervisor:
         wait_until_ready(self.options, self._should_wait, self._wait_and_reap)
 
     def _close(self) -> None:
+        self.deadline.close()
         self.signals.close()
         self.live_line.close()
         self._waker.close()
@@ -133,9 +135,6 @@ class Supervisor:
         self.link.close()
         self.helpers.metrics.close()
         self.helpers.log.close()
-
-    def _is_over(self) -> bool:
-        return not self.children and self._starts_no_more()
 
     def _starts_no_more(self) -> bool:
         return self.stopping_since is not None or (self.options.until_empty and self._spawned >= self.options.processes)
@@ -152,7 +151,6 @@ class Supervisor:
         self._survive(lambda: self.heartbeats.send(self.children.values()))
         self._survive(self.helpers.settlement.tick)
         watchdog.check_all(self.children.values())
-        self._enforce_grace()
         outage_log.log_end_if_over()
         self.helpers.tick(stopping=self.stopping_since is not None)
         self.live_line.draw()
@@ -163,7 +161,7 @@ class Supervisor:
             step()
             return True
         except Exception as error:  # noqa: BLE001 -- it is logged, and the next round repeats the step
-            self.heartbeats.postpone(1.0)
+            self.heartbeats.postpone(error)
             health_memory.errors += 1
             log_failed_step(error)
             return False
@@ -173,21 +171,30 @@ class Supervisor:
     def _on_signal(self, count: int) -> None:
         """Stop within the grace period at the first signal, release all jobs at the second, exit at the third."""
         if count >= 3:
-            watchdog.end_all(self.children.values())
-            self.live_line.close()
-            os._exit(130)
+            self._exit_at_once(130)
         self._stop()
+
+    def _end_children(self) -> None:
+        watchdog.end_all(list(self.children.values()))
+
+    def _exit_at_once(self, exit_code: int) -> NoReturn:
+        """Exit without closing the executions that are open."""
+        self._end_children()
+        self.helpers.settlement.kill_remaining()
+        self.live_line.close()
+        os._exit(exit_code)
 
     def _stop(self) -> None:
         self.stopping_since = self.memory.stopping_since = self.stopping_since or time.monotonic()
+        self.deadline.start()
         self._order_all()
 
     def _order_all(self) -> None:
         order_all(self.children.values(), worker_process.STOP if self.signals.count <= 1 else worker_process.RELEASE)
 
     def _sleep(self) -> None:
-        """Sleep until the next heartbeat, restart, signal or exit of a child, but no longer than a second."""
-        timeout_seconds = TURN_SECONDS
+        """Sleep until the next heartbeat, retry, restart, signal or exit of a child, but no longer than a second."""
+        timeout_seconds = min(TURN_SECONDS, self.heartbeats.retry_in_seconds())
         if self.children:
             timeout_seconds = min(timeout_seconds, max(0.0, self.heartbeats.due_at - time.monotonic()))
         if self._wants_more():
@@ -209,10 +216,10 @@ class Supervisor:
 
     def _spawn_missing(self) -> None:
         while self._wants_more() and time.monotonic() >= self._spawn_at:
-            self._survive(self._spawn)
+            if not self._survive(self._spawn):
+                self._spawn_at = self.heartbeats.retry_at
 
     def _spawn(self) -> None:
-        self._spawn_at = time.monotonic() + 1.0  # the next try, if the database is not available
         with self.link.use() as connection:
             django_connections.close_for_good()
             process = self._fork(vacant_place(self.children.values(), self.options) or 0)
@@ -280,7 +287,7 @@ class Supervisor:
         process.health_memory.pid = 0
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
-        self.helpers.settlement.ended.append(process)
+        self.helpers.settlement.add(process)
         log_exit(process, exit_code)
         counts.process_ended(exit_reason)
         clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself
@@ -290,11 +297,3 @@ class Supervisor:
             self._spawn_at = time.monotonic() + self._backoff.seconds_after(process)
         if self.options.until_empty and exit_reason is not ExitReason.EMPTY:
             self._spawned -= 1
-
-    # ---------------------------------------------------------------- grace period
-
-    def _enforce_grace(self) -> None:
-        if self.stopping_since is None:
-            return
-        if time.monotonic() > self.stopping_since + self.options.grace_seconds + KILL_AFTER_GRACE_SECONDS:
-            watchdog.end_all(self.children.values())

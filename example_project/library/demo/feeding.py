@@ -41,7 +41,8 @@ def lock() -> bool:
 @transaction.atomic
 def clear() -> None:
     """Delete the documents and the jobs of the previous run."""
-    own_jobs().delete()
+    own_jobs().cancel()
+    own_jobs().filter(finished_at__isnull=False).delete()  # a job that a lost worker still seems to run stays
     Document.objects.all().delete()
 
 

@@ -66,13 +66,13 @@ def main() -> None:
     show("the same with a connection", around, times=20_000)
     show(
         "each statement: told from those that last (known)",
-        lambda: django_connections._known_to_change(STATEMENT),
+        lambda: django_connections.known_to_change(STATEMENT),
         times=20_000,
     )
     show("the same, seen for the first time", lambda: django_connections.changes_the_session(STATEMENT), times=2_000)
     show("a server-side cursor was used: CLOSE ALL", half_read, plain, times=200)
     show("the session was changed: a new connection", lambda: spoil("SET statement_timeout = 0"), plain, times=20)
-    look = leaks.LeakDetector(InFlight(10), asyncio.new_event_loop())
+    look = leaks.LeakDetector(InFlight(10), asyncio.new_event_loop)
     show("a check of the process, once a second", look._check, times=200)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from django_pgqueue.breakers import PAUSED_BY
 from tests.tools.faults import invariants_asked as asked
+from tests.tools.faults import invariants_blame as blame
 from tests.tools.faults import invariants_breakers as breakers
 from tests.tools.faults import invariants_chunks as chunks
 from tests.tools.faults import invariants_limits as limits
@@ -67,6 +68,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     steps.no_event_is_lost,
     steps.undone_in_order,
     steps.undone_once,
+    blame.no_death_without_failure,
+    blame.no_crash_of_the_living,
 )
 
 

@@ -22,6 +22,9 @@ from tests.tools.faults.soak import lines as soak_lines
 from tests.tools.faults.soak import soak
 from tests.tools.faults.soak_hosts import lines as soak_hosts_lines
 from tests.tools.faults.soak_hosts import soak_hosts
+from tests.tools.faults.storm import MINUTES as STORM_MINUTES
+from tests.tools.faults.storm import lines as storm_lines
+from tests.tools.faults.storm import storm
 from tests.tools.faults.suite import Suite, suite
 
 
@@ -64,6 +67,9 @@ def _run(
             return [], None, [f"skipped: the soak of several hosts: {reason}"]
         figures = soak_hosts(shared, options.soak_hosts, say)
         return [], figures, soak_hosts_lines(figures)
+    if options.storm:
+        figures = storm(shared, options.storm, say)
+        return [], figures, storm_lines(figures)
     return run_all(shared, faults, options.jobs), None, []
 
 
@@ -79,6 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--soak", type=float, metavar="MINUTES", help="instead: random faults under load, for so long")
     parser.add_argument(
         "--soak-hosts", type=float, metavar="MINUTES", help="instead: random faults of five hosts, for so long"
+    )
+    parser.add_argument(
+        "--storm",
+        type=float,
+        nargs="?",
+        const=STORM_MINUTES,
+        metavar="MINUTES",
+        help=f"instead: all kinds of faults under load, and a check of every promise; by default {STORM_MINUTES:g}",
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep histories and logs there")
     return parser

@@ -26,14 +26,14 @@ FIRST_MICROSECOND: Final = 1e-6
 
 def one_for_each_key(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
     """I10: at most one live job for each key of a task; and who was told that there is one, was told of that one."""
-    touched = operated(history, "sql", "delete")
-    events = [event for event in history.events if event.place == "job" and event.job not in touched]
+    events = [event for event in history.events if event.place == "job"]
     keys = {
         event.job: (event.new["task"], event.new["key"])
         for event in events
         if event.op == "INSERT" and event.new and event.new.get("key") is not None
     }
-    yield from _two_with_a_key([event for event in events if event.job in keys], keys)
+    untouched = keys.keys() - operated(history, "sql", "delete")
+    yield from _two_with_a_key([event for event in events if event.job in untouched], keys)
     keys |= {hold.job: (hold.task, hold.key) for hold in history.holds}
     for record in history.said("enqueue-returned"):
         if record["answer"] == "duplicate" and keys.get(record["job"]) != (record["task"], record["key"]):

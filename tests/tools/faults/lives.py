@@ -34,6 +34,8 @@ class Rules(NamedTuple):
     """Whether every job that is due must have ended."""
     obey_seconds: float = 2.0
     """How old a claim's knowledge of pauses may be: a second, and what the machine takes."""
+    blames_rightly: bool = False
+    """Whether each death and each crash must have a cause of its own: no row of the run is one that claims refuse."""
     passed_over_seconds: float = 5.0
     """For how long workers may claim other jobs of a queue, while the limit of a key admits a job of it."""
 

@@ -17,11 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.code_names import code_names
 from tests.tools.mutation.mutants import Mutant
-from tests.tools.mutation.runner import FENCE, UNFENCED, copied_to, mutated
-
-WORKER: Final = "django_pgqueue/worker/"
-GRAPHS: Final = "django_pgqueue/lifecycle/graphs.py"
+from tests.tools.mutation.runner import FENCE, UNFENCED, applied, copied_to, mutated
 
 
 class Broken(NamedTuple):
@@ -38,16 +36,16 @@ MUTANTS: Final = (
             "an atomic finish that is lost commits all the same",
             "        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED",
             "        return\n        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED",
-            path=WORKER + "execution/atomic.py",
+            inside="atomic.finish",
         ),
         "F09",
     ),
     Broken(
         Mutant(
             "nothing is rescued",
-            "            rescued = lifecycle.rescue(\n",
-            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
-            path=WORKER + "maintenance/maintenance.py",
+            "        rescued = lifecycle.rescue(\n",
+            "        rescued = []\n        _ = (lambda *args, **options: [])(\n",
+            inside="Rescuer._rescue",
         ),
         "F03",
     ),
@@ -56,7 +54,7 @@ MUTANTS: Final = (
             "a crash is charged to all that a process held",
             " if execution.execution_id in charged_ids and",
             " if",
-            path=WORKER + "supervision/open_executions.py",
+            inside="open_executions.settle",
         ),
         "F02",
     ),
@@ -65,7 +63,7 @@ MUTANTS: Final = (
             "a crash is charged to nobody",
             "set() if process.expected_to_end else set(process.state.suspects())",
             "set()",
-            path=WORKER + "supervision/open_executions.py",
+            inside="_executions_to_charge",
         ),
         "F62",
     ),
@@ -74,7 +72,7 @@ MUTANTS: Final = (
             "a stopping process gives nothing back",
             "        running = [job for entry in list(self.in_flight.running.values()) for job in",
             "        running = [job for entry in [] for job in",
-            path=WORKER + "stopping/last_writes.py",
+            inside="LastWrites.release_running",
         ),
         "F02b",
     ),
@@ -83,7 +81,7 @@ MUTANTS: Final = (
             "what a dead process held is not settled",
             "        to_fork = [process for process in list(self.ended) if not self._settle_here(process)]\n",
             "        to_fork: list = []\n",
-            path=WORKER + "supervision/settlement.py",
+            inside="Settlement.tick",
         ),
         "F02",
     ),
@@ -92,7 +90,7 @@ MUTANTS: Final = (
             "a process goes on when its supervisor is gone",
             "            if order is not None:\n",
             '            if order is not None and order != b"":\n',
-            path=WORKER + "worker_process.py",
+            inside="WorkerProcess._until_ordered",
         ),
         "F02b",
     ),
@@ -101,7 +99,7 @@ MUTANTS: Final = (
             "a lost claim is not given back",
             "        if stray:\n",
             "        if False:\n",
-            path=WORKER + "claiming/lease_monitor.py",
+            inside="LeaseMonitor._release_unknown",
         ),
         "F01b",
     ),
@@ -110,7 +108,7 @@ MUTANTS: Final = (
             "what a claim may still bring is released",
             "        claims_begun = self.claims.begun  #",
             "        claims_begun = 0  #",
-            path=WORKER + "claiming/lease_monitor.py",
+            inside="LeaseMonitor._release_unknown",
         ),
         "F108",
     ),
@@ -119,7 +117,7 @@ MUTANTS: Final = (
             "what runs is released before the completer is empty",
             "        self.in_flight.close()\n",
             "        self.in_flight.close()\n        self.services.last_writes.release_running()\n",
-            path=WORKER + "worker_process.py",
+            inside="WorkerProcess._end",
         ),
         "F109",
     ),
@@ -128,43 +126,43 @@ MUTANTS: Final = (
             "programs of isolated jobs outlive their worker",
             "        _kill_group(pid)\n    os._exit(0)\n",
             "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
-            path=WORKER + "isolation/fork_server.py",
+            inside="_main",
         ),
         "F110",
     ),
     Broken(
         Mutant(
             "an isolated process trusts its connections for ever",
-            "        django_connections.close_ended()\n",
+            "        watched.is_checked = False\n",
             "",
-            path=WORKER + "isolation/isolated_process.py",
+            inside="django_connections.before_job",
         ),
         "F112",
     ),
     Broken(
         Mutant(
             "rescue does not wait for two beats",
-            "            if time.monotonic() - self.link.connected_at < 2 * get_settings().heartbeat_seconds:\n",
-            "            if False:\n",
-            path=WORKER + "maintenance/maintenance.py",
+            "if self._seconds - since >= observed_seconds",
+            "if True",
+            inside="LeaseWatch.lost",
         ),
         "F20b",
     ),
     Broken(
         Mutant(
             "no pause after an error",
-            "        self._stopping.wait(pause_seconds * random.uniform(1, 1.3))",
-            "        self._stopping.wait(0.05)",
-            path=WORKER + "runtime/service.py",
+            "        self._stopping.wait(pause_seconds)",
+            "        self._stopping.wait(0.01)",
+            inside="Service._pause_after",
         ),
         "F27,F38",
     ),
     Broken(
         Mutant(
             "a row that cannot be claimed is not set aside",
-            "                self._set_aside(connection, job_id, error)\n",
-            "                pass\n",
-            path=WORKER + "claiming/claimer.py",
+            "            self._set_aside(connection, job_id, error)\n",
+            "            pass\n",
+            inside="Claimer._note_failure",
         ),
         "F82",
     ),
@@ -173,7 +171,7 @@ MUTANTS: Final = (
             "connections are not cleaned after a job",
             "                django_connections.after_job()\n        except",
             "                pass\n        except",
-            path=WORKER + "slots/thread_slot.py",
+            inside="ThreadSlot._clean_up",
         ),
         "F72,F74",
     ),
@@ -182,7 +180,7 @@ MUTANTS: Final = (
             "errors are stored as they are",
             'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")',
             "text",
-            path=WORKER + "execution/error_text.py",
+            inside="storable",
         ),
         "F67",
     ),
@@ -200,7 +198,7 @@ MUTANTS: Final = (
             "the supervisor does not beat",
             "        self._survive(lambda: self.heartbeats.send(self.children.values()))\n",
             "",
-            path=WORKER + "supervision/supervisor.py",
+            inside="Supervisor._turn",
         ),
         "F09b",
     ),
@@ -218,7 +216,7 @@ MUTANTS: Final = (
             "what came while nobody looked is left out",
             "    ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]\n",
             "    ticks = [schedule.next_run_at]\n",
-            path=WORKER + "maintenance/firing.py",
+            inside="due_ticks",
         ),
         "F59b",
     ),
@@ -227,7 +225,7 @@ MUTANTS: Final = (
             "of what was missed the latest is fired, whatever was asked",
             '    if schedule.next_run_at >= on_time or schedule.missed == "all":\n',
             "    if schedule.next_run_at >= on_time:\n",
-            path=WORKER + "maintenance/firing.py",
+            inside="due_ticks",
         ),
         "F61",
     ),
@@ -236,7 +234,7 @@ MUTANTS: Final = (
             "ticks go by UTC in every zone",
             "_cron(expression, instant.astimezone(_zone(time_zone)))",
             "_cron(expression, instant)",
-            path="django_pgqueue/schedules/expressions.py",
+            inside="ticks_after",
         ),
         "F60",
     ),
@@ -263,7 +261,7 @@ MUTANTS: Final = (
             "nobody looks what is to be cancelled",
             "            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)\n",
             "            requests = []\n",
-            path=WORKER + "claiming/lease_monitor.py",
+            inside="LeaseMonitor._handle_requests",
         ),
         "F84",
     ),
@@ -272,7 +270,7 @@ MUTANTS: Final = (
             "behind a pooler statements are prepared",
             "    return _open(**params, prepare_threshold=None)\n",
             "    return _open(**params, prepare_threshold=1)\n",
-            path="django_pgqueue/db/engine_connection.py",
+            inside="_connect",
         ),
         "F50",
     ),
@@ -281,7 +279,7 @@ MUTANTS: Final = (
             "an idle worker keeps its second connection",
             "or idle_seconds < IDLE_SECONDS:\n",
             "or idle_seconds < 1000 * IDLE_SECONDS:\n",
-            path=WORKER + "runtime/shared_connections.py",
+            inside="SharedConnections.close_idle",
         ),
         "F50",
     ),
@@ -290,7 +288,7 @@ MUTANTS: Final = (
             "a pause of a queue holds nothing back",
             "Lane(name, priority): max(due, resumes or due) for",
             "Lane(name, priority): due for",
-            path="django_pgqueue/lifecycle/claims.py",
+            inside="scan_lanes",
         ),
         "F85",
     ),
@@ -299,7 +297,7 @@ MUTANTS: Final = (
             "the time that a claim's answer takes is time to start in",
             "start_by=sent_at + job.start_by",
             "start_by=time.monotonic() + job.start_by",
-            path="django_pgqueue/lifecycle/claims.py",
+            inside="received",
         ),
         "F86",
     ),
@@ -308,7 +306,7 @@ MUTANTS: Final = (
             "mixed calls are committed chunk by chunk",
             "        # The calls that share a statement come first",
             "        connection.connection.commit()\n        # The calls that share a statement come first",
-            path="django_pgqueue/enqueue/mixed_chunk.py",
+            inside="MixedChunk.insert",
         ),
         "F115",
     ),
@@ -340,7 +338,7 @@ MUTANTS: Final = (
             "a batch of a bulk act is no transaction",
             "    with connection.transaction():\n        act = _locked",
             "    if True:\n        act = _locked",
-            path="django_pgqueue/lifecycle/bulk_acts.py",
+            inside="execute_batch",
         ),
         "F126",
     ),
@@ -358,7 +356,7 @@ MUTANTS: Final = (
             "several jobs probe a key",
             "PROBING if is_probing else None",
             "None",
-            path="django_pgqueue/lifecycle/limit_overrides.py",
+            inside="KeyControls.policy_of",
         ),
         "F128",
     ),
@@ -367,7 +365,7 @@ MUTANTS: Final = (
             "overrides of a limit's name are ignored",
             ", self.overrides.get(limit.name)\n",
             "\n",
-            path="django_pgqueue/lifecycle/limit_overrides.py",
+            inside="KeyControls.policy_of",
         ),
         "F129",
     ),
@@ -376,7 +374,7 @@ MUTANTS: Final = (
             "pauses of a limit's name are ignored",
             "for name in (limit_key, name_of(limit_key)))\n        return max",
             "for name in (limit_key,))\n        return max",
-            path="django_pgqueue/lifecycle/limit_overrides.py",
+            inside="KeyControls.pause_of",
         ),
         "F130",
     ),
@@ -386,21 +384,23 @@ MUTANTS: Final = (
             "hosts send no heartbeats",
             "        self._survive(lambda: self.heartbeats.send(self.children.values()))\n",
             "",
-            path=WORKER + "supervision/supervisor.py",
+            inside="Supervisor._turn",
         ),
         "F132",
     ),
     Broken(
         Mutant(
             "the jobs of a lost host are not rescued",
-            "            rescued = lifecycle.rescue(\n",
-            "            rescued = []\n            _ = (lambda *args, **options: [])(\n",
-            path=WORKER + "maintenance/maintenance.py",
+            "        rescued = lifecycle.rescue(\n",
+            "        rescued = []\n        _ = (lambda *args, **options: [])(\n",
+            inside="Rescuer._rescue",
         ),
         "F135",
     ),
     Broken(
-        Mutant("no sweep advances nodes", "FoundWaiting(job_ids, last_id", "FoundWaiting([], last_id", path=GRAPHS),
+        Mutant(
+            "no sweep advances nodes", "FoundWaiting(job_ids, last_id", "FoundWaiting([], last_id", inside="find_missed"
+        ),
         "F138,F138c,F139",
     ),
     Broken(
@@ -411,7 +411,7 @@ MUTANTS: Final = (
             "an atomic step is no transaction",
             "            if step.atomic:\n",
             "            if False:\n",
-            path=WORKER + "execution/step_runner.py",
+            inside="AttemptSteps.step",
         ),
         "F140b",
     ),
@@ -420,7 +420,7 @@ MUTANTS: Final = (
             "no sweep looks for missed events",
             '            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),\n',
             "",
-            path=WORKER + "maintenance/maintenance.py",
+            inside="Maintenance._duties",
         ),
         "F141,F142",
     ),
@@ -429,7 +429,7 @@ MUTANTS: Final = (
             "a hurried job forgets when its sleep ends",
             "if left_seconds > 0:\n            self._suspend(Suspension(name, place.position, StepKind.SLEEP",
             "if place.stored is None:\n            self._suspend(Suspension(name, place.position, StepKind.SLEEP",
-            path=WORKER + "execution/step_runner.py",
+            inside="AttemptSteps.sleep",
         ),
         "F143",
     ),
@@ -438,7 +438,7 @@ MUTANTS: Final = (
             "no sweep looks for compensations",
             '            Duty("compensations", SWEEP_SECONDS, sagas.sweep),\n',
             "",
-            path=WORKER + "maintenance/maintenance.py",
+            inside="Maintenance._duties",
         ),
         "F144",
     ),
@@ -454,7 +454,7 @@ MUTANTS: Final = (
             "a completion advances nothing",
             "        if self.due_in_seconds:\n            return\n        self._checked_at",
             "        if True:\n            return\n        self._checked_at",
-            path=WORKER + "completion/graph_checks.py",
+            inside="GraphChecks.check",
         ),
         "F139b",
     ),
@@ -467,7 +467,7 @@ WHY: Final = (r"(FAILED: \S+: )?I\d+:", "AssertionError")
 def main(names: Sequence[str]) -> int:
     """Try the mutants whose names contain one of `names`, or all; return how many survived."""
     for broken in MUTANTS:  # refuse before the long run
-        mutated(Path(broken.mutant.file).read_text(), broken.mutant)
+        mutated(broken.mutant, code_names())
     survivors = 0
     with tempfile.TemporaryDirectory(prefix="pgqm", dir="/tmp") as top:
         Path(top).chmod(0o755)
@@ -480,11 +480,8 @@ def main(names: Sequence[str]) -> int:
 
 def is_noticed(place: Path, broken: Broken) -> bool:
     """Try one mutant in the copy, and undo it; say whether a fault failed."""
-    path = place / broken.mutant.file
-    original = path.read_text()
     began = time.monotonic()
-    try:
-        path.write_text(mutated(original, broken.mutant))
+    with applied(place, broken.mutant):
         done = subprocess.run(
             [sys.executable, "-m", "tests.tools.faults", "--only", broken.faults, "--jobs", "3"],
             cwd=place,
@@ -494,8 +491,6 @@ def is_noticed(place: Path, broken: Broken) -> bool:
             check=False,
             timeout=900,
         )
-    finally:
-        path.write_text(original)
     failed = FAILED.findall(done.stdout)
     lines = done.stdout.splitlines()
     why = next((line for words in WHY for line in lines if re.match(words, line)), "")

@@ -131,8 +131,13 @@ def _pooler(run: Run, settings: dict[str, str]) -> Iterator[Pooler]:
             pooler.stop()
 
 
+def beside_pooler(run: Run, **settings: str) -> Pooler:
+    """Start PgBouncer for those that are told to use it. `settings` are PgBouncer's."""
+    return run.enter(_pooler(run, settings))
+
+
 def through_pooler(run: Run, **settings: str) -> Pooler:
     """Put PgBouncer before the scenario's server: `run.settings` lead through it. `settings` are PgBouncer's."""
-    pooler = run.enter(_pooler(run, settings))
+    pooler = beside_pooler(run, **settings)
     run.settings = pooler.settings(run.settings)
     return pooler

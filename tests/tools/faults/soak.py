@@ -6,7 +6,7 @@ import random
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from django_pgqueue.states import Pausable
 from tests.process.harness import Worker
 from tests.tools.faults import checker, soak_applications, soak_flows, soak_limits, ticks
 from tests.tools.faults.app.receivers import VARIABLE as RECEIVERS
+from tests.tools.faults.pooler import Pooler
 from tests.tools.faults.run import Run
 from tests.tools.faults.soak_faults import FAULTS, PAUSED_QUEUE
 from tests.tools.faults.suite import Suite
@@ -63,6 +64,7 @@ class Crew:
         """Of each process: when it was looked at, and its resident MiB."""
         self.unrunnable: list[int] = []
         """Jobs inserted by hand that no worker can run; they are cancelled at the end."""
+        self.pooler: Pooler | None = None
 
     def fill(self) -> None:
         """Start what is missing, note who has ended, and measure who lives."""
@@ -70,21 +72,23 @@ class Crew:
         for worker in [one for one in self.workers if one.process.poll() is not None]:
             self.workers.remove(worker)
         while len(self.workers) < WORKERS:
-            self.workers.append(
-                self.run.worker(
-                    *("--processes", str(self.chance.choice([1, 2]))),
-                    *self.chance.choice([(), ("--max-jobs", "100")]),
-                    failpoint=soak_flows.kill_somewhere(self),
-                    variables={RECEIVERS: "1"},
-                    ready=False,
-                    RETENTION={"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS},
-                )
-            )
+            self.workers.append(self.new_worker())
         self.producers = [one for one in self.producers if one.poll() is None]
         while len(self.producers) < PRODUCERS:
             seed = str(self.chance.randrange(10**6))
             self.producers.append(self.run.producer("--per-second", str(JOBS_PER_SECOND), "--seed", seed))
         self.measure()
+
+    def new_worker(self, **options: Any) -> Worker:
+        """Start a worker. Options are those of `Run.worker()`."""
+        return self.run.worker(
+            *("--processes", str(self.chance.choice([1, 2]))),
+            *self.chance.choice([(), ("--max-jobs", "100")]),
+            failpoint=soak_flows.kill_somewhere(self),
+            variables={RECEIVERS: "1"},
+            ready=False,
+            **{"RETENTION": {"succeeded": RETENTION_SECONDS, "cancelled": RETENTION_SECONDS}} | options,
+        )
 
     def measure(self) -> None:
         """Note how large each process of the workers is."""
@@ -121,24 +125,36 @@ def _soaked(run: Run, minutes: float, say: Callable[[str], None]) -> dict[str, A
         ticks.add(run, "one at a time", "every 2 seconds", missed="all", if_running="skip"),
     ]
     crew = Crew(run, random.Random(run.suite.seed))
-    injected: Counter[str] = Counter()
+    injected = disturb(crew, FAULTS, iter(lambda: crew.chance.choice(list(FAULTS)), ""), minutes, say)
+    return _figures(crew, injected, minutes, schedules)
+
+
+def disturb(
+    crew: Crew,
+    faults: Mapping[str, Callable[[Crew], None]],
+    names: Iterator[str],
+    minutes: float,
+    say: Callable[[str], None],
+) -> Counter[str]:
+    """Inject the named faults one after another, for so long; return how often each was injected."""
+    run, injected = crew.run, Counter[str]()
     crew.fill()
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
         _wait(crew, crew.chance.uniform(*PAUSES_SECONDS))
-        name = crew.chance.choice(list(FAULTS))
-        say(f"soak: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
+        name = next(names)
+        say(f"{run.name}: {max(0.0, end - time.monotonic()):5.0f} s left: {name}")
         run.note("fault", name=name)
         try:
             for beside, odds in BESIDES.items():
                 if crew.chance.random() < odds:
                     FAULTS[beside](crew)
-            FAULTS[name](crew)
+            faults[name](crew)
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             run.note("fault-error", name=name, error=str(error))  # its own session went with the server
         injected[name] += 1
         crew.fill()
-    return _figures(crew, injected, minutes, schedules)
+    return injected
 
 
 def _wait(crew: Crew, seconds: float) -> None:
@@ -148,15 +164,22 @@ def _wait(crew: Crew, seconds: float) -> None:
         crew.measure()
 
 
-def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list[int]) -> dict[str, Any]:
+def drain(crew: Crew, schedules: list[int], within: float = DRAIN_SECONDS) -> float:
+    """Enqueue nothing more, hold nothing back, and wait for the end of all jobs; return how many seconds that took."""
     run = crew.run
     for producer in crew.producers:
         producer.kill()
     run.wait_until(lambda: _is_quiet(run, schedules), what="schedules and pauses to end")
     soak_applications.end_unrunnable(crew)
-    run.wait_until(lambda: is_unblocked(run), DRAIN_SECONDS, what="blocked keys to go on")
-    drained = run.wait_until(lambda: soak_flows.are_over(run), DRAIN_SECONDS, what="everything to end")
+    run.wait_until(lambda: is_unblocked(run), within, what="blocked keys to go on")
+    drained = run.wait_until(lambda: soak_flows.are_over(run), within, what="everything to end")
     run.wait_until_done()
+    return drained
+
+
+def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list[int]) -> dict[str, Any]:
+    run = crew.run
+    drained = drain(crew, schedules)
     dead = run.sql("SELECT relname, n_dead_tup FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%' ORDER BY 1")
     killed = soak_flows.killed_at(run)
     history, violations = run.close()

@@ -18,6 +18,7 @@ from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CH
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.process.harness import descendants
+from tests.tools.faults.invariants_blame import FROZEN
 
 if TYPE_CHECKING:
     from tests.process.harness import Worker
@@ -84,6 +85,7 @@ def deploy(crew: Crew) -> None:
 def process_frozen(crew: Crew) -> None:
     """SIGSTOP one worker process for a while, which may be longer than its lease."""
     pid = _child(crew, crew.one())
+    crew.run.note(FROZEN, pids=[pid])
     _kill(pid, signal.SIGSTOP)
     time.sleep(crew.chance.uniform(0.3, 5))
     _kill(pid, signal.SIGCONT)
@@ -94,6 +96,7 @@ def host_frozen(crew: Crew) -> None:
     """SIGSTOP a whole worker for a while; then its supervisor wakes first, or all at once."""
     worker = crew.one()
     pids = [worker.process.pid, *worker.children]
+    crew.run.note(FROZEN, pids=pids)
     for pid in pids:
         _kill(pid, signal.SIGSTOP)
     time.sleep(crew.chance.uniform(0.3, 5))

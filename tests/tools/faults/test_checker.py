@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from django_pgqueue.worker.runtime import service as service_module
+from django_pgqueue.worker.runtime import retry_pauses
 from django_pgqueue.worker.runtime.service import Service
 from tests.tools.faults import checker, invariants_seen, journal
 from tests.tools.faults.failpoints import with_errors_noted
@@ -182,9 +182,9 @@ def test_checker_due_job_left_at_the_end_reports_i19(story):
 
 
 def test_checker_loop_without_backoff_reports_i20(story):
-    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 1.2, 1.4)]
+    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in map((0.04).__mul__, range(21))]
     assert broken(story) == {"I20"}
-    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in (1.0, 2.2, 4.4)]
+    story.history.complaints = [Complaint("1 pgqueue-fetcher", at) for at in map((0.06).__mul__, range(21))]
     assert broken(story) == set()
 
 
@@ -227,11 +227,12 @@ def test_complaints_service_error_is_in_the_history(monkeypatch, tmp_path):
             raise OSError("away")
 
     monkeypatch.setenv(journal.DIRECTORY, str(tmp_path))
-    monkeypatch.setattr(service_module, "ERROR_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(retry_pauses, "ERROR_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))
     failing = Failing("failing")
-    for _ in range(3):
+    count = invariants_seen.ERRORS_A_SECOND + 1
+    for _ in range(count):
         failing._survive()
     found = complaints(journal.read(tmp_path))
-    assert [complaint.source for complaint in found] == [f"{os.getpid()} pgqueue-failing"] * 3
+    assert [complaint.source for complaint in found] == [f"{os.getpid()} pgqueue-failing"] * count
     assert list(invariants_seen.no_spinning(History(complaints=found), {}, Rules()))

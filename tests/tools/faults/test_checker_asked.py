@@ -73,6 +73,15 @@ def test_checker_key_reused_after_start_passes(story):
     assert broken(story) == {"I10"}
 
 
+def test_checker_duplicate_of_deleted_job_passes(story):
+    """An operator has deleted the job after the answer."""
+    story.enqueue(1, **KEYED)
+    story.say("enqueue-sent", tag="again")
+    story.say("enqueue-returned", tag="again", answer="duplicate", job=1, task=KEYED["task"], key=KEYED["key"])
+    story.say("operator", act="delete", jobs=[1])
+    assert broken(story) == set()
+
+
 def test_checker_wrong_duplicate_answer_reports_i10(story):
     story.enqueue(1, **KEYED)
     story.say("enqueue-sent", tag="again")

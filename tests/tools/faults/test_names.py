@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.code_names import code_names
 from tests.tools.faults import app_names
 from tests.tools.faults.app.tasks import leaks, poison
 from tests.tools.faults.catalogue import load
 from tests.tools.faults.mutation import MUTANTS
-from tests.tools.mutation.runner import CHECKOUT, mutated
+from tests.tools.mutation.runner import mutated
 
 
 def test_app_names_match_the_names_of_the_tasks():
@@ -29,5 +30,5 @@ def test_catalogue_each_fault_has_invariant_and_expected():
 def test_mutants_fit_the_code_and_name_known_faults():
     known = {fault.id for fault in load()}
     for broken in MUTANTS:
-        mutated((CHECKOUT / broken.mutant.file).read_text(), broken.mutant)
+        mutated(broken.mutant, code_names())
         assert set(broken.faults.split(",")) <= known, broken.mutant.name

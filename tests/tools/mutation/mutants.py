@@ -3,71 +3,36 @@
 `mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
-import re
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
-
-SQL = Path(__file__).resolve().parents[3] / "django_pgqueue" / "sql"
 
 
 class Mutant(NamedTuple):
-    """`old` becomes `new`: in the file at `path`, or in one statement, if that is named."""
+    """`old` becomes `new`, in the code that `statement`, `inside` or `file` names.
+
+    `old` must occur `times` times there. The code can move to another module: its name finds it.
+    """
 
     name: str
     old: str
     new: str
     statement: str = ""
-    path: str = ""
+    """The name of an SQL statement."""
+    inside: str = ""
+    """The name of a class, function or constant, such as `Claimer._set_aside`. Separate several names with commas.
+
+    If several definitions with this name contain `old`, prefix it with the last parts of the module: `claims.claim`.
+    """
+    file: str = ""
+    """The name of a file, for what has no name of its own: imports, and all that is not Python."""
     times: int = 1
     tests: tuple[str, ...] = ()
     """Files that are to kill it; the quick choice if none is named."""
-
-    @property
-    def file(self) -> str:
-        """The path of the file that it changes."""
-        return self.path or f"django_pgqueue/sql/{modules_of_statements()[self.statement]}.py"
-
-
-@cache
-def modules_of_statements() -> dict[str, str]:
-    """Return the module of each statement."""
-    return {
-        name: path.stem
-        for path in SQL.glob("*.py")
-        for name in re.findall(r"^([A-Z_]+): Final", path.read_text(), re.M)
-    }
 
 
 def of_tests(tests: tuple[str, ...], *mutants: Mutant) -> list[Mutant]:
     return [mutant._replace(tests=tests) for mutant in mutants]
 
 
-SCHEDULER = "django_pgqueue/worker/maintenance/scheduler.py"
-TICK_FIRING = "django_pgqueue/worker/maintenance/firing.py"
-SERVICE = "django_pgqueue/worker/maintenance/schedule_service.py"
-EXPRESSIONS = "django_pgqueue/schedules/expressions.py"
-FIRING = "django_pgqueue/schedules/job_options.py"
-UNIQUENESS = "django_pgqueue/enqueue/unique.py"
-CONTROL = "django_pgqueue/control.py"
-LANES = "django_pgqueue/worker/claiming/lanes.py"
-FETCHER = "django_pgqueue/worker/claiming/fetcher.py"
-HEARTBEAT = "django_pgqueue/worker/claiming/lease_monitor.py"
-DEADLINES = "django_pgqueue/worker/slots/deadlines.py"
-EXECUTOR = "django_pgqueue/worker/execution/attempt.py"
-FAILURE = "django_pgqueue/worker/execution/failure.py"
-CLAIMS = "django_pgqueue/lifecycle/claims.py"
-NOTES = "django_pgqueue/worker/completion/progress_writer.py"
-LOG_WRITER = "django_pgqueue/worker/completion/log_writer.py"
-RECORDER = "django_pgqueue/worker/execution/log_recorder.py"
-JOB_LOG = "django_pgqueue/job_log.py"
-WAITING = "django_pgqueue/waiting/results.py"
-MIDDLEWARE = "django_pgqueue/middleware.py"
-EXCEPTIONS = "django_pgqueue/exceptions.py"
-BELL = "django_pgqueue/worker/claiming/notification_waker.py"
-LISTENER = "django_pgqueue/worker/claiming/listener.py"
-SHARED = "django_pgqueue/worker/runtime/shared_connections.py"
-WAKER = "django_pgqueue/waker.py"
 NOT_SKIPPED = ("FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE")
 KEY_GIVEN_UP = "        unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,\n"
 HELD = "WHERE pgqueue_uniqueness_window.ends_at <= statement_timestamp()"
@@ -128,20 +93,20 @@ SCHEDULES = of_tests(
         "later ticks of a turn are forgotten",
         "        due.append(one)\n        return math.inf\n    return (",
         "        return math.inf\n    return (",
-        path=TICK_FIRING,
+        inside="_settle",
     ),
-    Mutant("a turn never ends", "if time.monotonic() > until:", "if False:", path=TICK_FIRING),
+    Mutant("a turn never ends", "if time.monotonic() > until:", "if False:", inside="fire_all"),
     Mutant(
         "late schedules are not fired first",
         "key=lambda schedule: schedule.next_run_at",
         "key=lambda schedule: schedule.schedule_id",
-        path=TICK_FIRING,
+        inside="fire_all",
     ),
     Mutant(
         "a problem is logged again each turn",
         "is_over=not is_due(schedule)",
         "is_over=True",
-        path=TICK_FIRING,
+        inside="fire_all",
     ),
     Mutant(
         "a run by hand is not on record",
@@ -185,55 +150,69 @@ SCHEDULES = of_tests(
         "THEN NULL::timestamptz END\n)",
         "ADD_SCHEDULE",
     ),
-    Mutant("nobody's word is asked", "or schedule.unconfirmed_seconds < CONFIRMED_SECONDS", "or True", path=SCHEDULER),
-    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", path=TICK_FIRING),
-    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", path=TICK_FIRING),
-    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", path=TICK_FIRING),
+    Mutant(
+        "nobody's word is asked",
+        "or schedule.unconfirmed_seconds < CONFIRMED_SECONDS",
+        "or True",
+        inside="is_confirmed",
+    ),
+    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", inside="due_ticks"),
+    Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", inside="due_ticks"),
+    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", inside="due_ticks"),
     Mutant(
         "old code never takes over again",
         "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
         "is_older",
-        path=SCHEDULER,
+        inside="Scheduler._store_definition",
     ),
     Mutant(
         "old code takes over at once",
         "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
         "False",
-        path=SCHEDULER,
+        inside="Scheduler._store_definition",
     ),
     Mutant(
         "a word that was given is not seen",
         "since if confirmed_at == schedule.confirmed_at else now",
         "since",
-        path=SCHEDULER,
+        inside="Scheduler._track_confirmations",
     ),
-    Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", path=SERVICE),
-    Mutant("a clock that went back keeps the word", "not 0 <= row.unconfirmed", "not row.unconfirmed", path=SCHEDULER),
+    Mutant("an error is no reason to forget", "            self.scheduler.forget()\n", "", inside="Schedules.tick"),
+    Mutant(
+        "a clock that went back keeps the word",
+        "not 0 <= row.unconfirmed",
+        "not row.unconfirmed",
+        inside="Scheduler._store_definitions",
+    ),
     Mutant(
         "a fired job wakes nobody",
         "        wake_workers(connection)\n    refused",
         "        pass\n    refused",
-        path=TICK_FIRING,
+        inside="_fire",
     ),
-    Mutant("one of the code follows its task", "schedule.options if schedule.is_of_code else ", "", path=FIRING),
+    Mutant(
+        "one of the code follows its task", "schedule.options if schedule.is_of_code else ", "", inside="options_of"
+    ),
     Mutant(
         "an error of one schedule ends the turn",
         "except (ValueError, ArithmeticError) as error:",
         "except KeyError as error:",
-        path=SCHEDULER,
+        inside="Scheduler._contain_errors",
     ),
 )
 TICKS = of_tests(
     ("tests/test_expressions.py", "tests/worker/test_scheduler.py"),
-    Mutant("a tick that is just due is left for later", "tick <= until", "tick < until", path=EXPRESSIONS),
-    Mutant("the repeated hour is gone through twice", "if tick > last:", "if tick != last:", path=EXPRESSIONS),
-    Mutant("an interval's tick comes again", "// step + 1) * step", "// step) * step", path=EXPRESSIONS),
-    Mutant("the first ticks between two instants", "return ticks[-most:]", "return ticks[:most]", path=EXPRESSIONS),
+    Mutant("a tick that is just due is left for later", "tick <= until", "tick < until", inside="last_between"),
+    Mutant("the repeated hour is gone through twice", "if tick > last:", "if tick != last:", inside="ticks_after"),
+    Mutant("an interval's tick comes again", "// step + 1) * step", "// step) * step", inside="_multiples"),
+    Mutant(
+        "the first ticks between two instants", "return ticks[-most:]", "return ticks[:most]", inside="last_between"
+    ),
     Mutant(
         "intervals begin with the worker",
         "((instant - EPOCH) // step + 1) * step",
         "(instant - EPOCH) + step",
-        path=EXPRESSIONS,
+        inside="_multiples",
     ),
 )
 UNIQUE = of_tests(
@@ -259,19 +238,21 @@ UNIQUE = of_tests(
         "RETRY",
     ),
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
-    Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", path=UNIQUENESS),
-    Mutant("of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", path=UNIQUENESS),
+    Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", inside="unique.insert"),
+    Mutant(
+        "of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", inside="insert_keyed"
+    ),
     Mutant(
         "an existing job is returned as a new one",
         "job.is_duplicate, job.enqueued_on = True, alias",
         "job.enqueued_on = alias",
-        path=UNIQUENESS,
+        inside="_existing",
     ),
     Mutant(
         "one that was added late wakes nobody",
         "if not is_duplicate:",
         "if not is_duplicate and added:",
-        path=UNIQUENESS,
+        inside="insert_keyed",
     ),
 )
 PERIODS = of_tests(
@@ -302,7 +283,7 @@ PERIODS = of_tests(
     Mutant("a key that is taken anew is not held", ", ends_at = excluded.ends_at\n", "\n", "ENQUEUE_FOR_PERIOD"),
     Mutant("whoever asks has a job", " OR id IN (SELECT job_id FROM opened)", " OR true", "ENQUEUE_FOR_PERIOD"),
     Mutant("a call without a key has no job", "WHERE key IS NULL OR id", "WHERE id", "ENQUEUE_FOR_PERIOD"),
-    Mutant("a running job takes a later call", " AND job.state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
+    Mutant("a running job takes a later call", " AND state = 'ready'\n", "\n", "REPLACE_FOR_PERIOD"),
     Mutant(
         "what is over is held",
         "          ends_at > statement_timestamp()",
@@ -316,13 +297,20 @@ PERIODS = of_tests(
         "PRUNE_WINDOWS",
     ),
     Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
-    Mutant("of a period the last call counts", "calls if replaces else reversed(calls)", "calls", path=UNIQUENESS),
-    Mutant("one that is gone is none", "if existing_job is None and is_for_period:", "if False:", path=UNIQUENESS),
+    Mutant(
+        "of a period the last call counts",
+        "calls if replaces else reversed(calls)",
+        "calls",
+        inside="_add_many_for_period",
+    ),
+    Mutant(
+        "one that is gone is none", "if existing_job is None and is_for_period:", "if False:", inside="unique.insert"
+    ),
     Mutant(
         "a throttled call changes nothing",
         'if not added and task.on_conflict == "replace":',
         "if False:",
-        path=UNIQUENESS,
+        inside="_add_one_for_period",
     ),
 )
 PAUSES = of_tests(
@@ -349,26 +337,40 @@ PAUSES = of_tests(
     ),
     Mutant("one without an end was none", "SELECT paused_until IS NULL\n    OR ", "SELECT ", "RESUME"),
     Mutant("pauses that last are forgotten", "- make_interval(", "+ make_interval(", "PRUNE_PAUSES"),
-    Mutant("a paused queue is due", "max(due, resumes or due)", "due", path=CLAIMS),
+    Mutant("a paused queue is due", "max(due, resumes or due)", "due", inside="scan_lanes"),
     Mutant(
         "a task is paused under one name",
         "for name in registry.names_of(task_name)]",
         "for name in [task_name]]",
-        path=LANES,
+        inside="Lanes._scan",
     ),
-    Mutant("a drain trusts its first look", ") or time.monotonic() < began + OBEY_SECONDS:", "):", path=CONTROL),
-    Mutant("a resumed worker is not told", "PAUSES_CHANGED)\n    return any", "'')\n    return any", path=CONTROL),
+    Mutant(
+        "a drain trusts its first look",
+        ") or time.monotonic() < began + OBEY_SECONDS:",
+        "):",
+        inside="_wait_until_none",
+    ),
+    Mutant(
+        "a resumed worker is not told", "PAUSES_CHANGED)\n    return any", "'')\n    return any", inside="resume_named"
+    ),
     Mutant(
         "a clear reads the first page only",
         "            cursor = rows[-1].position\n            yield",
         "            is_last = True\n            yield",
-        path="django_pgqueue/lifecycle/bulk_selection.py",
+        inside="bulk_selection.waiting_jobs",
     ),
-    Mutant("a clear stops what runs", "batch, running=False)", "batch, running=True)", path=CONTROL),
-    Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", path=CONTROL),
-    Mutant("announced jobs wait for the next scan", "room if self.lanes.is_resting else 1", "1", path=FETCHER),
-    Mutant("no word makes a worker look", "if PAUSES_CHANGED in payloads:", "if not payloads:", path=FETCHER),
-    Mutant("an announced job is taken past a pause", "        self._recent.clear()\n", "", path=LANES),
+    Mutant("a clear stops what runs", "batch, running=False)", "batch, running=True)", inside="control._clear"),
+    Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", inside="control._pause"),
+    Mutant(
+        "announced jobs wait for the next scan",
+        "room if self.lanes.is_resting else 1",
+        "1",
+        inside="Fetcher._claim_before_scan",
+    ),
+    Mutant(
+        "no word makes a worker look", "if PAUSES_CHANGED in payloads:", "if not payloads:", inside="Fetcher._sleep"
+    ),
+    Mutant("an announced job is taken past a pause", "        self._recent.clear()\n", "", inside="Lanes.scan_again"),
 )
 CANCELLING = of_tests(
     (
@@ -383,25 +385,44 @@ CANCELLING = of_tests(
         "the word of a cancellation is not passed on",
         "for payload in payloads & self._on_requests.keys():",
         "for payload in set[str]():",
-        path=FETCHER,
+        inside="Fetcher._sleep",
     ),
-    Mutant("no running job is told", "self.pool.ask_to_cancel(requested)", "set()", path=HEARTBEAT),
-    Mutant("what waits here is not given back", "self.in_flight.take(requested)", "[]", path=HEARTBEAT),
-    Mutant("a word during a look is lost", "            if poll_again:\n", "            if False:\n", path=HEARTBEAT),
-    Mutant("nobody looks without a word", "(self._must_poll or not self._listens)", "self._must_poll", path=HEARTBEAT),
-    Mutant("who cleans up is stopped again", "if execution_id in self._late:", "if False:", path=DEADLINES),
+    Mutant(
+        "no running job is told", "self.pool.ask_to_cancel(requested)", "set()", inside="LeaseMonitor._handle_requests"
+    ),
+    Mutant(
+        "what waits here is not given back",
+        "self.in_flight.take(requested)",
+        "[]",
+        inside="LeaseMonitor._handle_requests",
+    ),
+    Mutant(
+        "a word during a look is lost",
+        "            if poll_again:\n",
+        "            if False:\n",
+        inside="LeaseMonitor._poll_requests",
+    ),
+    Mutant(
+        "nobody looks without a word",
+        "(self._must_poll or not self._listens)",
+        "self._must_poll",
+        inside="LeaseMonitor.tick",
+    ),
+    Mutant(
+        "who cleans up is stopped again", "if execution_id in self._late:", "if False:", inside="Deadlines.add_cancel"
+    ),
     Mutant(
         "who stays is never given up",
         "            self._late.setdefault(execution_id, now + STAY_SECONDS)",
         "            pass",
-        path=DEADLINES,
+        inside="Deadlines._stop_due",
     ),
-    Mutant("a lost lease is told as a cancellation", " and not attempt.interrupted:\n", ":\n", path=FAILURE),
+    Mutant("a lost lease is told as a cancellation", " and not attempt.interrupted:\n", ":\n", inside="_report_of"),
     Mutant(
         "a context does not tell",
         "asked_to_cancel=attempt.was_asked",
         "asked_to_cancel=lambda: False",
-        path="django_pgqueue/worker/execution/attempt_context.py",
+        inside="context_of",
     ),
 )
 EXPIRY = of_tests(
@@ -409,12 +430,12 @@ EXPIRY = of_tests(
     Mutant("what runs expires", "    WHERE state = 'ready'\n      AND expires_at", "    WHERE expires_at", "EXPIRE"),
     Mutant("what has time expires", "AND expires_at <= ", "AND expires_at > ", "EXPIRE"),
     Mutant("EXPIRE waits for locked rows", *NOT_SKIPPED, "EXPIRE"),
-    Mutant("a late start is none", "self.started_at > start_by", "False", path=EXECUTOR),
-    Mutant("a start in time is late", "self.started_at > start_by", "True", path=EXECUTOR),
+    Mutant("a late start is none", "self.started_at > start_by", "False", inside="Attempt._check_expiry"),
+    Mutant("a start in time is late", "self.started_at > start_by", "True", inside="Attempt._check_expiry"),
     Mutant("a retried job expires", ", expires_at = NULL", "", "RETRY"),
     Mutant("an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE"),
     Mutant("of many, an age is no age", "=> %(expires_seconds)s", "=> 0 * %(expires_seconds)s", "ENQUEUE_MANY"),
-    Mutant("a time to start by is of another clock", "sent_at + job.start_by", "job.start_by", path=CLAIMS),
+    Mutant("a time to start by is of another clock", "sent_at + job.start_by", "job.start_by", inside="received"),
 )
 PROGRESS = of_tests(
     (
@@ -427,44 +448,61 @@ PROGRESS = of_tests(
         "an older word takes a later one's place",
         "self._unwritten.setdefault(key, note)",
         "self._unwritten[key] = note",
-        path=NOTES,
+        inside="Notes._put_back",
     ),
-    Mutant("what was locked is lost", "self._put_back({key: taken[key] for key in locked})", "pass", path=NOTES),
+    Mutant(
+        "what was locked is lost", "self._put_back({key: taken[key] for key in locked})", "pass", inside="Notes.write"
+    ),
     Mutant(
         "a lost connection loses the word",
         "                self._put_back(taken)\n                raise",
         "                raise",
-        path=NOTES,
+        inside="Notes.write",
     ),
     Mutant(
         "no second look before sleep",
         "            if not self:\n                return",
         "            if True:\n                return",
-        path=NOTES,
+        inside="Notes.due_in_seconds",
     ),
-    Mutant("each step is a message", "if now - self._sent_at >= SEND_INTERVAL_SECONDS:", "if True:", path=NOTES),
+    Mutant(
+        "each step is a message",
+        "if now - self._sent_at >= SEND_INTERVAL_SECONDS:",
+        "if True:",
+        inside="ProgressSender.note",
+    ),
     Mutant(
         "each word is a statement",
         "            self._written_at = time.monotonic()\n",
         "            pass\n",
-        path=NOTES,
+        inside="Notes.write",
     ),
-    Mutant("each word wakes", "        if not self._is_announced:", "        if True:", path=NOTES),
+    Mutant("each word wakes", "        if not self._is_announced:", "        if True:", inside="Notes._announce"),
     Mutant(
         "a success is gone on from",
         "progress_done = CASE WHEN fit.state <> 'succeeded'",
         "progress_done = CASE WHEN true",
         "RETRY",
     ),
-    Mutant("an error in the log is enough to lose all", "if isinstance(error, TRANSIENT):", "if False:", path=NOTES),
+    Mutant(
+        "an error in the log is enough to lose all",
+        "if isinstance(error, TRANSIENT):",
+        "if False:",
+        inside="Notes.write",
+    ),
 )
 KEPT_LOGS = of_tests(
     ("tests/worker/test_kept_logs.py", "tests/worker/test_progress_writer.py"),
-    Mutant("every line is kept", "record.levelno >= current.level", "True", path=RECORDER),
-    Mutant("the worker's own lines are kept", "and not _is_own(record.name)", "", path=RECORDER),
-    Mutant("the last lines are not kept", "self._last.append(line)", "pass", path=JOB_LOG),
-    Mutant("the last lines have no limit", "while kept and room > 0:", "while kept:", path=JOB_LOG),
-    Mutant("a lost connection loses lines", "self._put_back(taken)\n                raise", "raise", path=LOG_WRITER),
+    Mutant("every line is kept", "record.levelno >= current.level", "True", inside="RecordingFactory.__call__"),
+    Mutant("the worker's own lines are kept", "and not _is_own(record.name)", "", inside="RecordingFactory.__call__"),
+    Mutant("the last lines are not kept", "self._last.append(line)", "pass", inside="LogBuffer.add"),
+    Mutant("the last lines have no limit", "while kept and room > 0:", "while kept:", inside="LogBuffer.content"),
+    Mutant(
+        "a lost connection loses lines",
+        "self._put_back(taken)\n                raise",
+        "raise",
+        inside="UnwrittenLogs.write",
+    ),
     Mutant(
         "the lines of another claim are replaced",
         "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n",
@@ -480,55 +518,63 @@ KEPT_LOGS = of_tests(
 )
 WAITS = of_tests(
     ("tests/test_waiting.py",),
-    Mutant("an operator's retry is the end", "return job.state in FINISHED", "return True", path=WAITING),
-    Mutant("a wait in vain is allowed", "        if is_first:\n", "        if False:\n", path=WAITING),
-    Mutant("the first attempt's error is told", 'order_by("-id")', 'order_by("id")', path=WAITING),
-    Mutant("no look at the end of the time", "    yield 0.0\n", "", path=WAITING),
+    Mutant("an operator's retry is the end", "return job.state in FINISHED", "return True", inside="_is_over"),
+    Mutant("a wait in vain is allowed", "        if is_first:\n", "        if False:\n", inside="_is_over"),
+    Mutant("the first attempt's error is told", 'order_by("-id")', 'order_by("id")', inside="results._result"),
+    Mutant("no look at the end of the time", "    yield 0.0\n", "", inside="_pauses"),
     Mutant(
         "what nobody sees is waited for",
         "return bool(lifecycle.existing(connection, [job.pk]))",
         "return True",
-        path=WAITING,
+        inside="_others_see",
     ),
     Mutant(
         "it looks as often as at first",
         "min(pause_seconds * GROWTH, LONGEST_PAUSE_SECONDS)",
         "pause_seconds",
-        path=WAITING,
+        inside="_pauses",
     ),
     Mutant(
         "a job may wait for another",
         "(own_job := running_job.get()) is not None",
         "(own_job_id := None)",
-        path=WAITING,
+        inside="_refuse_useless_wait",
     ),
     Mutant(
         "a cancelled job has failed",
         "kind = JobCancelled if cancelled else JobFailed",
         "kind = JobFailed",
-        path=WAITING,
+        inside="results._result",
     ),
 )
 AROUND = of_tests(
     ("tests/test_middleware.py", "tests/process/test_middleware.py"),
-    Mutant("an error may take a final word's place", "(raised is None or is_final)", "raised is None", path=MIDDLEWARE),
     Mutant(
-        "a lost lease may be replaced", "class LeaseLost(BaseException)", "class LeaseLost(Exception)", path=EXCEPTIONS
+        "an error may take a final word's place",
+        "(raised is None or is_final)",
+        "raised is None",
+        inside="_raise_final",
     ),
-    Mutant("what is swallowed is gone", "(raised is None or is_final)", "is_final", path=MIDDLEWARE),
+    Mutant(
+        "a lost lease may be replaced",
+        "class LeaseLost(BaseException)",
+        "class LeaseLost(Exception)",
+        inside="LeaseLost",
+    ),
+    Mutant("what is swallowed is gone", "(raised is None or is_final)", "is_final", inside="_raise_final"),
     Mutant(
         "the last is outermost",
         "for path in get_settings().MIDDLEWARE]",
         "for path in get_settings().MIDDLEWARE[::-1]]",
-        path=MIDDLEWARE,
+        inside="middleware.chain",
     ),
-    Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", path=MIDDLEWARE),
-    Mutant("made anew for each job", "@cache\ndef chain", "def chain", path=MIDDLEWARE),
+    Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", inside="headers_of"),
+    Mutant("made anew for each job", "@cache\ndef chain", "def chain", inside="middleware.chain"),
     Mutant(
         "coroutines have the way of functions",
         'getattr(instance, "arun", None) or instance.run',
         "instance.run",
-        path=MIDDLEWARE,
+        inside="middleware.chain",
     ),
 )
 RINGS = of_tests(
@@ -537,156 +583,196 @@ RINGS = of_tests(
         "a new connection wakes nobody",
         "= connections, connection\n        super().wake()",
         "= connections, connection",
-        path=BELL,
+        inside="NotificationWaker.opened",
     ),
     Mutant(
         "what was sent before is not assumed",
         "        self._miss_notifications()\n\n    def read",
         "        pass\n\n    def read",
-        path=BELL,
+        inside="NotificationWaker",
     ),
-    Mutant("payloads stay", "payloads, self._payloads = self._payloads, set()", "payloads = self._payloads", path=BELL),
-    Mutant("payloads are not heard", "self._payloads.add(payload)", "pass", path=BELL),
-    Mutant("a loss is not reported", "            self.error = error\n", "", path=BELL),
+    Mutant(
+        "payloads stay",
+        "payloads, self._payloads = self._payloads, set()",
+        "payloads = self._payloads",
+        inside="NotificationWaker.wait_for_notifications",
+    ),
+    Mutant("payloads are not heard", "self._payloads.add(payload)", "pass", inside="NotificationWaker._record"),
+    Mutant("a loss is not reported", "            self.error = error\n", "", inside="NotificationWaker._read_here"),
     Mutant(
         "the wait for a return is a busy loop",
         "        self._awaits_return = True\n        with suppress",
         "        with suppress",
-        path=BELL,
+        inside="NotificationWaker._read_if_free",
     ),
     Mutant(
         "a return between the attempt and the wait wakes nobody",
         "                self._connections.use_first_if_free(self._read_here)",
         "                self._awaits_return = False\n"
         "                self._awaits_return = not self._connections.use_first_if_free(self._read_here)",
-        path=BELL,
+        inside="NotificationWaker._read_if_free",
     ),
     Mutant(
         "a return wakes nobody",
         "            self._awaits_return = False\n            super().wake()",
         "            self._awaits_return = False",
-        path=BELL,
+        inside="NotificationWaker.after_return",
     ),
     Mutant(
         "a notification with an answer is dropped",
         "        connection.pgconn.notify_handler = self._receive\n",
         "",
-        path=BELL,
+        inside="NotificationWaker.opened",
     ),
     Mutant(
         "a notification with an answer wakes nobody",
         "        if self._record(notification):\n            super().wake()",
         "        self._record(notification)",
-        path=BELL,
+        inside="NotificationWaker._receive",
     ),
     Mutant(
         "what libpq has read stays there",
         "        with suppress(psycopg.Error):  # it is closed\n            self._read_buffered(connection)",
         "        pass",
-        path=BELL,
+        inside="NotificationWaker.before_return",
     ),
     Mutant(
-        "a slow statement hides notifications", "        connection.on_wait = self._miss_notifications\n", "", path=BELL
+        "a slow statement hides notifications",
+        "        connection.on_wait = self._miss_notifications\n",
+        "",
+        inside="NotificationWaker.expect_notifications",
     ),
     Mutant(
         "the return of a connection ends the sleep",
         "            if payloads or is_woken or",
         "            if True or payloads or is_woken or",
-        path=BELL,
+        inside="NotificationWaker.wait_for_notifications",
     ),
     Mutant(
         "a closed connection is not replaced",
         "connection.closed:\n            self._on_change()",
         "connection.closed:\n            pass",
-        path=BELL,
+        inside="NotificationWaker.after_return",
     ),
     Mutant(
         "the self-test uses the main channel",
         'SELF_TEST: Final = "pgqueue_self_test"',
         'SELF_TEST: Final = "pgqueue"',
-        path=LISTENER,
+        inside="SELF_TEST",
     ),
     Mutant(
         "the listener waits for the second connection while it uses the first",
         "with self.second.use_if_free() as other:",
         "with self.second.use() as other:",
-        path=LISTENER,
+        inside="Listener._send",
     ),
     Mutant(
         "an error of the second connection closes the first",
         "except (ConnectionInUse, psycopg.Error, OSError) as error:",
         "except (ConnectionInUse, OSError) as error:",
-        path=LISTENER,
+        inside="Listener._send",
     ),
     Mutant(
         "each tick listens again",
         "            if connection is self._heard_on:\n",
         "            if False:\n",
-        path=LISTENER,
+        inside="Listener.tick",
     ),
-    Mutant("a flood is read to its end", "            self.is_flooded = True\n", "            pass\n", path=BELL),
-    Mutant("a flood goes on arriving", '        connection.execute("UNLISTEN *", prepare=False)\n', "", path=LISTENER),
-    Mutant("no rest after a flood", "        if rest_seconds > 0:\n", "        if False:\n", path=LISTENER),
+    Mutant(
+        "a flood is read to its end",
+        "            self.is_flooded = True\n",
+        "            pass\n",
+        inside="NotificationWaker._look_for_flood",
+    ),
+    Mutant(
+        "a flood goes on arriving",
+        '        connection.execute("UNLISTEN *", prepare=False)\n',
+        "",
+        inside="Listener._stop_listening",
+    ),
+    Mutant("no rest after a flood", "        if rest_seconds > 0:\n", "        if False:\n", inside="Listener.tick"),
     Mutant(
         "the name says that it still listens",
         "        self._set_name(connection)\n",
         "",
-        path=LISTENER,
+        inside="Listener._stop_listening",
     ),
-    Mutant("a second wake-up is lost", "        self._is_woken = False  # after", "        pass  # after", path=WAKER),
+    Mutant(
+        "a second wake-up is lost",
+        "        self._is_woken = False  # after",
+        "        pass  # after",
+        inside="Waker.wait",
+    ),
 )
 CONNECTIONS = of_tests(
     ("tests/worker/test_shared_connections.py",),
     Mutant(
-        "a connection is lent twice", "            if link not in self._used:\n", "            if True:\n", path=SHARED
+        "a connection is lent twice",
+        "            if link not in self._used:\n",
+        "            if True:\n",
+        inside="SharedConnections._free_for",
     ),
     Mutant(
         "maintenance and schedules use both connections",
         "        if share.is_background:\n            self._has_background = True\n",
         "",
-        path=SHARED,
+        inside="SharedConnections._note_use",
     ),
     Mutant(
         "an interrupted service keeps its connection",
         "        try:\n            with connections.take(turn).use() as connection:",
         "        link = connections.take(turn)\n        try:\n            with link.use() as connection:",
-        path=SHARED,
+        inside="Share.use",
     ),
     Mutant(
         "an interrupted service stays in the queue",
         "            if turn in self._waiting:\n                self._waiting.remove(turn)\n",
         "            pass\n",
-        path=SHARED,
+        inside="SharedConnections.end",
     ),
-    Mutant("the last one to wait is the first", "in list(self._waiting)", "in self._waiting[::-1]", path=SHARED),
-    Mutant("any use keeps the second open", "(share.preference is not Preference.OPEN or", "(True or", path=SHARED),
+    Mutant(
+        "the last one to wait is the first",
+        "in list(self._waiting)",
+        "in self._waiting[::-1]",
+        inside="SharedConnections.give_back",
+    ),
+    Mutant(
+        "any use keeps the second open",
+        "(share.preference is not Preference.OPEN or",
+        "(True or",
+        inside="SharedConnections._note_use",
+    ),
     Mutant(
         "the need because of the other does not count",
         " or self._first in self._used)",
         ")",
-        path=SHARED,
+        inside="SharedConnections._note_use",
     ),
     Mutant(
         "the first use is the only one",
         "max(self._first.restored_at, self._second",
         "max(0.0, self._second",
-        path=SHARED,
+        inside="SharedConnections.connected_at",
     ),
-    Mutant("a waiting service counts as stuck", "        restart_time_limit()  # of", "        # of", path=SHARED),
+    Mutant(
+        "a waiting service counts as stuck",
+        "        restart_time_limit()  # of",
+        "        # of",
+        inside="SharedConnections.take",
+    ),
     Mutant(
         "to open again counts as a loss",
         "            self._is_lost, self.restored_at = False,",
         "            self.restored_at =",
-        path="django_pgqueue/worker/runtime/connection.py",
+        inside="Link._open",
     ),
     Mutant(
         "an outage without a connection is no loss",
         "        except BaseException:\n            self._is_lost = True\n",
         "        except BaseException:\n",
-        path="django_pgqueue/worker/runtime/connection.py",
+        inside="Link._open",
     ),
 )
-WORKER = "django_pgqueue/worker/"
 BLOCKING = of_tests(
     (
         *("tests/worker/test_background_log.py", "tests/worker/test_supervision.py"),
@@ -696,64 +782,62 @@ BLOCKING = of_tests(
         "engine threads call log handlers",
         "        self._records.put(record)\n        return False",
         "        return True",
-        path=WORKER + "runtime/background_log.py",
+        inside="BackgroundLog.filter",
     ),
     Mutant(
         "a log handler ends the log's thread",
         "suppress(BaseException):\n        logging",
         "suppress():\n        logging",
-        path=WORKER + "runtime/background_log.py",
+        inside="call_handlers",
     ),
-    Mutant(
-        "the supervisor calls log handlers", "        self.install()\n", "", path=WORKER + "supervision/log_process.py"
-    ),
+    Mutant("the supervisor calls log handlers", "        self.install()\n", "", inside="LogProcess.start"),
     Mutant(
         "a settlement that hangs is waited for",
         "        return time.monotonic() - self.began_at > (write",
         "        return time.monotonic() - self.began_at > 1e9 + (write",
-        path=WORKER + "supervision/settlement.py",
+        inside="Batch.is_overdue",
     ),
     Mutant(
         "a broken backoff is asked again",
         "            self._without_application += left\n",
         "",
-        path=WORKER + "supervision/settlement.py",
+        inside="Settlement.reaped",
     ),
     Mutant(
         "nobody watches the end of the leases",
         "        if is_due(process_state):",
         "        if False:",
-        path=WORKER + "isolation/fork_server.py",
+        inside="_main",
     ),
     Mutant(
         "a process killed at the end of its leases is charged",
         "            process_state.exit_reason = ExitReason.LEASE_LOST\n",
         "",
-        path=WORKER + "isolation/fork_server.py",
+        inside="_main",
     ),
     Mutant(
         "exit functions do not run",
         "        atexit._run_exitfuncs()",
         "        pass",
-        path=WORKER + "runtime/exit_functions.py",
+        inside="exit_functions._run",
     ),
     Mutant(
         "exit functions have no deadline",
         "runner.join(seconds)",
         "runner.join()",
-        path=WORKER + "runtime/exit_functions.py",
+        inside="_returns",
     ),
     Mutant(
         "nobody waits for isolated processes",
         "        self.ending_processes.wait()\n",
         "        pass\n",
-        path=WORKER + "slots/pool.py",
+        inside="Pool.close_isolated_processes",
     ),
     Mutant(
         "jobs' signals end the process",
         "signal.signal(number, _survive)",
         "pass",
-        path=WORKER + "runtime/process_signals.py",
+        inside="survive_signals",
     ),
 )
 INTERRUPTING = of_tests(
@@ -762,36 +846,43 @@ INTERRUPTING = of_tests(
         "a with statement may be interrupted",
         "    return not _enters_with(frame)",
         "    return True",
-        path=WORKER + "slots/interruption.py",
+        inside="may_interrupt",
     ),
     Mutant(
         "an acquiring function may be interrupted",
         "if function in TAKES_OR_RELEASES:",
         "if False:",
-        path=WORKER + "slots/interruption.py",
+        inside="may_interrupt",
     ),
     Mutant(
         "a waiting thread may not be interrupted",
         "        return function in WAITS",
         "        return False",
-        path=WORKER + "slots/interruption.py",
+        inside="may_interrupt",
     ),
 )
-TRANSACTIONS = "django_pgqueue/db/transactions.py"
-STATEMENTS_RUN = "django_pgqueue/db/statements.py"
-USING = "django_pgqueue/using_options.py"
 FRONT_DOOR = of_tests(
     ("tests/test_enqueue_on_commit.py", "tests/test_advice.py", "tests/test_options.py"),
-    Mutant("a job does not wait for a commit elsewhere", "if elsewhere is None:", "if True:", path=TRANSACTIONS),
+    Mutant(
+        "a job does not wait for a commit elsewhere",
+        "if elsewhere is None:",
+        "if True:",
+        inside="run_after_commits_elsewhere",
+    ),
     Mutant(
         "a job waits for one commit of two",
         "partial(run_after_commits_elsewhere, alias, function)",
         "function",
-        path=TRANSACTIONS,
+        inside="run_after_commits_elsewhere",
     ),
-    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", path=STATEMENTS_RUN),
-    Mutant("None resets nothing", "(value is not None or name in RESET_BY_NONE)", "value is not None", path=USING),
-    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", path=USING),
+    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="statements._run"),
+    Mutant(
+        "None resets nothing",
+        "(value is not None or name in RESET_BY_NONE)",
+        "value is not None",
+        inside="changed_options",
+    ),
+    Mutant("None resets everything", "(value is not None or name in RESET_BY_NONE)", "True", inside="changed_options"),
 )
 FEATURES = [
     *SCHEDULES, *TICKS, *UNIQUE, *PERIODS, *PAUSES, *CANCELLING, *EXPIRY, *PROGRESS, *KEPT_LOGS, *WAITS, *AROUND,

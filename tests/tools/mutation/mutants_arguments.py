@@ -3,53 +3,58 @@
 `mutation` explains what a mutant is and how mutants are tried.
 """
 
-from tests.tools.mutation.mutants import EXECUTOR, Mutant, of_tests
-
-PLAN = "django_pgqueue/arguments/plan.py"
-ROWS = "django_pgqueue/arguments/rows.py"
-RECORDS = "django_pgqueue/arguments/records.py"
-ANNOTATIONS = "django_pgqueue/arguments/annotations.py"
+from tests.tools.mutation.mutants import Mutant, of_tests
 
 TYPED = of_tests(
     ("tests/arguments",),
-    Mutant("tasks of plain annotations have a plan", "plan if plan.converts else None", "plan", path=PLAN),
+    Mutant("tasks of plain annotations have a plan", "plan if plan.converts else None", "plan", inside="call_plan"),
     Mutant(
         "plain annotations are checked",
         "        if not self.converts_arguments:\n            return args, kwargs\n",
         "",
-        path=PLAN,
+        inside="CallPlan.encode",
     ),
-    Mutant("rows that are not saved are stored", "key is None or instance._state.adding", "key is None", path=ROWS),
-    Mutant("hidden rows are gone", "model._base_manager", "model._default_manager", path=ROWS),
-    Mutant("routers are not asked", "if choose is not None and (chosen := choose(model)):", "if False:", path=ROWS),
+    Mutant(
+        "rows that are not saved are stored",
+        "key is None or instance._state.adding",
+        "key is None",
+        inside="RowConverter._key_of",
+    ),
+    Mutant("hidden rows are gone", "model._base_manager", "model._default_manager", inside="_load"),
+    Mutant(
+        "routers are not asked",
+        "if choose is not None and (chosen := choose(model)):",
+        "if False:",
+        inside="database_of",
+    ),
     Mutant(
         "fields of subclasses are lost",
         "return type(value) is self.record_class",
         "return isinstance(value, self.record_class)",
-        path=RECORDS,
+        inside="RecordConverter.accepts",
     ),
     Mutant(
         "members of a union that look alike are accepted",
         "if any((member.kinds & other.kinds) - NULL for other in joined[:index]):",
         "if False:",
-        path=ANNOTATIONS,
+        inside="Annotations._union",
     ),
     Mutant(
         "rows are loaded on the event loop",
         "await sync_to_async(self._convert_call)(plan)",
         "self._convert_call(plan)",
-        path=EXECUTOR,
+        inside="Attempt._load_and_call",
     ),
     Mutant(
         "stored values that do not fit fail the attempt",
         "raise DoesNotFit(f",
         "raise RuntimeError(f",
-        path="django_pgqueue/worker/execution/typed_call.py",
+        inside="converted",
     ),
     Mutant(
         "the unique key of a schedule gets stored values",
-        "*task.decoded_call(*decode_arguments(arguments))",
-        "*decode_arguments(arguments)",
-        path="django_pgqueue/schedules/job_options.py",
+        'self._task.decoded_call(*decode_arguments(self._arguments or ""))',
+        'decode_arguments(self._arguments or "")',
+        inside="_ProjectCode._call",
     ),
 )

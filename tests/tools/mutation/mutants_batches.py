@@ -5,15 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-LIFECYCLE = "django_pgqueue/lifecycle/batches.py"
-ENDS = "django_pgqueue/batch_ends.py"
-CHECKS = "django_pgqueue/worker/completion/batch_checks.py"
-COMPLETER = "django_pgqueue/worker/completion/completer.py"
-SWEEPS = "django_pgqueue/worker/maintenance/sweeps.py"
-BATCHES_MODULE = "django_pgqueue/batches.py"
-JOINING = "django_pgqueue/enqueue/joining.py"
-CALLBACKS = "django_pgqueue/enqueue/callbacks.py"
-FOREGROUND = "django_pgqueue/worker/foreground.py"
 UNCOUNTED = "WHERE batch_id IS NOT NULL"
 
 BATCHES = [
@@ -44,7 +35,12 @@ BATCHES = [
             "false",
             "END_BATCHES",
         ),
-        Mutant("the end of a nested batch ends no parent", "each.name in ENDINGS and", "False and", path=ENDS),
+        Mutant(
+            "the end of a nested batch ends no parent",
+            "each.name in ENDINGS and",
+            "False and",
+            inside="batch_ends.settle",
+        ),
         Mutant(
             "a removed dead job is forgotten",
             "WHERE batch_id = batch.id AND state IN ('dead', 'cancelled')\n                    LIMIT 1",
@@ -55,10 +51,15 @@ BATCHES = [
             "a batch that closes is not checked",
             "batch_ends.settle(connection, [batch_id]).raise_refused()",
             "pass",
-            path=BATCHES_MODULE,
+            inside="Batch.close",
         ),
-        Mutant("a complete batch takes jobs", "    if is_complete:\n", "    if False:\n", path=JOINING),
-        Mutant("a callback may have a unique key", "if task.unique_key is not None:", "if False:", path=CALLBACKS),
+        Mutant("a complete batch takes jobs", "    if is_complete:\n", "    if False:\n", inside="check_open"),
+        Mutant(
+            "a callback may have a unique key",
+            "if task.unique_key is not None:",
+            "if False:",
+            inside="callbacks.check_call",
+        ),
         Mutant(
             "an old batch with jobs is removed",
             "(SELECT true FROM pgqueue_job WHERE batch_id = page.id LIMIT 1) IS NULL",
@@ -74,7 +75,12 @@ BATCHES = [
         Mutant(
             "the search keys of a callback are lost", "'search_keys', '{}'", "'search_keys' -> 'x', '{}'", "END_BATCHES"
         ),
-        Mutant("a foreground job does not end its batch", "    if batch_ids:\n", "    if False:\n", path=FOREGROUND),
+        Mutant(
+            "a foreground job does not end its batch",
+            "    if batch_ids:\n",
+            "    if False:\n",
+            inside="foreground.write",
+        ),
         *(
             Mutant(f"{name} does not count the removed jobs", UNCOUNTED, "WHERE false", name)
             for name in ("PRUNE", "PRUNE_TASK", "DELETE", "ARCHIVE", "SUCCEED_AND_DISCARD")
@@ -100,45 +106,51 @@ BATCHES = [
             "an old snapshot ends a batch",
             "sees_new_commits(django_connection) if is_open else True",
             "True",
-            path="django_pgqueue/lifecycle/execute.py",
+            inside="own_transaction",
         ),
         Mutant(
             "the commit of a close is not noticed",
             "if connection.in_atomic_block:\n            # A job",
             "if False:\n            # A job",
-            path=BATCHES_MODULE,
+            inside="Batch.close",
         ),
     ),
     *of_tests(
         ("tests/worker/test_batch_checks.py",),
         Mutant(
-            "each end is checked alone", "INTERVAL_SECONDS: Final = 0.05", "INTERVAL_SECONDS: Final = 0.0", path=CHECKS
+            "each end is checked alone",
+            "INTERVAL_SECONDS: Final = 0.05",
+            "INTERVAL_SECONDS: Final = 0.0",
+            inside="batch_checks.INTERVAL_SECONDS",
         ),
         Mutant(
             "a completer that stops leaves its batches",
             "if self._batches.due_in_seconds < NEVER:",
             "if False:",
-            path=COMPLETER,
+            inside="Completer.at_end",
         ),
-        Mutant("a locked batch is not checked again", "< LOCKED_SECONDS", "< 0", path=CHECKS),
+        Mutant("a locked batch is not checked again", "< LOCKED_SECONDS", "< 0", inside="BatchChecks.check"),
         Mutant(
             "the frequent sweep looks at complete batches",
             "unsettled_batches if with_complete else lifecycle.batches.incomplete_batches",
             "unsettled_batches",
-            path=ENDS,
+            inside="batch_ends.sweep",
         ),
         Mutant(
             "no sweep looks at complete batches",
             "unsettled_batches if with_complete else lifecycle.batches.incomplete_batches",
             "incomplete_batches",
-            path=ENDS,
+            inside="batch_ends.sweep",
         ),
         Mutant(
-            "the sweep stays on its first page", "page[-1] if len(page) == SWEEP_LIMIT else None", "None", path=ENDS
+            "the sweep stays on its first page",
+            "page[-1] if len(page) == SWEEP_LIMIT else None",
+            "None",
+            inside="batch_ends.sweep",
         ),
     ),
     *of_tests(
         ("tests/process/test_batches.py",),
-        Mutant("no worker sweeps", "SWEEP_SECONDS: Final = 10.0", "SWEEP_SECONDS: Final = 1e9", path=SWEEPS),
+        Mutant("no worker sweeps", "SWEEP_SECONDS: Final = 10.0", "SWEEP_SECONDS: Final = 1e9", inside="SWEEP_SECONDS"),
     ),
 ]

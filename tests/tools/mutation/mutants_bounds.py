@@ -3,18 +3,7 @@
 `mutation` explains what a mutant is and how mutants are tried.
 """
 
-from tests.tools.mutation.mutants import LANES, Mutant, of_tests
-
-ALLOWANCE = "django_pgqueue/worker/claiming/allowance.py"
-HAND = "django_pgqueue/worker/slots/inflight.py"
-CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
-QUEUE_SLOTS = "django_pgqueue/worker/slots/queue_slots.py"
-SHARED_LOOKS = "django_pgqueue/worker/claiming/shared_scans.py"
-FOLLOW_UP = "django_pgqueue/worker/claiming/next_scan.py"
-MAINTENANCE = "django_pgqueue/worker/maintenance/maintenance.py"
-CURSORS_OF_LANES = "django_pgqueue/worker/claiming/lane_cursors.py"
-CHILD = "django_pgqueue/worker/worker_process.py"
-SUPERVISOR = "django_pgqueue/worker/supervision/supervisor.py"
+from tests.tools.mutation.mutants import Mutant, of_tests
 
 BOUNDS = of_tests(
     ("tests/worker/test_allowance.py", "tests/worker/test_lanes.py", "tests/worker/test_shared_scans.py"),
@@ -22,94 +11,107 @@ BOUNDS = of_tests(
         "a replacement runs as many as it would alone",
         "max(0, self.concurrency - len(self._predecessor.running()))",
         "self.concurrency",
-        path=ALLOWANCE,
+        inside="Allowance.places",
     ),
     Mutant(
         "a dead predecessor counts for ever",
         "if self.may_retire or self._predecessor is None:",
         "if self._predecessor is None:",
-        path=ALLOWANCE,
+        inside="Allowance.places",
     ),
     Mutant(
         "more places are opened than there are",
         "min(allowed, self.capacity) - self.opened",
         "allowed - self.opened",
-        path=HAND,
+        inside="InFlight.open_places",
     ),
     Mutant(
         "opened places wake nobody",
         "[None] * more)\n        self._notify_waiting_threads()",
         "[None] * more)",
-        path=HAND,
+        inside="InFlight.open_places",
     ),
     Mutant(
         "an exhausted lane keeps its cursor",
         "        for lane in exhausted:\n",
         "        for lane in ():\n",
-        path=CURSORS_OF_LANES,
+        inside="LaneCursors.pass_by",
     ),
-    Mutant("a full claim exhausts all lanes", "    if all_exhausted:\n", "    if True:\n", path=CURSORS_OF_LANES),
+    Mutant("a full claim exhausts all lanes", "    if all_exhausted:\n", "    if True:\n", inside="exhausted_lanes"),
     Mutant(
-        "a cursor goes back to the last look", "max(self.get(lane, passed), passed)", "passed", path=CURSORS_OF_LANES
+        "a cursor goes back to the last look",
+        "max(self.get(lane, passed), passed)",
+        "passed",
+        inside="LaneCursors.pass_by",
     ),
     Mutant(
         "a claim cut by its size has exhausted its lanes",
         "guaranteed = min(room, free_slots)",
         "guaranteed = room",
-        path="django_pgqueue/worker/claiming/claimer.py",
+        inside="Claimer._claim_plain",
     ),
     Mutant(
         "the end of a pause keeps the cursors",
         "seen_at < self._seen_at or not paused_before <= set(self.paused_tasks)",
         "seen_at < self._seen_at",
-        path=LANES,
+        inside="Lanes._scan",
     ),
     Mutant(
         "a clock set back keeps the cursors",
         "seen_at < self._seen_at or not paused_before",
         "not paused_before",
-        path=LANES,
+        inside="Lanes._scan",
     ),
-    Mutant("cursors of empty lanes are dropped", "[:-CURSORS]", "", path=CURSORS_OF_LANES),
-    Mutant("cursors of empty lanes are kept for ever", "[:-CURSORS]", "[:0]", path=CURSORS_OF_LANES),
-    Mutant("the lane that was served last is served again", "self._served.get(lane, 0)))", "0))", path=LANES),
-    Mutant("priority is forgotten for the turn", "(-lane.priority, turns", "(0, turns", path=LANES),
-    Mutant("a look answers for what came after it", "began_at >= moment and", "began_at > 0 and", path=SHARED_LOOKS),
-    Mutant("a look answers for its own process", "place != self.place and", "", path=SHARED_LOOKS),
+    Mutant("cursors of empty lanes are dropped", "[:-CURSORS]", "", inside="forget_oldest"),
+    Mutant("cursors of empty lanes are kept for ever", "[:-CURSORS]", "[:0]", inside="forget_oldest"),
     Mutant(
-        "a look that found a job answers", "NEVER if next_due_at is None else began_at", "began_at", path=SHARED_LOOKS
+        "the lane that was served last is served again", "self._served.get(lane, 0)))", "0))", inside="Lanes._sorted"
     ),
-    Mutant("a look under way answers for ever", "now + UNDER_WAY_SECONDS", "float('inf')", path=SHARED_LOOKS),
+    Mutant("priority is forgotten for the turn", "(-lane.priority, turns", "(0, turns", inside="Lanes._sorted"),
+    Mutant(
+        "a look answers for what came after it",
+        "began_at >= moment and",
+        "began_at > 0 and",
+        inside="SharedScans.answer",
+    ),
+    Mutant("a look answers for its own process", "place != self.place and", "", inside="SharedScans.answer"),
+    Mutant(
+        "a look that found a job answers",
+        "NEVER if next_due_at is None else began_at",
+        "began_at",
+        inside="SharedScans.end",
+    ),
+    Mutant("a look under way answers for ever", "now + UNDER_WAY_SECONDS", "float('inf')", inside="SharedScans.begin"),
     Mutant(
         "what a sibling saw scheduled is slept over",
         "return min(own, self._sibling_due_at)",
         "return own",
-        path=LANES,
+        inside="Lanes.next_due_at",
     ),
-    Mutant("siblings answer for ever", " > SHARED_SECONDS:", " > 1e9:", path=LANES),
+    Mutant("siblings answer for ever", " > SHARED_SECONDS:", " > 1e9:", inside="Lanes.are_empty_for_sibling"),
     Mutant(
         "each process claims after a notification",
         "if announced and is_first else {}",
         "if announced else {}",
-        path=LANES,
+        inside="Lanes.before_scan",
     ),
     Mutant(
         "a full process keeps the others waiting",
         "not any(self._rooms[: self.place])",
         "not self.place",
-        path=SHARED_LOOKS,
+        inside="SharedScans.is_first",
     ),
     Mutant(
         "a storm of notifications keeps it from looking",
         "self.is_first or self._was_held_back()",
         "self.is_first",
-        path=FOLLOW_UP,
+        inside="NextScan.hold_back",
     ),
     Mutant(
         "any ring ends an idle pause",
         'time.monotonic() >= min(moment, self.lanes.next_due_at(float("inf")))',
         "True",
-        path=FOLLOW_UP,
+        inside="NextScan.hold_back",
     ),
 )
 LOCKED = of_tests(
@@ -144,7 +146,7 @@ LOCKED = of_tests(
         "a prune ends at a batch that is locked",
         "(pruned.removed > 0 or moved_on)",
         "pruned.removed > 0",
-        path="django_pgqueue/worker/maintenance/pruner.py",
+        inside="Pruner._remove_batch",
     ),
 )
 QUEUE_OPTIONS = of_tests(
@@ -153,67 +155,67 @@ QUEUE_OPTIONS = of_tests(
         "a claim takes more jobs of a queue than it has slots",
         "min(left, of_queue), free_slots",
         "left, free_slots",
-        path=CLAIMER,
+        inside="Claimer.claim",
     ),
     Mutant(
         "the end of a job frees no slot of its queue",
         "self.queue_slots.free(running.claimed.queue_name)",
         "pass",
-        path=HAND,
+        inside="InFlight.end",
     ),
     Mutant(
         "a released job keeps the slot of its queue",
         "self.queue_slots.free(job.queue_name)",
         "pass",
-        path=HAND,
+        inside="InFlight.take",
     ),
     Mutant(
         "jobs of the replaced process do not count",
         " - self._running_before(self._numbers[group])",
         "",
-        path=QUEUE_SLOTS,
+        inside="QueueSlots.room",
     ),
     Mutant(
         "lanes of different queues share one claim",
         " and shares == before:",
         ":",
-        path=CLAIMER,
+        inside="by_kind",
     ),
     Mutant(
         "a full queue lets the worker end as if it were empty",
         " or bool(self._full)",
         "",
-        path=LANES,
+        inside="Lanes.have_waiting",
     ),
     Mutant(
         "a full queue makes the fetcher poll",
         "            if self._full and lane in self._full:",
         "            if False:",
-        path=LANES,
+        inside="Lanes.next_due_at",
     ),
     Mutant(
         "a sibling's scan delays a freed slot",
         " or self._has_freed_queue()",
         "",
-        path=LANES,
+        inside="Lanes.can_continue",
     ),
     Mutant(
         "a busy queue hides the jobs of another for a second",
         "AGE_LIMIT_SECONDS if queue_slots is None else AGE_LIMIT_OF_QUEUES_SECONDS",
         "AGE_LIMIT_SECONDS",
-        path=LANES,
+        inside="Lanes.__init__",
     ),
     Mutant(
         "the options of queues are an order",
         "if self.queue_names and self.queue_slots is None:",
         "if self.queue_names:",
-        path=LANES,
+        inside="Lanes._sorted",
     ),
     Mutant(
         "an awaited slot of a queue wakes nobody",
         " or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name))",
         "",
-        path="django_pgqueue/worker/slots/pool.py",
+        inside="Pool.finished",
     ),
 )
 RECYCLING = of_tests(
@@ -222,20 +224,20 @@ RECYCLING = of_tests(
         "a process retires beside its predecessor",
         "        return self.allowance.may_retire\n",
         "        return True\n",
-        path=CHILD,
+        inside="WorkerProcess._may_retire",
     ),
-    Mutant("it opens its places never", "            self._open_places()\n", "", path=CHILD),
+    Mutant("it opens its places never", "            self._open_places()\n", "", inside="WorkerProcess._until_ordered"),
     Mutant(
         "a replacement begins with all places",
         "InFlight(options.concurrency, allowance.places, queue_slots)",
         "InFlight(options.concurrency, None, queue_slots)",
-        path="django_pgqueue/worker/services.py",
+        inside="Services.__init__",
     ),
     Mutant(
         "the supervisor knows no predecessor",
         "retiring_at(self.children.values(), place))\n",
         "None)\n",
-        path=SUPERVISOR,
+        inside="Supervisor._fork",
     ),
-    Mutant("an end is not marked", "        process.state.is_gone = True\n", "", path=SUPERVISOR),
+    Mutant("an end is not marked", "        process.state.is_gone = True\n", "", inside="Supervisor._child_ended"),
 )

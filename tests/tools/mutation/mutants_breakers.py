@@ -5,21 +5,18 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
-POLICIES = "django_pgqueue/limit_policies.py"
-STATEMENTS = "django_pgqueue/sql/breakers.py"
-COUNTER = "django_pgqueue/worker/completion/breaker_counter.py"
-
 BREAKERS = of_tests(
     ("tests/concurrency/test_breakers.py",),
-    Mutant("an open breaker lets all jobs start", "Override(concurrency=1)", "Override()", path=POLICIES),
+    Mutant(
+        "an open breaker lets all jobs start", "Override(concurrency=1)", "Override()", inside="limit_policies.PROBING"
+    ),
     Mutant(
         "claims trust an old scan about breakers",
         "[key for key in limit_keys if limits.name_of(key) in self._breakers]",
         "[]",
-        path=LANES,
+        inside="LimitedLanes._controls_of",
     ),
-    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", path=STATEMENTS, times=2),
+    Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", file="sql/breakers.py", times=2),
     Mutant(
         "a share of exactly the threshold opens nothing",
         "failed >= given.share",
@@ -30,7 +27,7 @@ BREAKERS = of_tests(
         "all counts are in the window",
         "make_interval(secs => given.window_seconds)",
         "make_interval(secs => 9e6)",
-        path=STATEMENTS,
+        file="sql/breakers.py",
         times=2,
     ),
     Mutant(
@@ -63,33 +60,43 @@ BREAKERS = of_tests(
         "breakers open without the lock of their key",
         "set(lifecycle.limits.lock_keys(connection, sorted(keys)))",
         "keys",
-        path=COUNTER,
+        inside="BreakerCounter._decide",
     ),
-    Mutant("completions wait for operators", "lifecycle.breakers.limit_waits(connection)", "pass", path=COUNTER),
+    Mutant(
+        "completions wait for operators",
+        "lifecycle.breakers.limit_waits(connection)",
+        "pass",
+        inside="BreakerCounter._decide",
+    ),
     Mutant(
         "a probe does not wait for the lock of its key",
         "while any(_has_probe",
         "while False and any(_has_probe",
-        path=COUNTER,
+        inside="BreakerCounter._decide_probes",
     ),
-    Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", path=COUNTER),
+    Mutant("the end of a probe waits for a second", "0.0 if is_probe else", "", inside="BreakerCounter._add"),
     Mutant(
         "a slot is free before its probe has decided",
         "            self._breakers.write(connection)\n        self._on_written(ready)\n",
         "        self._on_written(ready)\n",
-        path="django_pgqueue/worker/completion/completer.py",
+        inside="Completer.tick",
     ),
     Mutant(
         "a stop loses the counts of breakers",
         "self._breakers.write_last(connection)",
         "self._breakers.write(connection)",
-        path="django_pgqueue/worker/completion/completer.py",
+        inside="Completer.at_end",
     ),
-    Mutant("crashes do not count", "frozenset({Ending.FAILED, Ending.CRASHED})", "{Ending.FAILED}", path=COUNTER),
+    Mutant(
+        "crashes do not count",
+        "frozenset({Ending.FAILED, Ending.CRASHED})",
+        "{Ending.FAILED}",
+        inside="breaker_counter.FAILURES",
+    ),
     Mutant(
         "the task's own choices are failures",
         "Directive not in found.__mro__ and",
         "True and",
-        path="django_pgqueue/breakers.py",
+        inside="Breaker.counts",
     ),
 )

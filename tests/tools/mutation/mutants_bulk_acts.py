@@ -5,8 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-ACTS = "django_pgqueue/lifecycle/bulk_acts.py"
-
 BULK_ACTS = [
     *of_tests(
         ("tests/worker/test_bulk_acts.py",),
@@ -18,9 +16,9 @@ BULK_ACTS = [
         ),
         Mutant(
             "an act takes what was retried since",
-            "if row.is_fitting}\n    seen",
-            "if row.is_chosen}\n    seen",
-            path=ACTS,
+            "for row in rows if row.is_fitting]",
+            "for row in rows if row.is_chosen]",
+            inside="bulk_changes._change",
         ),
         Mutant(
             "a preview counts only what it shows",
@@ -28,14 +26,16 @@ BULK_ACTS = [
             "least(%(shown)s::bigint, count(*) OVER alike_jobs)",
             "BULK_PAGE_FINISHED",
         ),
-        Mutant("an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", path=ACTS),
+        Mutant(
+            "an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", inside="_execute"
+        ),
         Mutant("the next batch begins at the first job", "cursor = %(cursor)s::json", "cursor = NULL", "ADVANCE_ACT"),
-        Mutant("an act has no rate", "len(names) / act.rate if act.rate else 0.0", "0.0", path=ACTS),
+        Mutant("an act has no rate", "batch.rate_count / act.rate if act.rate else 0.0", "0.0", inside="_execute"),
         Mutant(
             "a batch is no transaction",
             "with connection.transaction():\n        act",
             "if True:\n        act",
-            path=ACTS,
+            inside="execute_batch",
         ),
         Mutant(
             "a stop is only noted", "next_batch_at = NULL\nWHERE", "next_batch_at = next_batch_at\nWHERE", "STOP_AUDIT"
@@ -62,7 +62,7 @@ BULK_ACTS = [
             "anybody may request an act",
             "return bool(permission and",
             "return True or bool(permission and",
-            path="django_pgqueue/admin/bulk_acts.py",
+            inside="bulk_acts.is_allowed",
         ),
         Mutant(
             "a later preview is believed",
@@ -80,7 +80,7 @@ BULK_ACTS = [
             "a list links acts without permission",
             "if selection is not None and is_allowed(request, action):",
             "if selection is not None:",
-            path="django_pgqueue/admin/bulk_acts.py",
+            inside="links_of_list",
         ),
     ),
 ]

@@ -5,13 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-ADOPT = "django_pgqueue/management/subcommands/adopt_command.py"
-GUARD = "django_pgqueue/worker/runtime/clone_guard.py"
-HEARTBEAT = "django_pgqueue/worker/supervision/heartbeat.py"
-EXPLANATION = "django_pgqueue/stats/explanation.py"
-OWNERSHIP = "django_pgqueue/stats/ownership.py"
-LINK = "django_pgqueue/worker/runtime/connection.py"
-
 CLONES = [
     *of_tests(
         ("tests/worker/test_clone_guard.py",),
@@ -19,25 +12,25 @@ CLONES = [
             "a foreign row beside the own one is overlooked",
             "for adopted in recorded if",
             "for adopted in recorded[-1:] if",
-            path=GUARD,
+            inside="difference",
         ),
         Mutant(
             "two first workers do not see each other",
             'on {socket.gethostname()}"[:150])\n        own, recorded = _read(connection)',
             'on {socket.gethostname()}"[:150])',
-            path=GUARD,
+            inside="difference",
         ),
         Mutant(
             "a refused connection is used later",
             "            connection.close()\n            raise\n        return connection",
             "            self._connection = connection\n            raise\n        return connection",
-            path=LINK,
+            inside="Link._connect",
         ),
         Mutant(
             "the heartbeat extends the leases of a foreign database",
             "            clone_guard.check(connection)",
             "            pass",
-            path=HEARTBEAT,
+            inside="HeartbeatSender.send",
         ),
         Mutant(
             "a recorded installation is recorded again",
@@ -52,26 +45,36 @@ CLONES = [
             "the doctor takes an identifier that it may not read for another server",
             "Identity(identifier if is_known else server,",
             "Identity(identifier,",
-            path=OWNERSHIP,
+            inside="read_ownership",
         ),
         Mutant(
             "why() says that workers wait although they only warn",
             'CLONE_GUARD == "refuse" else',
             'CLONE_GUARD != "off" else',
-            path=EXPLANATION,
+            inside="_no_worker",
         ),
     ),
     *of_tests(
         ("tests/test_adopt.py",),
         Mutant("the other installation stays", "   OR database_oid <> %(database_oid)s\n", "", "ADOPT"),
-        Mutant("adopt cancels in its own database", "if recorded and not foreign:", "if False:", path=ADOPT),
+        Mutant(
+            "adopt cancels in its own database",
+            "if recorded and not foreign:",
+            "if False:",
+            inside="adopt_command._run",
+        ),
         Mutant(
             "adopt does not cancel running jobs",
             "return unfinished.cancel()",
             "return unfinished.cancel(running=False)",
-            path=ADOPT,
+            inside="_cancel_jobs",
         ),
-        Mutant("adopt ignores live workers", "if not force and", "if False and", path=ADOPT),
-        Mutant("queues of schedules are not paused", "names.update(Schedule", "set().update(Schedule", path=ADOPT),
+        Mutant("adopt ignores live workers", "if not force and", "if False and", inside="_refuse_live_database"),
+        Mutant(
+            "queues of schedules are not paused",
+            "names.update(Schedule",
+            "set().update(Schedule",
+            inside="_pause_queues",
+        ),
     ),
 ]

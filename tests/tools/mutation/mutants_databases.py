@@ -5,14 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-GROUP = "django_pgqueue/worker/supervision/supervisor_group.py"
-SIGNALS = "django_pgqueue/worker/supervision/stop_signals.py"
-HEALTH = "django_pgqueue/worker/runtime/health_report.py"
-BULK = "django_pgqueue/enqueue/bulk.py"
-CALL = "django_pgqueue/enqueue/call_database.py"
-OURS = "django_pgqueue/queue_databases.py"
-CONNECTION = "django_pgqueue/db/engine_connection.py"
-
 DATABASES = [
     *of_tests(
         ("tests/worker/test_supervisor_group.py",),
@@ -20,61 +12,61 @@ DATABASES = [
             "the end of one supervisor stops no other",
             "        self._pass_on(1)\n\n    def _close",
             "\n    def _close",
-            path=GROUP,
+            inside="SupervisorGroup",
         ),
         Mutant(
             "an empty database stops the others",
             "(self._is_until_empty and exit_code == 0 and not was_stopped)",
             "False",
-            path=GROUP,
+            inside="SupervisorGroup._ended",
         ),
         Mutant(
             "a supervisor that died ends the worker with exit code 0",
             "max(self.exit_code, int(exit_code != 0))",
             "0",
-            path=GROUP,
+            inside="SupervisorGroup._ended",
         ),
         Mutant(
             "an ended supervisor makes its worker stuck",
             "    if memory.has_ended:\n",
             "    if False:\n",
-            path=HEALTH,
+            inside="health_report.judge",
         ),
         Mutant(
             "an empty database is not served again",
             "                if self._finished_elsewhere(member) > member.finished_elsewhere:\n",
             "                if False:\n",
-            path=GROUP,
+            inside="SupervisorGroup._serve_again",
         ),
         Mutant(
             "a database is served again and again",
             "        member.finished_elsewhere = self._finished_elsewhere(member)\n",
             "        member.finished_elsewhere = 0\n",
-            path=GROUP,
+            inside="SupervisorGroup._ended",
         ),
         Mutant(
             "supervisors outlive their main process",
             "max(1, self.received) if is_orphan else self.received",
             "self.received",
-            path=SIGNALS,
+            inside="PassedOnSignals.count",
         ),
         Mutant(
             "a signal acts again in each round",
             "> self.count:\n            self.count = count",
             "> 0:\n            self.count = count",
-            path=SIGNALS,
+            inside="StopSignals.look",
         ),
         Mutant(
             "one ready database makes the worker ready",
             "status=min((judgement",
             "status=max((judgement",
-            path=HEALTH,
+            inside="judge_all",
         ),
         Mutant(
             "aliases for LISTEN count as databases of their own",
             " and alias not in get_settings().listen_aliases",
             "",
-            path=OURS,
+            inside="_is_ours",
         ),
     ),
     *of_tests(
@@ -83,19 +75,19 @@ DATABASES = [
             "a plain chunk mixes databases",
             "            if callable(task.database):\n                self._check_database(task, args, kwargs)\n",
             "",
-            path=BULK,
+            inside="Insertion._plain_calls",
         ),
         Mutant(
             "a batch checks the database of the first call only",
             "        if known is None or callable(task.database):",
             "        if known is None:",
-            path=BULK,
+            inside="Insertion._row_of",
         ),
         Mutant(
             "the function gets the arguments as they are stored",
             "    args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))",
             "    args, kwargs = task.encoded_call(args, kwargs)",
-            path=CALL,
+            inside="database_of_call",
         ),
     ),
     *of_tests(
@@ -104,8 +96,13 @@ DATABASES = [
             "many short statements keep their plans",
             "seconds < SLOW_SECONDS and self._spent_seconds < SPENT_SECONDS",
             "seconds < SLOW_SECONDS",
-            path=CONNECTION,
+            inside="EngineConnection.after_statement",
         ),
-        Mutant("statement time is never spent", "time.monotonic(), 0.0", "time.monotonic(), 1.0", path=CONNECTION),
+        Mutant(
+            "statement time is never spent",
+            "time.monotonic(), 0.0",
+            "time.monotonic(), 1.0",
+            inside="EngineConnection.after_statement",
+        ),
     ),
 ]

@@ -5,39 +5,37 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-WORKER = "django_pgqueue/worker/"
-
 EVENTS = of_tests(
     ("tests/process/test_worker_signals.py",),
     Mutant(
         "an order does not end the wait for start receivers",
         "            return bool(orders)",
         "            return False",
-        path=WORKER + "worker_process.py",
+        inside="WorkerProcess._call_start_receivers.is_ordered",
     ),
     Mutant(
         "isolated jobs do not wait for start receivers",
         "if self._fork_server.has_start_receivers and not self._process.has_started():",
         "if False:",
-        path=WORKER + "isolation/slot_process.py",
+        inside="SlotProcess.get",
     ),
     Mutant(
         "receivers that hang keep the worker from ending",
         "        if self._pid and time.monotonic() > self._stop_at:",
         "        if False:",
-        path=WORKER + "supervision/worker_events.py",
+        inside="WorkerEvents.tick",
     ),
     Mutant(
         "a snooze is reported as a release",
         "_SNOOZE: Final[_Signals] = {State.READY: signals.job_snoozed,",
         "_SNOOZE: Final[_Signals] = {State.READY: signals.job_released,",
-        path="django_pgqueue/endings.py",
+        inside="_SNOOZE",
     ),
     Mutant(
         "a receiver that hangs leaves no time for exit functions",
         "seconds * RECEIVERS_SHARE",
         "seconds",
-        path=WORKER + "runtime/exit_functions.py",
+        inside="run_exit_functions",
     ),
 )
 RECEIVERS = of_tests(
@@ -46,7 +44,7 @@ RECEIVERS = of_tests(
         "an aborted transaction is not noticed",
         "            raise_if_aborted(connection, responses)\n",
         "",
-        path="django_pgqueue/reactions.py",
+        inside="after_enqueue",
     ),
 )
 JOB_LINES = of_tests(
@@ -55,13 +53,13 @@ JOB_LINES = of_tests(
         "threads of the engine print the lines of jobs",
         '"django_pgqueue.jobs", ',
         "",
-        path=WORKER + "runtime/background_log.py",
+        inside="LOGGERS",
     ),
     Mutant(
         "an error breaks the line of its job",
         '    text = " ".join(text.split())\n',
         "",
-        path="django_pgqueue/log.py",
+        inside="log._error",
     ),
 )
 LOG_CONTEXT = of_tests(
@@ -70,13 +68,13 @@ LOG_CONTEXT = of_tests(
         "the running job replaces the fields of a record",
         "for name in fields.keys() - vars(record).keys()",
         "for name in fields",
-        path="django_pgqueue/log.py",
+        inside="add_job",
     ),
     Mutant(
         "a long message of a cause is not seen",
         "exception.__cause__ or exception.__context__",
         "None",
-        path=WORKER + "runtime/short_records.py",
+        inside="_chain",
     ),
 )
 QUEUES = of_tests(
@@ -85,18 +83,18 @@ QUEUES = of_tests(
         "numbered queues are suggested for each other",
         '    return DIGITS.sub("", first) == DIGITS.sub("", second)',
         "    return False",
-        path="django_pgqueue/queues.py",
+        inside="_differ_in_digits",
     ),
     Mutant(
         "an unlisted queue is accepted",
         "        raise ValueError(problem)",
         "        pass",
-        path="django_pgqueue/queues.py",
+        inside="queues.check",
     ),
     Mutant(
         "a queue with waiting jobs counts as mistyped",
         "    if name in names or waiting(name, database).exists():",
         "    if name in names:",
-        path="django_pgqueue/queues.py",
+        inside="queues._mistyped",
     ),
 )

@@ -5,8 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-OPERATOR = "django_pgqueue/lifecycle/operator.py"
-
 HISTORIES = [
     *of_tests(
         ("tests/test_stateful_workflows.py",),
@@ -14,7 +12,7 @@ HISTORIES = [
             "a retry reports a node that is cancelled again",
             "None if state in FINISHED else state.value",
             "state.value",
-            path=OPERATOR,
+            inside="_retry_and_restore",
         ),
         Mutant(
             "the sweep of waiting jobs misses failed dependencies",
@@ -151,7 +149,7 @@ HISTORIES = [
             "a step that was stored while the replacing call waited is kept",
             "if has_steps and replaced:",
             "if False:",
-            path="django_pgqueue/lifecycle/unique.py",
+            inside="_steps_removed",
         ),
     ),
     *of_tests(
@@ -160,7 +158,7 @@ HISTORIES = [
             "nodes are retried one by one before their dependencies",
             "nodes = graphs.nodes_of(connection, job_ids)",
             "nodes: list[int] = []",
-            path=OPERATOR,
+            inside="_retry_order",
         ),
     ),
     *of_tests(

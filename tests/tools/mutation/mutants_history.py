@@ -5,12 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-FILE = "django_pgqueue/history/archive_file.py"
-ARCHIVING = "django_pgqueue/history/archiving.py"
-CODECS = "django_pgqueue/codecs.py"
-CALLS = "django_pgqueue/deploys/calls.py"
-LOCK = "django_pgqueue/deploys/signature_lock.py"
-STORED = "django_pgqueue/deploys/stored.py"
 CUT = "os.ftruncate(self._descriptor, self._end)\n"
 OF_FREE = "(SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))"
 REMOVED = "DELETE FROM pgqueue_execution_log AS log\n    WHERE"
@@ -25,12 +19,24 @@ ARCHIVES = of_tests(
     Mutant("lines of a job in a file stay", REMOVED, f"{REMOVED} false AND", "REMOVE_ARCHIVED"),
     Mutant("lines of a locked job are removed", f"\n      AND {OF_FREE}", "", "ARCHIVE"),
     Mutant("jobs of one instant are left out", "(finished_at, id) >", "(finished_at, 0) >", "FINISHED_JOBS"),
-    Mutant("an incomplete member stays in the file", f"{CUT}            os.fsync", "os.fsync", path=FILE),
-    Mutant("a failed write stays in the file", f"{CUT}            raise", "pass\n            raise", path=FILE),
-    Mutant("an interrupted batch is written again", "= _resume(connection, target)", "= 0", path=ARCHIVING),
-    Mutant("a refused job is written", " if job_id in removed]", "]", path=ARCHIVING),
-    Mutant("a locked job is written again", "if finished_at == batch[pk]]", "if False]", path=ARCHIVING),
-    Mutant("two processes write one file", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH", path=FILE),
+    Mutant(
+        "an incomplete member stays in the file",
+        f"{CUT}            os.fsync",
+        "os.fsync",
+        inside="ArchiveFile.__init__",
+    ),
+    Mutant(
+        "a failed write stays in the file",
+        f"{CUT}            raise",
+        "pass\n            raise",
+        inside="ArchiveFile.append",
+    ),
+    Mutant("an interrupted batch is written again", "= _resume(connection, target)", "= 0", inside="archiving.archive"),
+    Mutant("a refused job is written", " if job_id in removed]", "]", inside="_move_to_file"),
+    Mutant("a locked job is written again", "if finished_at == batch[pk]]", "if False]", inside="archiving._resume"),
+    Mutant(
+        "two processes write one file", "fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_SH", inside="ArchiveFile._lock"
+    ),
 )
 ERASURES = of_tests(
     ("tests/history/test_erasure.py",),
@@ -40,23 +46,32 @@ ERASURES = of_tests(
     Mutant("lines are always erased", "%(erases_logs)s::boolean AND ", "", "ERASE"),
     Mutant("lines of a locked job are erased", f"\n      AND {OF_FREE}", "", "ERASE"),
     Mutant("the audit counts no job", "job_count + (SELECT count(*) FROM erased)", "job_count", "ERASE"),
-    Mutant("an erased value is of an unknown codec", "    if name == ERASED:\n", "    if False:\n", path=CODECS),
+    Mutant("an erased value is of an unknown codec", "    if name == ERASED:\n", "    if False:\n", inside="decode"),
 )
 RELEASES = [
     *of_tests(
         ("tests/test_check_deploy.py",),
-        Mutant("the context is an argument", "[int(task.takes_context) :]", "[:]", path=CALLS),
-        Mutant("a missing argument is no problem", "and is_required(parameter):", "and False:", path=CALLS),
-        Mutant("a shape is known before it is tried", "if not sample:", "if False:", path=STORED),
-        Mutant("a limit reads everything", "if count + len(job_ids) > limit:", "if False:", path=STORED),
+        Mutant("the context is an argument", "[int(task.takes_context) :]", "[:]", inside="calls.parameters_of"),
         Mutant(
-            "a lane begins again", "after = stored_calls.ready_calls(", "_ = stored_calls.ready_calls(", path=STORED
+            "a missing argument is no problem", "and is_required(parameter):", "and False:", inside="binding_problems"
+        ),
+        Mutant("a shape is known before it is tried", "if not sample:", "if False:", inside="_Calls._check_shape"),
+        Mutant("a limit reads everything", "if count + len(job_ids) > limit:", "if False:", inside="_read_all"),
+        Mutant(
+            "a lane begins again", "after = stored_calls.ready_calls(", "_ = stored_calls.ready_calls(", inside="_lane"
         ),
     ),
     *of_tests(
         ("tests/test_signature_lock.py",),
-        Mutant("a lost default is no change", "if new.is_required and not old.is_required", "if False", path=LOCK),
-        Mutant("another place is no change", "if new_places.get(name, place) != place:", "if False:", path=LOCK),
+        Mutant(
+            "a lost default is no change",
+            "if new.is_required and not old.is_required",
+            "if False",
+            inside="_changes_of_parameter",
+        ),
+        Mutant(
+            "another place is no change", "if new_places.get(name, place) != place:", "if False:", inside="_changes_of"
+        ),
     ),
 ]
 HISTORY = [*ARCHIVES, *ERASURES, *RELEASES]

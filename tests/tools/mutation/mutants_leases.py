@@ -3,12 +3,9 @@
 `mutation` explains what a mutant is and how mutants are tried. Each names the tests that must fail.
 """
 
-from tests.tools.mutation.mutants import FAILURE, FETCHER, HEARTBEAT, Mutant
+from tests.tools.mutation.mutants import Mutant
 
 SUPERVISION = "tests/worker/test_supervision.py"
-LEASES_MODULE = "django_pgqueue/worker/supervision/heartbeat.py"
-CHILD = "django_pgqueue/worker/worker_process.py"
-NURSERY = "django_pgqueue/worker/isolation/fork_server.py"
 RESTARTED_IDS = "tests/concurrency/test_restarted_ids.py"
 CLAIM_TIME = "          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms\n"
 FENCED = ("SUCCEED", "SUCCEED_AND_DISCARD", "FAIL", "RELEASE", "END_CANCELLED", "NOTE_PROGRESS", "RESCUE")
@@ -43,21 +40,21 @@ LEASES = [
         "a removed record of a worker stays away",
         "            if worker_id not in registered:\n",
         "            if False:\n",
-        path=LEASES_MODULE,
+        inside="HeartbeatSender._record",
         tests=(SUPERVISION,),
     ),
     Mutant(
         "a request waits for a notification",
         "                process.state.has_requests = True\n",
         "                pass\n",
-        path=LEASES_MODULE,
+        inside="HeartbeatSender._record",
         tests=(SUPERVISION,),
     ),
     Mutant(
         "a request to stop is answered only",
         "                    self.process_state.stop_requested = True\n",
         "                    pass\n",
-        path="django_pgqueue/worker/claiming/request_answers.py",
+        inside="RequestAnswers.answer",
         tests=("tests/test_worker_requests.py",),
     ),
     Mutant(
@@ -71,14 +68,14 @@ LEASES = [
         "a request is not audited",
         "            lifecycle.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)\n",
         "",
-        path="django_pgqueue/worker_control.py",
+        inside="request",
         tests=("tests/test_worker_requests.py",),
     ),
     Mutant(
         "a request outlives its audit",
         "with transaction.atomic(using=database):",
         "if True:",
-        path="django_pgqueue/worker_control.py",
+        inside="request",
         tests=("tests/test_worker_requests.py",),
     ),
     Mutant(
@@ -92,112 +89,112 @@ LEASES = [
         "the mark outlives the ids",
         "            self._oldest_open.extend([0] * MARK_HEARTBEATS)\n        return",
         "            pass\n        return",
-        path=LEASES_MODULE,
+        inside="HeartbeatSender._first_id",
         tests=(SUPERVISION,),
     ),
     Mutant(
         "a mark that finds nothing stays",
         "for execution in open_executions), default=0)",
         "for execution in open_executions), default=self._oldest_open[-1])",
-        path=LEASES_MODULE,
+        inside="HeartbeatSender.send",
         tests=(SUPERVISION,),
     ),
     Mutant(
         "an id in use here is held twice",
         "if any(each.execution_id in ids_in_use for each in job.members)]",
         "if False and ids_in_use]",
-        path="django_pgqueue/worker/claiming/claimed_ids.py",
+        inside="ClaimedIds.in_use",
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(
         "ids whose ends are being written are not in use",
         " | self.completer.ids()",
         "",
-        path="django_pgqueue/worker/claiming/claimed_ids.py",
+        inside="ClaimedIds.in_use",
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(
         "what a claim may still bring is released",
         "        claims_begun = self.claims.begun  #",
         "        claims_begun = 0  #",
-        path=HEARTBEAT,
+        inside="LeaseMonitor._release_unknown",
         tests=("tests/worker/test_lease_monitor.py",),
     ),
     Mutant(
         "work after a commit is interrupted",
         "missing -= self._committed(missing)",
         "pass",
-        path=HEARTBEAT,
+        inside="LeaseMonitor._compare",
         tests=("tests/process/test_application_code.py",),
     ),
     Mutant(
         "work after a commit is interrupted if the job keeps no row",
         "return success_ending(task, running.claimed) is Ending.DISCARDED",
         "return False",
-        path=HEARTBEAT,
+        inside="LeaseMonitor._has_committed",
         tests=("tests/process/test_application_code.py",),
     ),
     Mutant(
         "an atomic job goes on after its deletion",
         "return success_ending(task, running.claimed) is Ending.DISCARDED",
         "return True",
-        path=HEARTBEAT,
+        inside="LeaseMonitor._has_committed",
         tests=("tests/worker/test_lease_monitor.py",),
     ),
     Mutant(
         "claims that ended meanwhile count",
         'self._unknown.get(key, float("inf")) <= claims_ended]',
         'self._unknown.get(key, float("inf")) <= self.claims.ended]',
-        path=HEARTBEAT,
+        inside="LeaseMonitor._release_unknown",
         tests=("tests/worker/test_lease_monitor.py",),
     ),
     Mutant(
         "a claim under way is not counted",
         "        with self.claims.claim_under_way():\n            return self._claim_and_submit",
         "        if True:\n            return self._claim_and_submit",
-        path=FETCHER,
+        inside="Fetcher._counted_claim",
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(
         "what runs is released before the completer is empty",
         "        self.in_flight.close()\n",
         "        self.in_flight.close()\n        self.last_writes.release_running(0)\n",
-        path=CHILD,
+        inside="WorkerProcess._end",
         tests=("tests/process/test_stopping.py",),
     ),
     Mutant(
         "what runs at a stop is not interrupted",
         "            pool.interrupt([job.execution_id for job in entry.claimed.members])\n",
         "            pass\n",
-        path="django_pgqueue/worker/stopping/running_jobs.py",
+        inside="_interrupt",
         tests=("tests/process/test_stopping.py",),
     ),
     Mutant(
         "a job that fails when interrupted is charged",
         "    elif attempt.interrupted and not attempt.timed_out and not is_a(exception, Dead):\n",
         "    elif attempt.interrupted and is_a(exception, *STOPS, asyncio.CancelledError):\n",
-        path=FAILURE,
+        inside="_report_of",
         tests=("tests/process/test_stopping.py",),
     ),
     Mutant(
         "programs of isolated jobs outlive their worker",
         "        _kill_group(pid)\n    os._exit(0)\n",
         "        os.kill(pid, signal.SIGKILL)\n    os._exit(0)\n",
-        path=NURSERY,
+        inside="_main",
         tests=("tests/process/test_isolation.py",),
     ),
     Mutant(
         "programs of a dead isolated process go on",
         "    if ended.si_status != 0:\n",
         "    if False:\n",
-        path=NURSERY,
+        inside="_reap_next",
         tests=("tests/process/test_isolation.py",),
     ),
     Mutant(
         "an isolated process trusts its connections for ever",
-        "        django_connections.close_ended()\n",
+        "        watched.is_checked = False\n",
         "",
-        path="django_pgqueue/worker/isolation/isolated_process.py",
+        inside="django_connections.before_job",
         tests=("tests/process/test_isolation.py",),
     ),
     Mutant(

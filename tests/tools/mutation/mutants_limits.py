@@ -5,14 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-LIMITS = "django_pgqueue/lifecycle/limits.py"
-LANE = "django_pgqueue/worker/claiming/limited_lane.py"
-LANES = "django_pgqueue/worker/claiming/limited_lanes.py"
-CLAIMER = "django_pgqueue/worker/claiming/claimer.py"
-CURSORS = "django_pgqueue/worker/claiming/key_cursors.py"
-OVERRIDES = "django_pgqueue/lifecycle/limit_overrides.py"
-POLICIES = "django_pgqueue/limit_policies.py"
-ENDED = "django_pgqueue/worker/claiming/ended_limits.py"
 LOCK = "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || {}limit_key, 0))"
 IN_ONE_STATEMENT = f"""
 for _name, _key in (("FIND_KEYS", ""), ("LOCK_KEYS", "given.")):
@@ -34,13 +26,13 @@ ADMISSION = of_tests(
         "keys are locked and counted in one statement",
         "COLUMNS_OF_JOB: Final = 17\n",
         f"COLUMNS_OF_JOB: Final = 17\n{IN_ONE_STATEMENT}",
-        path=LIMITS,
+        inside="COLUMNS_OF_JOB",
     ),
     Mutant(
         "locks of keys end before the count",
         "        with connection.transaction():",
         "        if True:",
-        path=LANES,
+        inside="LimitedLanes",
         times=2,
     ),
     Mutant(
@@ -152,45 +144,55 @@ ADMISSION = of_tests(
 )
 VISITS = of_tests(
     ("tests/worker/test_limited_lanes.py",),
-    Mutant("the completer notes no keys", "            self.limited.note_ended(keys)\n", "", path=ENDED),
-    Mutant("freed keys wait for the circle", "self._lanes[busy_lane].freed[key] = None", "pass", path=LANES),
+    Mutant("the completer notes no keys", "            self.limited.note_ended(keys)\n", "", inside="EndedLimits.note"),
+    Mutant(
+        "freed keys wait for the circle",
+        "self._lanes[busy_lane].freed[key] = None",
+        "pass",
+        inside="LimitedLanes._free_ended",
+    ),
     Mutant(
         "each circle begins at the first key",
         "            self.after_key = max(served, default=self.after_key)\n",
         "            pass\n",
-        path=LANE,
+        inside="LimitedLane.pass_on",
     ),
     Mutant(
         "a circle waits for no token",
         "state.circle.wait(now + max(result.due_seconds, 0.0))",
         "state.circle.wait(now + 60.0)",
-        path=LANES,
+        inside="LimitedLanes._learn",
     ),
     Mutant(
         "busy keys are not visited again",
         "state.circle.wait(now + BUSY_SECONDS)",
         "state.circle.wait(now + 60.0)",
-        path=LANES,
+        inside="LimitedLanes._learn",
     ),
     Mutant(
         "each step of a circle waits a second",
         "STEP_SECONDS if self.limited.is_under_way(lane) else if_overdue",
         "if_overdue",
-        path="django_pgqueue/worker/claiming/lanes.py",
+        inside="Lanes.next_due_at",
     ),
     Mutant(
         "keys that wait take half of the time from other jobs",
         "if not all(lane.is_limited for lane in due):",
         "if False:",
-        path="django_pgqueue/worker/claiming/lanes.py",
+        inside="Lanes._in_order",
     ),
     Mutant(
         "freed keys of a queue that was just paused are claimed from",
         'if self._scanned_at == float("-inf"):',
         "if False:",
-        path="django_pgqueue/worker/claiming/lanes.py",
+        inside="Lanes.before_scan",
     ),
-    Mutant("unknown limits end the claim", "if limit is not None and controls", "if controls", path=LANES),
+    Mutant(
+        "unknown limits end the claim",
+        "if limit is not None and controls",
+        "if controls",
+        inside="LimitedLanes._to_claim",
+    ),
 )
 SLOTS = of_tests(
     ("tests/worker/test_slots_for_limits.py",),
@@ -198,25 +200,32 @@ SLOTS = of_tests(
         "freed keys without jobs end the claim",
         "            if claimed or state.needs_slot or time",
         "            if True or time",
-        path=LANES,
+        inside="LimitedLanes.claim",
     ),
-    Mutant("prefetched jobs take every slot", "self.lanes.limited.needs_slot(lane)", "False", path=CLAIMER),
+    Mutant(
+        "prefetched jobs take every slot", "self.lanes.limited.needs_slot(lane)", "False", inside="Claimer._needs_slot"
+    ),
     Mutant(
         "siblings hold a freed key back",
         "limited.can_continue(free_slots)",
         "limited.have_waiting",
-        path="django_pgqueue/worker/claiming/lanes.py",
+        inside="Lanes.can_continue",
     ),
-    Mutant("a cursor stays behind its jobs", "Cursor(job.run_after, job.job_id)", "Cursor()", path=CURSORS),
-    Mutant("a cursor never looks back", "if time.monotonic() < self._looks_back_at[key]", "if True", path=CURSORS),
+    Mutant("a cursor stays behind its jobs", "Cursor(job.run_after, job.job_id)", "Cursor()", inside="KeyCursors.keep"),
+    Mutant(
+        "a cursor never looks back",
+        "if time.monotonic() < self._looks_back_at[key]",
+        "if True",
+        inside="KeyCursors.beginning",
+    ),
 )
 PRUNED = of_tests(
     ("tests/worker/test_pruner.py",),
     Mutant(
         "each page of states is the first",
-        "last_id if found >= limit else None)\n\n\ndef microseconds",
-        "None)\n\n\ndef microseconds",
-        path=LIMITS,
+        "last_id if found >= limit else None)",
+        "None)",
+        inside="prune_limit_states",
     ),
 )
 HOLDS = of_tests(
@@ -241,30 +250,35 @@ ONE_JOB = of_tests(
 )
 OVERRIDDEN = of_tests(
     ("tests/concurrency/test_limit_overrides.py",),
-    Mutant("claims ignore overrides", "if not self._has_controls:", "if True:", path=LANES),
-    Mutant("each claim reads overrides", "if not self._has_controls:", "if False:", path=LANES),
+    Mutant("claims ignore overrides", "if not self._has_controls:", "if True:", inside="LimitedLanes._controls_of"),
+    Mutant("each claim reads overrides", "if not self._has_controls:", "if False:", inside="LimitedLanes._controls_of"),
     Mutant(
         "the override of the limit counts before the one of the key",
         "self.overrides.get(limit_key), self.overrides.get(limit.name)",
         "self.overrides.get(limit.name), self.overrides.get(limit_key)",
-        path=OVERRIDES,
+        inside="KeyControls.policy_of",
     ),
     Mutant(
         "an override that has ended counts", "      AND (valid_until IS NULL OR", "      AND (true OR", "KEY_CONTROLS"
     ),
     Mutant("a pause of a key that has ended counts", "AND (paused_until IS NULL OR", "AND (true OR", "KEY_CONTROLS"),
-    Mutant("pauses of keys stop nothing", " and controls.pause_of(key) is None", "", path=LANES),
+    Mutant("pauses of keys stop nothing", " and controls.pause_of(key) is None", "", inside="LimitedLanes._to_claim"),
     Mutant(
         "pauses of limits stop nothing",
         "for name in (limit_key, name_of(limit_key)))",
         "for name in (limit_key,))",
-        path=OVERRIDES,
+        inside="KeyControls.pause_of",
     ),
     Mutant(
         "queues with the name of a key pause it", "    WHERE kind = 'limit'\n      AND", "    WHERE", "KEY_CONTROLS"
     ),
-    Mutant("a circle visits each key of a paused limit", "if has_value and name in pauses:", "if False:", path=LANE),
-    Mutant("an override gives an ordered key slots", "1 if limit.ordered else _first(", "_first(", path=POLICIES),
+    Mutant(
+        "a circle visits each key of a paused limit",
+        "if has_value and name in pauses:",
+        "if False:",
+        inside="LimitedLane.pass_on",
+    ),
+    Mutant("an override gives an ordered key slots", "1 if limit.ordered else _first(", "_first(", inside="policy_of"),
     Mutant(
         "a new override loses the fields of the last",
         "'share' = ANY (%(given)s::text[]) OR",
@@ -275,7 +289,7 @@ OVERRIDDEN = of_tests(
         "a count that counted nothing hides executions",
         " and result.limit_key in counted:",
         ":",
-        path=LANES,
+        inside="LimitedLanes._learn",
     ),
     Mutant("all holds end", "(limit_key = %(limit_key)s OR", "(true OR", "END_HOLDS"),
 )

@@ -5,16 +5,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-ACTS = "django_pgqueue/admin/job_actions.py"
-SHELL_ACTS = "django_pgqueue/management/subcommands/changing_actions.py"
-BATCHES = "django_pgqueue/management/subcommands/batches.py"
-SEARCH = "django_pgqueue/job_search/search.py"
-READY = "django_pgqueue/job_search/ready_jobs.py"
-COMMANDS = "django_pgqueue/management/subcommands"
-QUEUE_ACTIONS = "django_pgqueue/admin/queue_actions.py"
-CHARTS = "django_pgqueue/admin/charts.py"
-BULK = "django_pgqueue/enqueue/bulk.py"
-CALLS = "django_pgqueue/enqueue/calls.py"
 AS_SEEN = "job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz"
 
 EXACT = of_tests(
@@ -28,7 +18,7 @@ EXACT = of_tests(
         "a queryset retries what died since",
         "if began is None and finished_before:",
         "if False:",
-        path="django_pgqueue/models/operations.py",
+        inside="batches",
     ),
     Mutant(
         "a schedule runs again whenever it ran last",
@@ -40,13 +30,31 @@ EXACT = of_tests(
 SHELL = [
     *of_tests(
         ("tests/management/test_changing_actions.py",),
-        Mutant("an action does not compare what was read", "names, seen, record", "names, None, record", path=BATCHES),
-        Mutant("the shell retries any finished job", "return (State.DEAD,)", "return FINISHED_WORDS", path=SHELL_ACTS),
         Mutant(
-            "an action needs no filter", 'if not options["ids"] and not given(options):', "if False:", path=SHELL_ACTS
+            "an action does not compare what was read",
+            "names, seen, record",
+            "names, None, record",
+            inside="batches._change",
         ),
-        Mutant("a script is not asked for --yes", "        if filters.ids:", "        if True:", path=SHELL_ACTS),
-        Mutant("an action ignores its rate", "began + start / rate", "began", path=BATCHES),
+        Mutant(
+            "the shell retries any finished job",
+            "return (State.DEAD,)",
+            "return FINISHED_WORDS",
+            inside="_words_to_retry",
+        ),
+        Mutant(
+            "an action needs no filter",
+            'if not options["ids"] and not given(options):',
+            "if False:",
+            inside="changing_actions._run",
+        ),
+        Mutant(
+            "a script is not asked for --yes",
+            "        if filters.ids:",
+            "        if True:",
+            inside="changing_actions._confirm",
+        ),
+        Mutant("an action ignores its rate", "began + start / rate", "began", inside="change_all"),
     ),
     *of_tests(
         ("tests/management/test_dead_command.py",),
@@ -54,7 +62,7 @@ SHELL = [
             "any error stops a retry",
             '            exception_class=Subquery(before.values("exception_class")[:1]),\n',
             "",
-            path="django_pgqueue/management/subcommands/dead_command.py",
+            inside="Watch.__call__",
         ),
     ),
     *of_tests(
@@ -63,11 +71,13 @@ SHELL = [
             "a search has no bound",
             "place__lte=SEARCHED + 1",
             "place__gt=0",
-            path=SEARCH,
+            inside="_search",
         ),
-        Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", path=SEARCH),
-        Mutant("paused jobs are due too", 'word == "paused" if chooses else None', "None", path=READY),
-        Mutant("lanes share no bound", "READY_SEARCHED // max(1, len(searched))", "READY_SEARCHED", path=READY),
+        Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", inside="search.find"),
+        Mutant("paused jobs are due too", 'word == "paused" if chooses else None', "None", inside="ready_jobs._lanes"),
+        Mutant(
+            "lanes share no bound", "READY_SEARCHED // max(1, len(searched))", "READY_SEARCHED", inside="find_ready"
+        ),
     ),
     *of_tests(
         ("tests/management/test_status.py",),
@@ -75,35 +85,33 @@ SHELL = [
             "a missing job has a reason",
             "if found.reason is stats.Reason.GONE:",
             "if False:",
-            path=f"{COMMANDS}/why_command.py",
+            inside="why_command._run",
         ),
         Mutant(
             "status names no unserved queue",
             "if overview.unserved_queues:",
             "if False:",
-            path=f"{COMMANDS}/status_command.py",
+            inside="status_command.tiles",
         ),
-        Mutant(
-            "top leaves its screen", '        stdout.write(LEAVE, ending="")\n', "", path=f"{COMMANDS}/top_command.py"
-        ),
+        Mutant("top leaves its screen", '        stdout.write(LEAVE, ending="")\n', "", inside="top_command._run"),
         Mutant(
             "top ends in an outage",
             "(InterfaceError, OperationalError)",
             "InterfaceError",
-            path=f"{COMMANDS}/top_command.py",
+            inside="top_command._lines",
         ),
     ),
 ]
 CLICKS = of_tests(
     ("tests/admin/test_stale_pages.py",),
-    Mutant("the page's row does not count", "row.pk: on_page[row.pk]", "row.pk: Seen(*row[1:4])", path=ACTS),
+    Mutant("the page's row does not count", "row.pk: on_page[row.pk]", "row.pk: Seen(*row[1:4])", inside="_fitting"),
     Mutant(
         "succeeded jobs run without a question",
         "or not counts[State.SUCCEEDED] or",
         "or True or",
-        path="django_pgqueue/admin/confirmation.py",
+        inside="ask",
     ),
-    Mutant("dead letters retry anything", "each.state == State.DEAD", "True", path=ACTS),
+    Mutant("dead letters retry anything", "each.state == State.DEAD", "True", inside="_still_listed"),
 )
 MEETING = of_tests(
     ("tests/concurrency/test_many_unique.py",),
@@ -129,32 +137,37 @@ MEETING = of_tests(
         "batches are in the order of calls",
         "if not is_last and self._sort_by_key(sequence)",
         "if False",
-        path=BULK,
+        inside="Insertion.run",
     ),
 )
 MANY = of_tests(
     ("tests/test_enqueue_many.py",),
     Mutant("all calls have the first options", "chosen.number = given.number", "chosen.number = 0", "ENQUEUE_EACH"),
     Mutant("of each, an age is no age", "=> chosen.expires_seconds", "=> 0 * chosen.expires_seconds", "ENQUEUE_EACH"),
-    Mutant("a refused chunk is not rolled back", "or not step.can_be_refused", "or True", path=BULK),
-    Mutant("a single chunk takes a savepoint", "is_open and not (is_last", "is_open and not (False", path=BULK),
+    Mutant("a refused chunk is not rolled back", "or not step.can_be_refused", "or True", inside="Insertion.run"),
+    Mutant(
+        "a single chunk takes a savepoint", "is_open and not (is_last", "is_open and not (False", inside="Insertion.run"
+    ),
     Mutant(
         "unique calls have first options",
         "chosen.number = given.number",
         "chosen.number = 0",
         "ENQUEUE_EACH_UNIQUE",
     ),
-    Mutant("calls of another task are taken", "call.task.func is not task.func", "False", path=CALLS),
+    Mutant("calls of another task are taken", "call.task.func is not task.func", "False", inside="bind"),
     Mutant(
-        "a list and a dict are a pair", "isinstance(call[0], tuple)", "isinstance(call[0], tuple | list)", path=CALLS
+        "a list and a dict are a pair",
+        "isinstance(call[0], tuple)",
+        "isinstance(call[0], tuple | list)",
+        inside="calls.arguments_of",
     ),
     Mutant(
         "a repeated call is no duplicate",
         "is_duplicate = job_id in announced",
         "is_duplicate = False",
-        path="django_pgqueue/enqueue/unique.py",
+        inside="insert_keyed",
     ),
-    Mutant("the rows of former chunks are kept", "self._rows.clear()", "pass", path=BULK),
+    Mutant("the rows of former chunks are kept", "self._rows.clear()", "pass", inside="Insertion._next"),
 )
 ELSEWHERE = [
     *of_tests(
@@ -163,7 +176,7 @@ ELSEWHERE = [
             "acts write where a job was read",
             "self.enqueued_on or router.db_for_write(type(self), instance=self)",
             "str(self._state.db)",
-            path="django_pgqueue/models/jobs.py",
+            inside="Job.write_alias",
         ),
     ),
     *of_tests(
@@ -172,7 +185,7 @@ ELSEWHERE = [
             "the list of pauses checks names",
             "control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()",
             "control.waiting(pause.name, database=_alias_of(pause)).order_by()",
-            path="django_pgqueue/admin/pauses.py",
+            inside="PauseAdmin.waiting",
         ),
     ),
     *of_tests(
@@ -181,35 +194,35 @@ ELSEWHERE = [
             "a button acts on another pause than shown",
             'if request.POST.get(PAUSE_FIELD) == ("" if',
             'if True or request.POST.get(PAUSE_FIELD) == ("" if',
-            path=QUEUE_ACTIONS,
+            inside="queue_actions._is_as_shown",
         ),
         Mutant(
             "anybody is offered to cancel the waiting jobs",
             "is_waiting and bulk_acts.is_allowed(request, TransitionName.CANCEL)",
             "is_waiting",
-            path="django_pgqueue/admin/console/queue_rows.py",
+            inside="_clear_url",
         ),
         Mutant(
             "an act on a queue leads to any site",
             'return back if is_here else ""',
             "return back",
-            path="django_pgqueue/admin/posted.py",
+            inside="back_of",
         ),
         Mutant(
             "an act on a queue needs no permission",
             'request.user.has_perms(["pgqueue.view_job", *permissions])',
             "request.user.is_staff",
-            path=QUEUE_ACTIONS,
+            inside="queue_actions._view",
         ),
     ),
     *of_tests(
         ("tests/admin/test_charts.py",),
-        Mutant("a line hides missing values", "< 2 * before.seconds", "< 9 * before.seconds", path=CHARTS),
+        Mutant("a line hides missing values", "< 2 * before.seconds", "< 9 * before.seconds", inside="_is_next"),
         Mutant(
             "few failures are invisible",
             "HEIGHT - axis.y(value), SMALLEST_BAR)",
             "0, HEIGHT - axis.y(value))",
-            path=CHARTS,
+            inside="_stack",
         ),
     ),
     *of_tests(
@@ -218,19 +231,19 @@ ELSEWHERE = [
             "any condition may stand in the URL",
             "return lookup in LOOKUPS or",
             "return True or",
-            path="django_pgqueue/admin/readonly.py",
+            inside="ReadOnlyAdmin.lookup_allowed",
         ),
         Mutant(
             "older jobs are not looked at",
             "if part.ids or not part.is_cut or not found.time:",
             "if True:",
-            path=SEARCH,
+            inside="_first_matching",
         ),
         Mutant(
             "an empty list hides what was not searched",
             "        if self.found.scope:\n            return (",
             "        if False:\n            return (",
-            path="django_pgqueue/admin/job_list.py",
+            inside="JobChangeList.empty_note",
         ),
     ),
     *of_tests(
@@ -239,7 +252,7 @@ ELSEWHERE = [
             "jobs share what their thread's context holds",
             "    context = Context()\n    context.run(_make_caches)",
             "    import contextvars\n\n    context = contextvars.copy_context()\n    context.run(_make_caches)",
-            path="django_pgqueue/worker/runtime/django_connections.py",
+            inside="clean_context",
         ),
     ),
     *of_tests(
@@ -248,25 +261,25 @@ ELSEWHERE = [
             "days that match one of two fields of a crontab are enough",
             "    if day not in WEEKS:",
             "    if False:",
-            path="django_pgqueue/management/celery_times.py",
+            inside="days_of",
         ),
         Mutant(
             "a crontab's range never wraps",
             "    if first > last:",
             "    if False:",
-            path="django_pgqueue/management/celery_times.py",
+            inside="celery_times._part",
         ),
         Mutant(
             "an import of beat's schedules adds existing ones",
             "    if existing is not None:",
             "    if False:",
-            path="django_pgqueue/management/celery_beat.py",
+            inside="celery_beat._result",
         ),
         Mutant(
             "an import of beat's schedules drops their queues",
             'queue_name=entry.options.get("queue") or None,',
             "",
-            path="django_pgqueue/management/celery_beat.py",
+            inside="_definition",
         ),
     ),
     *of_tests(
@@ -275,27 +288,36 @@ ELSEWHERE = [
             "a schedule of the admin has no queue of its own",
             "._replace(**own)",
             "",
-            path="django_pgqueue/schedules/job_options.py",
+            inside="options_of",
         ),
         Mutant(
             "every schedule of the admin has a queue of its own",
             " for name, flag in OWN.items() if getattr(schedule, flag)}",
             " for name in OWN}",
-            path="django_pgqueue/schedules/job_options.py",
+            inside="options_of",
         ),
     ),
 ]
-FILTERS = "django_pgqueue/models/job_filters.py"
 READING = of_tests(
     ("tests/test_job_filters.py",),
     Mutant(
         "due jobs include later ones",
         "self.ready().filter(run_after__lte=database_now())",
         "self.ready()",
-        path=FILTERS,
+        inside="JobFilters.due",
     ),
-    Mutant("a job with a lease is stuck", "late = Q(lease_expires_at__lt=database_now())", "late = Q()", path=FILTERS),
-    Mutant("only lost jobs are stuck", "        if longer_than is not None:\n", "        if False:\n", path=FILTERS),
+    Mutant(
+        "a job with a lease is stuck",
+        "late = Q(lease_expires_at__lt=database_now())",
+        "late = Q()",
+        inside="JobFilters.stuck",
+    ),
+    Mutant(
+        "only lost jobs are stuck",
+        "        if longer_than is not None:\n",
+        "        if False:\n",
+        inside="JobFilters.stuck",
+    ),
 )
 DOCTOR = of_tests(
     ("tests/doctor/test_examination.py", "tests/doctor/test_database_checks.py"),
@@ -303,21 +325,21 @@ DOCTOR = of_tests(
         "a blind check reports ok",
         'Result(Level.WARNING, f"Cannot see',
         'Result(Level.OK, f"Cannot see',
-        path="django_pgqueue/doctor/findings.py",
+        inside="cannot_see",
     ),
-    Mutant("the doctor may write", "            self.rows(READ_ONLY)\n", "", path="django_pgqueue/doctor/session.py"),
+    Mutant("the doctor may write", "            self.rows(READ_ONLY)\n", "", inside="Session.read_only"),
     Mutant(
         "hidden sessions count as seen",
         "    if hidden:\n",
         "    if False:\n",
-        path="django_pgqueue/doctor/session_checks.py",
+        file="session_checks.py",
         times=2,
     ),
     Mutant(
         "an invalid index counts as valid",
         "if not is_valid]",
         "if False]",
-        path="django_pgqueue/doctor/storage_checks.py",
+        inside="_indexes",
     ),
 )
 OPERATORS = [*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR]

@@ -2,8 +2,6 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-REMOTE = "django_pgqueue/contrib/remote/"
-
 INTERFACE = of_tests(
     ("tests/remote/test_rules.py", "tests/remote/test_tokens.py"),
     Mutant(
@@ -22,31 +20,31 @@ INTERFACE = of_tests(
         "a handle is valid with every token",
         "    if (found_alias, found_token_id) != (alias, token_id):",
         "    if found_alias != alias:",
-        path=REMOTE + "handles.py",
+        inside="handles._read",
     ),
     Mutant(
         "a scope leaves out nothing",
         "        self.lanes.excluded_tasks = scope.excluded_names()\n",
         "",
-        path=REMOTE + "claim_group.py",
+        inside="ClaimGroup.__init__",
     ),
     Mutant(
         "jobs of unknown tasks are sent",
         "            is_allowed = job.others is None and self.scope.allows(job.task_name)",
         "            is_allowed = True",
-        path=REMOTE + "claim_group.py",
+        inside="ClaimGroup._without_foreign",
     ),
     Mutant(
         "expired jobs are sent",
         "        if job.start_by is not None and now > job.start_by:",
         "        if False:",
-        path=REMOTE + "operations.py",
+        inside="prepare",
     ),
     Mutant(
         "the token is checked after the body",
         "    caller = await engine.run(caller_of, digest)\n    return Call(caller, engine, parsed(_body(request)))",
         "    body = parsed(_body(request))\n    return Call(await engine.run(caller_of, digest), engine, body)",
-        path=REMOTE + "endpoint.py",
+        inside="endpoint._checked",
     ),
 )
 
@@ -56,19 +54,19 @@ WAITS = of_tests(
         "a notification wakes nobody",
         "                group.expect_jobs()\n\n    def _take_new",
         "                pass\n\n    def _take_new",
-        path=REMOTE + "waiting_claims.py",
+        inside="ClaimThread",
     ),
     Mutant(
         "a token is not read again while its machine waits",
         "        if not is_fresh and lifecycle",
         "        if False and lifecycle",
-        path=REMOTE + "waiting_claims.py",
+        inside="ClaimThread._is_there",
     ),
     Mutant(
         "a request keeps its thread while it waits",
         "            if waits:\n",
         "            if False:\n",
-        path=REMOTE + "endpoint.py",
+        inside="endpoint.view",
     ),
 )
 
@@ -78,13 +76,13 @@ CLIENT = of_tests(
         "a report is dropped without an answer",
         '        if result["result"] == "locked":\n            return False\n',
         "",
-        path=REMOTE + "remote_reports.py",
+        inside="Reports._settle",
     ),
     Mutant(
         "leases count from the answer of a failed extension",
         "        except RemoteError:\n            self._extend_at = 0.0\n            raise\n",
         "        except RemoteError:\n            self._extend_at = 0.0\n",
-        path=REMOTE + "remote_services.py",
+        inside="Extensions._extend_all",
     ),
 )
 

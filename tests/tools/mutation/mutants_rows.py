@@ -3,16 +3,7 @@
 `mutation` explains what a mutant is and how mutants are tried.
 """
 
-from tests.tools.mutation.mutants import EXECUTOR, FAILURE, TICK_FIRING, Mutant, of_tests
-
-PERSISTENCE = "django_pgqueue/lifecycle/execute.py"
-MAINTENANCE = "django_pgqueue/lifecycle/rescues.py"
-ARRAYS = "django_pgqueue/db/arrays.py"
-ERRORS = "django_pgqueue/db/errors.py"
-UNWRITTEN = "django_pgqueue/worker/completion/unwritten.py"
-COMPLETER = "django_pgqueue/worker/completion/completer.py"
-PRUNER = "django_pgqueue/worker/maintenance/pruner.py"
-ATOMIC = "django_pgqueue/worker/execution/atomic.py"
+from tests.tools.mutation.mutants import Mutant, of_tests
 
 BAD_ROWS = of_tests(
     (
@@ -23,24 +14,36 @@ BAD_ROWS = of_tests(
         "errors of rows are those of all",
         "        if not may_divide(connection, error):",
         "        if True:",
-        path=PERSISTENCE,
+        file="execute.py",
         times=2,
     ),
-    Mutant("no error is of a row but of its data", "not in STATES_OF_THE_SERVER", 'in ("22", "23")', path=ERRORS),
-    Mutant("each error is of a row", "cause.sqlstate[:2] not in STATES_OF_THE_SERVER", "True", path=ERRORS),
+    Mutant(
+        "no error is of a row but of its data", "not in STATES_OF_THE_SERVER", 'in ("22", "23")', inside="is_of_rows"
+    ),
+    Mutant("each error is of a row", "cause.sqlstate[:2] not in STATES_OF_THE_SERVER", "True", inside="is_of_rows"),
     Mutant(
         "a stale prepared statement is a row's fault",
         "connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext()",
         "nullcontext()",
-        path=PERSISTENCE,
+        inside="divided",
     ),
-    Mutant("no end is tried in ASCII", "(in_ascii, as_kept,", "(as_kept,", path=UNWRITTEN),
-    Mutant("no end is tried as a retry", "as_kept, as_retry, _as_dead", "as_kept, _as_dead", path=UNWRITTEN),
+    Mutant("no end is tried in ASCII", "(in_ascii, as_kept,", "(as_kept,", inside="unwritten.FORMS"),
+    Mutant("no end is tried as a retry", "as_kept, as_retry, _as_dead", "as_kept, _as_dead", inside="unwritten.FORMS"),
     Mutant(
-        "a refused end is forgotten", "        self._keep(reports, refused)\n", "            pass\n", path=UNWRITTEN
+        "a refused end is forgotten",
+        "        self._keep(reports, refused)\n",
+        "        pass\n",
+        inside="UnwrittenReports.settle",
     ),
-    Mutant("refused ends are tried at full speed", "2.0 ** (tries[execution_id] - 1)", "0.0", path=UNWRITTEN),
-    Mutant("refused ends are nobody's", "return waiting | self.unwritten.ids()", "return waiting", path=COMPLETER),
+    Mutant(
+        "refused ends are tried at full speed",
+        "2.0 ** (tries[execution_id] - 1)",
+        "0.0",
+        inside="UnwrittenReports._keep",
+    ),
+    Mutant(
+        "refused ends are nobody's", "return waiting | self.unwritten.ids()", "return waiting", inside="Completer.ids"
+    ),
     Mutant(
         "crashes overflow after a failure",
         "least(job.crashes + (mine.outcome = 'crashed')::int, 32767)",
@@ -65,18 +68,26 @@ BAD_ROWS = of_tests(
         "    ORDER BY",
         "EXPIRE",
     ),
-    Mutant("no end is final where a retry is refused", "row._replace(delay_seconds=None)", "row", path=MAINTENANCE),
+    Mutant("no end is final where a retry is refused", "row._replace(delay_seconds=None)", "row", inside="rescue"),
     Mutant(
         "prune repeats a batch that is refused",
         "pruned.removed > 0 or moved_on",
         "dealt_with > 0 or moved_on",
-        path=PRUNER,
+        inside="Pruner._remove_batch",
     ),
-    Mutant("prune stops where all are refused", "pruned.removed > 0 or moved_on", "pruned.removed > 0", path=PRUNER),
     Mutant(
-        "prune stays at the refused", "if dealt_with < pruned.found", "if pruned.removed < pruned.found", path=PRUNER
+        "prune stops where all are refused",
+        "pruned.removed > 0 or moved_on",
+        "pruned.removed > 0",
+        inside="Pruner._remove_batch",
     ),
-    Mutant("an unreadable tick is owed", "return FIRST_TICK <= ", "return ", path=TICK_FIRING),
+    Mutant(
+        "prune stays at the refused",
+        "if dealt_with < pruned.found",
+        "if pruned.removed < pruned.found",
+        inside="Pruner._remove_batch",
+    ),
+    Mutant("an unreadable tick is owed", "return FIRST_TICK <= ", "return ", inside="firing.is_due"),
     Mutant(
         "an unreadable tick stays",
         "least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s",
@@ -88,26 +99,33 @@ BAD_ROWS = of_tests(
         "a result that cannot be kept is a failure",
         "is_a(exception, Dead) or is_a(exception, ResultNotStored)",
         "is_a(exception, Dead)",
-        path=FAILURE,
+        inside="failure._failed",
     ),
     Mutant(
         "what has not run is a success",
         "            if not self.task.is_async and type",
         "            if False and type",
-        path=EXECUTOR,
+        inside="Attempt._call_function",
     ),
-    Mutant("an outage fails an atomic task", "if is_outage(error.__cause__ or error):", "if False:", path=ATOMIC),
-    Mutant("what comes after the commit is a failure", "if not committed or", "if True or", path=ATOMIC),
+    Mutant(
+        "an outage fails an atomic task",
+        "if is_outage(error.__cause__ or error):",
+        "if False:",
+        inside="transaction_of_attempt",
+    ),
+    Mutant(
+        "what comes after the commit is a failure", "if not committed or", "if True or", inside="atomic.transaction_of"
+    ),
     Mutant(
         "an error of the commit is a success",
         "if not committed or isinstance(error, (KeyboardInterrupt, *passed))",
         "if isinstance(error, (KeyboardInterrupt, *passed))",
-        path=ATOMIC,
+        inside="atomic.transaction_of",
     ),
     Mutant(
         "the finish has NULL in an array",
         "return [] if all(value is None for value in values) else list(values)",
         "return list(values)",
-        path=ARRAYS,
+        inside="sparse",
     ),
 )

@@ -11,16 +11,11 @@ KEEP = "    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM p
 REPLACED = of_tests(
     ("tests/steps/test_replaced.py",),
     *(
-        Mutant(
-            f"a replaced job keeps its old steps ({how})",
-            DROP + ")\n" + after,
-            KEEP + ")\n" + after,
-            path="django_pgqueue/sql/unique.py",
-        )
-        for how, after in {
-            "one": "SELECT id, run_after, enqueued_at, expires_at FROM placed",
-            "many": "SELECT id, unique_key FROM placed",
-            "window": "SELECT id, run_after, enqueued_at, expires_at, key FROM placed",
+        Mutant(f"a replaced job keeps its old steps ({how})", DROP, KEEP, statement)
+        for how, statement in {
+            "one": "ENQUEUE_OR_REPLACE",
+            "many": "ENQUEUE_MANY_OR_REPLACE",
+            "window": "REPLACE_FOR_PERIOD",
         }.items()
     ),
 )
@@ -30,13 +25,13 @@ WIDENED = of_tests(
         "a wider constraint makes PostgreSQL read the table",
         "(new, schema_editor)} NOT VALID",
         "(new, schema_editor)}",
-        path="django_pgqueue/db/migration_operations.py",
+        inside="WidenCheck._replace",
     ),
     Mutant(
         "a table that a router excludes gets a wider constraint",
         "allow_migrate_model(schema_editor.connection.alias, new)",
         "allow_migrate_model(schema_editor.connection.alias, new) and False",
-        path="django_pgqueue/db/migration_operations.py",
+        inside="WidenCheck._replace",
     ),
 )
 CALLBACKS = (
@@ -46,7 +41,7 @@ CALLBACKS = (
             "a callback that was called is checked before a deploy",
             "CASE WHEN failed_at IS NULL THEN on_failure::text END",
             "on_failure::text",
-            path="django_pgqueue/sql/stored_calls.py",
+            statement="PENDING_CALLBACKS",
         ),
     ),
     *of_tests(
@@ -55,61 +50,65 @@ CALLBACKS = (
             "the callbacks of an incomplete batch are erased",
             "CASE WHEN completed_at < %(before_at)s::timestamptz THEN on_complete::text END",
             "on_complete::text",
-            path="django_pgqueue/sql/history.py",
+            statement="USED_CALLBACKS",
         ),
         Mutant(
             "an erasure of one job erases all callbacks of its task",
             """in wanted\n""",
             """in wanted or True\n""",
-            path="django_pgqueue/history/callbacks.py",
+            inside="_is_chosen",
         ),
     ),
 )
-SQL = "django_pgqueue/sql/sagas.py"
 COMPENSATIONS = of_tests(
     ("tests/steps/test_sagas.py", "tests/concurrency/test_sagas.py"),
-    Mutant("steps are undone in their order", "ORDER BY position DESC, name DESC", "ORDER BY position, name", path=SQL),
+    Mutant(
+        "steps are undone in their order",
+        "ORDER BY position DESC, name DESC",
+        "ORDER BY position, name",
+        statement="COMPENSATE",
+    ),
     Mutant(
         "a compensation does not wait for the one before",
         "WHERE id = later.compensation_id AND state <> 'succeeded' OFFSET 0",
         "WHERE id = later.compensation_id AND false OFFSET 0",
-        path=SQL,
+        statement="COMPENSATE",
     ),
     Mutant(
         "two sessions add one compensation",
         "CASE WHEN step.compensation IS NULL THEN false ELSE true END\n",
         "true\n",
-        path=SQL,
+        statement="COMPENSATE",
     ),
     Mutant(
         "a job that has succeeded keeps its compensations",
         "(SELECT id FROM ended WHERE state = 'succeeded')) AND compensation IS NOT NULL",
         "(SELECT id FROM ended WHERE state = 'succeeded')) AND false",
-        path=SQL,
+        statement="COMPENSATE",
     ),
     Mutant(
         "an attempt uses a compensated step",
         "WHERE job_id = %(job_id)s::bigint AND compensation_id IS NULL",
         "WHERE job_id = %(job_id)s::bigint",
-        path="django_pgqueue/sql/steps.py",
+        statement="LOAD_STEPS",
     ),
     Mutant(
         "a job is retried while it is compensated",
         "undo.state <> 'succeeded'\n              OR",
         "false\n              AND",
-        path="django_pgqueue/sql/operator.py",
+        inside="operator.RETRY",
     ),
     Mutant(
         "a job is deleted before its compensations are enqueued",
         "(ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL",
         "(ARRAY (SELECT id FROM old)) AND false",
-        path="django_pgqueue/sql/operator.py",
+        inside="operator.DELETE",
     ),
     Mutant(
         "a compensation that cannot be enqueued is found after the step has run",
         "        compensations.check(step, self._connection)\n        try:\n            if step.atomic:",
         "        try:\n            if step.atomic:",
-        path="django_pgqueue/worker/execution/step_runner.py",
+        inside="AttemptSteps.step",
     ),
 )
 RUNS = of_tests(
@@ -118,37 +117,37 @@ RUNS = of_tests(
         "a gathered sleep ends the attempt while a step beside it runs",
         "        except Suspended:\n            await self._wait()\n",
         "        except Suspended:\n",
-        path="django_pgqueue/worker/execution/async_calls.py",
+        inside="AsyncCalls.beside",
     ),
     Mutant(
         "a step is dropped with the connection",
         "if is_open or is_of_rows(error)",
         "if True or is_of_rows(error)",
-        path="django_pgqueue/worker/execution/step_store.py",
+        inside="store",
     ),
     Mutant(
         "a step drops a stop in its on_commit functions",
         "self.claimed, STOPS)",
         "self.claimed)",
-        path="django_pgqueue/worker/execution/step_runner.py",
+        inside="AttemptSteps._run_atomic",
     ),
     Mutant(
         "an attempt ends while a step runs",
         "        self.is_over = True\n        await self._wait()\n",
         "        self.is_over = True\n",
-        path="django_pgqueue/worker/execution/async_calls.py",
+        inside="AsyncCalls._end",
     ),
     Mutant(
         "a step may be called inside another one",
         "        refuse_nested(self, name)\n",
         "",
-        path="django_pgqueue/worker/execution/step_runner.py",
+        inside="AttemptSteps._enter",
     ),
     Mutant(
         "a wait without a timeout is reported with a delay of 100 years",
         "None if report.delay_seconds == FOREVER_SECONDS else report.delay_seconds",
         "report.delay_seconds",
-        path="django_pgqueue/worker/completion/writer.py",
+        inside="writer._transition_of",
     ),
 )
 COMPLETIONS = of_tests(
@@ -157,13 +156,13 @@ COMPLETIONS = of_tests(
         "a worker leaves compensations to the sweep",
         "        self._compensations.check(connection, reports)\n",
         "",
-        path="django_pgqueue/worker/completion/completer.py",
+        inside="Completer._check_ends",
     ),
     Mutant(
         "no sweep looks for compensations",
         '            Duty("compensations", SWEEP_SECONDS, sagas.sweep),\n',
         "",
-        path="django_pgqueue/worker/maintenance/maintenance.py",
+        inside="Maintenance._duties",
     ),
 )
 SAGAS = (*REPLACED, *WIDENED, *CALLBACKS, *COMPENSATIONS, *RUNS, *COMPLETIONS)

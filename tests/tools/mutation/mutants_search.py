@@ -5,29 +5,28 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-KEYS = "django_pgqueue/enqueue/search_keys.py"
-DEFINITION = "django_pgqueue/definition.py"
-BULK = "django_pgqueue/enqueue/bulk.py"
-ADMIN = "django_pgqueue/admin/search_keys.py"
-OPTIONS = "django_pgqueue/schedules/job_options.py"
-QUEUE = "django_pgqueue/worker/monitoring/queue_figures.py"
 REMOVED = "DELETE FROM pgqueue_search_key WHERE job_id"
 KEPT = "DELETE FROM pgqueue_search_key WHERE false AND job_id"
 
 WRITTEN = of_tests(
     ("tests/test_search_keys.py",),
-    Mutant("a list is a search key", "if isinstance(value, list | dict):", "if False:", path=KEYS),
-    Mutant("None is a search key", "        if value is not None:\n", "        if True:\n", path=KEYS),
+    Mutant("a list is a search key", "if isinstance(value, list | dict):", "if False:", inside="search_keys_of"),
+    Mutant("None is a search key", "        if value is not None:\n", "        if True:\n", inside="search_keys_of"),
     Mutant(
         "a job commits before its keys",
         "else transaction.atomic(using=connection.alias)",
         "else nullcontext()",
-        path=KEYS,
+        inside="search_keys._insert",
     ),
-    Mutant("a duplicate writes its keys", "if not job.is_duplicate:", "if True:", path=KEYS),
-    Mutant("old keys stay after a replacement", 'task.on_conflict == "replace"', "False", path=KEYS),
-    Mutant("enqueue_many() writes no keys", " and not task.search", "", path=BULK),
-    Mutant("a sensitive argument is a search key", "if name in task.sensitive or (", "if False or (", path=DEFINITION),
+    Mutant("a duplicate writes its keys", "if not job.is_duplicate:", "if True:", inside="search_keys._insert"),
+    Mutant("old keys stay after a replacement", 'task.on_conflict == "replace"', "False", inside="write_search_keys"),
+    Mutant("enqueue_many() writes no keys", " and not task.search", "", inside="Insertion.__init__"),
+    Mutant(
+        "a sensitive argument is a search key",
+        "if name in task.sensitive or (",
+        "if False or (",
+        inside="_stored_name_problems",
+    ),
     *(Mutant(f"keys stay after {name}", REMOVED, KEPT, name) for name in ("PRUNE", "PRUNE_TASK", "ARCHIVE", "DELETE")),
     Mutant("keys stay after a discarding success", REMOVED, KEPT, "SUCCEED_AND_DISCARD"),
     Mutant("keys are always erased", "%(erases_arguments)s::boolean AND job_id", "job_id", "ERASE"),
@@ -36,21 +35,32 @@ WRITTEN = of_tests(
 SEARCHED = [
     *of_tests(
         ("tests/admin/test_search_keys.py",),
-        Mutant("anybody may search", "if not private.may_view(request):", "if False:", path=ADMIN),
-        Mutant("a sensitive name is searched", "if hidden else found", "if False else found", path=ADMIN),
-        Mutant("the task's name is a search key", "if is_declared or SearchKey", "if True or SearchKey", path=ADMIN),
+        Mutant("anybody may search", "if not private.may_view(request):", "if False:", inside="search_keys.find"),
+        Mutant(
+            "a sensitive name is searched", "if hidden else found", "if False else found", inside="search_keys.find"
+        ),
+        Mutant(
+            "the task's name is a search key", "if is_declared or SearchKey", "if True or SearchKey", inside="term_of"
+        ),
     ),
     *of_tests(
         ("tests/worker/test_job_options.py",),
-        Mutant("a schedule's job has no keys", "    if task.search:\n", "    if False:\n", path=OPTIONS),
+        Mutant("a schedule's job has no keys", "    if task.search:\n", "    if False:\n", inside="options_of"),
     ),
 ]
 FIGURES = of_tests(
     ("tests/metrics/test_queue_figures.py",),
-    Mutant("each scrape reads the queue", "and time.monotonic() >= self._expires_at", "and True", path=QUEUE),
-    Mutant("each scrape begins a read", "if self._reading is None and time", "if time", path=QUEUE),
-    Mutant("a hanging read delays the end", "daemon=True", "daemon=False", path=QUEUE),
-    Mutant("a read leaves its connection open", "connections.close_all()", "pass", path=QUEUE),
-    Mutant("an error leaves the last figures", "        except Exception:\n", "        except KeyError:\n", path=QUEUE),
+    Mutant(
+        "each scrape reads the queue", "and time.monotonic() >= self._expires_at", "and True", inside="QueueFigures.get"
+    ),
+    Mutant("each scrape begins a read", "if self._reading is None and time", "if time", inside="QueueFigures.get"),
+    Mutant("a hanging read delays the end", "daemon=True", "daemon=False", inside="QueueFigures.get"),
+    Mutant("a read leaves its connection open", "connections.close_all()", "pass", inside="QueueFigures._run"),
+    Mutant(
+        "an error leaves the last figures",
+        "        except Exception:\n",
+        "        except KeyError:\n",
+        inside="QueueFigures._run",
+    ),
 )
 SEARCH = [*WRITTEN, *SEARCHED, *FIGURES]

@@ -5,25 +5,16 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-COUNTER = "django_pgqueue/worker/completion/attempt_counter.py"
-DEPTHS = "django_pgqueue/stats/depths.py"
-EXPLANATION = "django_pgqueue/stats/explanation.py"
-FLEET = "django_pgqueue/stats/fleet.py"
-HISTOGRAM = "django_pgqueue/histogram.py"
-GAUGES = "django_pgqueue/metrics/gauges.py"
-HISTORY = "django_pgqueue/stats/history.py"
-METRICS_VIEW = "django_pgqueue/metrics/view.py"
-OVERALL = "django_pgqueue/stats/overall.py"
-QUERIES = "django_pgqueue/stats/queries.py"
-WRITER = "django_pgqueue/worker/completion/writer.py"
-PROCESS = "django_pgqueue/worker/worker_process.py"
-SETTLEMENT = "django_pgqueue/worker/supervision/settlement.py"
-
 STATS = [
     *of_tests(
         ("tests/stats/test_histogram.py",),
-        Mutant("a percentile is a bound", "BOUNDS[bucket] / (1 + RELATIVE_ERROR)", "BOUNDS[bucket]", path=HISTOGRAM),
-        Mutant("a percentile is one rank too early", "rank <= 0 and", "rank <= 1 and", path=HISTOGRAM),
+        Mutant(
+            "a percentile is a bound",
+            "BOUNDS[bucket] / (1 + RELATIVE_ERROR)",
+            "BOUNDS[bucket]",
+            inside="histogram._middle",
+        ),
+        Mutant("a percentile is one rank too early", "rank <= 0 and", "rank <= 1 and", inside="percentile"),
     ),
     *of_tests(
         ("tests/worker/test_attempt_counter.py",),
@@ -31,29 +22,31 @@ STATS = [
             "a success that another worker wrote counts",
             "if not countOf(results.values(), SUCCEEDED) == len(reports) == len(results):",
             "if False:",
-            path=WRITER,
+            inside="_count_successes",
         ),
         Mutant(
             "successes count twice",
             "_SUCCESS: Final[Columns] = {}",
             "_SUCCESS = {s: 'succeeded' for s in State}",
-            path=COUNTER,
+            inside="attempt_counter._SUCCESS",
         ),
-        Mutant("a lost connection loses the counts", "self._tally(key).add(tally)", "pass", path=COUNTER),
+        Mutant(
+            "a lost connection loses the counts", "self._tally(key).add(tally)", "pass", inside="AttemptCounter.write"
+        ),
         Mutant(
             "a sample counts once",
             "seconds_of(group[first::step]), weight=step",
             "seconds_of(group[first::step])",
-            path=COUNTER,
+            inside="AttemptCounter.count_successes",
         ),
-        Mutant("a wait ends with the claim", " + one.started_at - job.claimed_at", "", path=COUNTER),
+        Mutant("a wait ends with the claim", " + one.started_at - job.claimed_at", "", inside="seconds_of"),
         Mutant(
             "a wait begins with the claim",
             "job := one.claimed).claimed_ms / 1000 - job.run_after.timestamp()",
             "job := one.claimed).claimed_ms * 0",
-            path=COUNTER,
+            inside="seconds_of",
         ),
-        Mutant("classes without limit", "(*key[:2], OTHER)", "key", path=COUNTER),
+        Mutant("classes without limit", "(*key[:2], OTHER)", "key", inside="AttemptCounter._tally"),
         Mutant(
             "a merge forgets the run times",
             "SELECT 'run', run.bucket, run.count",
@@ -67,7 +60,9 @@ STATS = [
             "MERGE_ROLLUPS",
         ),
         Mutant("a merge adds no total", "WHERE %(total_span)s::varchar IS NOT NULL", "WHERE false", "MERGE_ROLLUPS"),
-        Mutant("a failure has times of its own", "timed.add_times(", "tally.add_times(", path=COUNTER),
+        Mutant(
+            "a failure has times of its own", "timed.add_times(", "tally.add_times(", inside="AttemptCounter.observe"
+        ),
         Mutant("a merge waits for another", "    FOR UPDATE SKIP LOCKED", "    FOR UPDATE", "MERGE_ROLLUPS"),
         Mutant(
             "all counts are old",
@@ -78,8 +73,10 @@ STATS = [
     ),
     *of_tests(
         ("tests/process/test_counts.py",),
-        Mutant("a stop loses the counts", "self.services.last_writes.write_counts()", "pass", path=PROCESS),
-        Mutant("a settlement counts nothing", "        _write_counts(link, counter)\n", "", path=SETTLEMENT),
+        Mutant(
+            "a stop loses the counts", "self.services.last_writes.write_counts()", "pass", inside="WorkerProcess._end"
+        ),
+        Mutant("a settlement counts nothing", "        _write_counts(link, counter)\n", "", inside="settlement.main"),
     ),
     *of_tests(
         ("tests/stats/test_overall.py",),
@@ -87,24 +84,32 @@ STATS = [
             "paused jobs are due",
             "            self.paused += due\n            return",
             "            self.paused += due",
-            path=DEPTHS,
+            inside="Sums.add_ready",
         ),
-        Mutant("a lower bound is exact", "Count(ready.due, not ready.due_is_cut)", "Count(ready.due)", path=DEPTHS),
-        Mutant("a silent worker is live", "age_seconds < lease_seconds", "True", path=FLEET),
+        Mutant(
+            "a lower bound is exact",
+            "Count(ready.due, not ready.due_is_cut)",
+            "Count(ready.due)",
+            inside="Sums.add_ready",
+        ),
+        Mutant("a silent worker is live", "age_seconds < lease_seconds", "True", inside="read_workers"),
         Mutant(
             "a lost job is running",
             "FILTER (WHERE NOT opened.is_lost), count(*)",
             "FILTER (WHERE true), count(*)",
-            path=QUERIES,
+            inside="OPEN_EXECUTIONS_BY_TASK",
         ),
         Mutant(
             "a retry is scheduled",
             "later.count - later.retrying, later.retrying,",
             "later.count, later.retrying,",
-            path=QUERIES,
+            inside="READY_BY_LANE",
         ),
         Mutant(
-            "an old dead letter is of today", '{"seconds": DAY_SECONDS,', '{"seconds": 9 * DAY_SECONDS,', path=OVERALL
+            "an old dead letter is of today",
+            '{"seconds": DAY_SECONDS,',
+            '{"seconds": 9 * DAY_SECONDS,',
+            inside="overview",
         ),
     ),
     *of_tests(
@@ -113,9 +118,9 @@ STATS = [
             "an hour is a minute",
             "THEN 3600 ELSE 60 END AS seconds,\n       sum",
             "THEN 60 ELSE 60 END AS seconds,\n       sum",
-            path="django_pgqueue/stats/rollup_queries.py",
+            inside="COUNTS_OVER_TIME",
         ),
-        Mutant("a naive time is accepted", "not timezone.is_aware(value):", "False:", path=HISTORY),
+        Mutant("a naive time is accepted", "not timezone.is_aware(value):", "False:", inside="_check_aware"),
     ),
     *of_tests(
         ("tests/stats/test_explanation.py",),
@@ -123,28 +128,31 @@ STATS = [
             "lower priorities come first",
             "lane.priority > row.priority",
             "lane.priority != row.priority",
-            path=EXPLANATION,
+            inside="_comes_first",
         ),
-        Mutant("paused queues come first", "if not is_paused and all(", "if all(", path=EXPLANATION),
+        Mutant("paused queues come first", "if not is_paused and all(", "if all(", inside="explanation._ahead"),
         Mutant(
             "the order of queues is ignored",
             "(place, -lane.priority) < (own_place, -row.priority)",
             "lane.priority > row.priority",
-            path=EXPLANATION,
+            inside="_comes_first",
         ),
-        Mutant("an expired job is due", "if row.is_expired:", "if False:", path=EXPLANATION),
-        Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", path=EXPLANATION),
-        Mutant("every job is next", "if busy >= total:", "if False:", path=EXPLANATION),
+        Mutant("an expired job is due", "if row.is_expired:", "if False:", inside="explanation._of_row"),
+        Mutant("a lost job runs", "if row.is_lost or not is_open:", "if not is_open:", inside="explanation._running"),
+        Mutant("every job is next", "if busy >= total:", "if False:", inside="_in_line"),
     ),
     *of_tests(
         ("tests/metrics/test_gauges.py",),
-        Mutant("a capped gauge is exact", "not count.is_exact", "False", path=GAUGES),
-        Mutant("further queues are lost", "        if rest:\n", "        if False:\n", path=GAUGES),
+        Mutant("a capped gauge is exact", "not count.is_exact", "False", inside="READS"),
+        Mutant("further queues are lost", "        if rest:\n", "        if False:\n", inside="Snapshot.__init__"),
         Mutant(
-            "an outage fails the scrape", "except Error as error:", "except ZeroDivisionError as error:", path=GAUGES
+            "an outage fails the scrape",
+            "except Error as error:",
+            "except ZeroDivisionError as error:",
+            inside="collect",
         ),
-        Mutant("a missing token opens the view", "token is not None and", "token is None or", path=METRICS_VIEW),
-        Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", path=METRICS_VIEW),
-        Mutant("each scrape reads", "+ CACHE_SECONDS, text", "+ 0.0, text", path=METRICS_VIEW),
+        Mutant("a missing token opens the view", "token is not None and", "token is None or", inside="_may_read"),
+        Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", inside="_may_read"),
+        Mutant("each scrape reads", "+ CACHE_SECONDS, text", "+ 0.0, text", inside="PageCache.page"),
     ),
 ]

@@ -5,80 +5,80 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
-SQL = "django_pgqueue/sql/steps.py"
-RUNNER = "django_pgqueue/worker/execution/step_runner.py"
-
 STATEMENTS = of_tests(
     ("tests/steps/test_statements.py",),
     Mutant(
         "a late worker stores its step",
         "  AND execution.outcome IS NULL\nFOR NO KEY UPDATE SKIP LOCKED\nON",
         "FOR NO KEY UPDATE SKIP LOCKED\nON",
-        path=SQL,
+        statement="STORE_STEP",
     ),
     Mutant(
         "a rescue does not wait for a step that is being stored",
         "  AND execution.outcome IS NULL\nFOR NO KEY UPDATE SKIP LOCKED\nON",
         "  AND execution.outcome IS NULL\nON",
-        path=SQL,
+        statement="STORE_STEP",
     ),
     Mutant(
         "a job that wakes too early sleeps longer",
         "CASE WHEN given.kind <> 'step' THEN (",
         "CASE WHEN false THEN (",
-        path=SQL,
+        statement="SUSPEND",
     ),
     Mutant(
         "an event ends the backoff of a failure",
         "              job.run_after = page.wake_at\n",
         "              true\n",
-        path=SQL,
+        statement="WAKE",
     ),
     Mutant(
         "the sweep ends the backoff of a failure",
         "              job.run_after = due.wake_at\n",
         "              true\n",
-        path=SQL,
+        statement="WAKE_MISSED",
     ),
     Mutant(
         "a wait that was passed wakes its job",
         "      AND CASE WHEN step.event_name IS NULL THEN false ELSE step.finished_at IS NULL END\n",
         "      AND false\n",
-        path=SQL,
+        statement="SUSPEND",
     ),
     Mutant(
-        "a suspension counts an attempt", "attempt = greatest(job.attempt - 1, 0)", "attempt = job.attempt", path=SQL
+        "a suspension counts an attempt",
+        "attempt = greatest(job.attempt - 1, 0)",
+        "attempt = job.attempt",
+        statement="SUSPEND",
     ),
     Mutant(
         "an event of another key wakes a job",
         "      AND event_key = %(event_key)s::varchar\n      AND finished_at",
         "      AND finished_at",
-        path=SQL,
+        statement="WAKE",
     ),
     Mutant(
         "an event is received twice",
         "  AND id <> ALL (\n      ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step "
         "WHERE job_id = %(job_id)s::bigint)\n  )",
         "  AND %(job_id)s::bigint > 0",
-        path="django_pgqueue/sql/events.py",
+        statement="FIND_EVENT",
     ),
     Mutant(
         "an event that came before the suspension does not wake the job",
         "lifecycle.steps.wake_suspended(connection, waiting)",
         "()",
-        path="django_pgqueue/worker/completion/writer.py",
+        inside="_write_suspended",
     ),
     Mutant(
         "a job whose event came before its suspension waits for a poll",
         "            waiting[job_id].delay_seconds = 0.0",
         "            pass",
-        path="django_pgqueue/worker/completion/writer.py",
+        inside="_write_suspended",
     ),
     Mutant(
         "the sweep looks at the first page only",
         "SweepMark(*mark) if found == limit else None",
         "None",
-        path="django_pgqueue/lifecycle/steps.py",
+        inside="wake_missed",
     ),
 )
 RUNS = of_tests(
@@ -88,63 +88,68 @@ RUNS = of_tests(
         "        place, began = self._enter(step.name, StepKind.STEP), time.monotonic()\n"
         "        if place.stored is not None and place.stored.is_finished:",
         "        place, began = self._enter(step.name, StepKind.STEP), time.monotonic()\n        if False:",
-        path=RUNNER,
+        inside="AttemptSteps.step",
     ),
     Mutant(
         "a step inside a transaction is stored",
         "if len(connection.atomic_blocks) > self._outer_blocks or not (",
         "if False and not (",
-        path=RUNNER,
+        inside="AttemptSteps._enter",
     ),
     Mutant(
         "a task that catches a suspension succeeds",
         "        if self.suspension is not None:\n            raise Suspended(self.suspension)\n"
         "        if self._order is not None and",
         "        if self._order is not None and",
-        path=RUNNER,
+        inside="AttemptSteps.end",
     ),
     Mutant(
         "an atomic step has no transaction",
         "            if step.atomic:\n                return",
         "            if False:\n                return",
-        path=RUNNER,
+        inside="AttemptSteps.step",
     ),
-    Mutant("the retries of a step have no end", "if tries > step.retries or", "if False or", path=RUNNER),
+    Mutant(
+        "the retries of a step have no end",
+        "if tries > step.retries or",
+        "if False or",
+        inside="AttemptSteps._suspend_for_retry",
+    ),
     Mutant(
         "changed steps use up attempts",
         "is_a(exception, DoesNotFit, StepsChanged, NoTransaction)",
         "is_a(exception, DoesNotFit, NoTransaction)",
-        path="django_pgqueue/worker/execution/failure.py",
+        inside="_report_of",
     ),
     Mutant(
         "a task that catches changed steps succeeds",
         "if self._changed is not None:",
         "if False:",
-        path=RUNNER,
+        inside="AttemptSteps.end",
     ),
     Mutant(
         "a task that catches changed steps fails",
         "return self._changed or (",
         "return (",
-        path=RUNNER,
+        inside="AttemptSteps.cause_of_end",
     ),
     Mutant(
         "stored steps may change their order",
         "        elif index < self._next:",
         "        elif False:",
-        path="django_pgqueue/worker/execution/step_order.py",
+        inside="StepOrder.enter",
     ),
     Mutant(
         "each new step takes half of the room",
         "/ (self._added + 1)",
         "/ 2",
-        path="django_pgqueue/worker/execution/step_order.py",
+        inside="StepOrder._new_position",
     ),
     Mutant(
         "a discarded job leaves its steps",
         "        lifecycle.steps.remove_steps(connection, with_steps)",
         "        pass",
-        path="django_pgqueue/worker/completion/writer.py",
+        inside="_write_discarded",
     ),
 )
 STEPS = (*STATEMENTS, *RUNS)

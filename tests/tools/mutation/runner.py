@@ -1,8 +1,9 @@
 """Whether the tests would notice: `python -m tests.tools.mutation [name ...]` breaks the package, one place at a time.
 
 Copies the checkout to a temporary directory, applies one textual mutant to the copy, runs a quick choice of tests there
-and says which test killed it. A mutant whose `old` text is not found exactly as often as stated is refused: the code
-has moved on, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
+and says which test killed it. A mutant names the code that it changes, so it still fits after that code has moved to
+another module. A mutant is refused if its name is unknown, or if its `old` text is not found there as often as stated:
+the code has changed, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
 
 Prints one line a mutant, then how many there were of each kind. Ends with status 1 if one survived or was not run.
 """
@@ -15,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 
+from tests.code_names import CHECKOUT, CodeNames, Place, Span, code_names
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_batches import BATCHES
@@ -55,8 +57,13 @@ from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_seen import SEEN
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
+from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
+from tests.tools.mutation.mutants_trust_calls import TRUST_CALLS
+from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
+from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
+from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
+from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 COPIED = (
     "django_pgqueue",
     "example_project",
@@ -86,10 +93,6 @@ BY_WORKER = (
     f"{NAMED} AND job.state = 'running' AND execution.worker_id = (SELECT other.worker_id "
     "FROM pgqueue_execution AS other WHERE other.job_id = job.id AND other.outcome IS NULL)\n"
 )
-POLICY = "django_pgqueue/worker/execution/retry_policy.py"
-DESCRIBE = "django_pgqueue/worker/execution/error_text.py"
-RETRY = "django_pgqueue/retry.py"
-ARGUMENTS = "django_pgqueue/serialization.py"
 LATERAL_LOCK = "        FOR NO KEY UPDATE OF execution, job SKIP LOCKED\n"
 
 
@@ -248,37 +251,37 @@ MUTANTS = [
         "a lost reply is told as a loss",
         "statuses[execution_id] = TransitionStatus.ALREADY_DONE",
         "statuses[execution_id] = TransitionStatus.LOST",
-        path="django_pgqueue/lifecycle/completions.py",
+        inside="_results_of_not_open",
     ),
     Mutant(
         "a locked execution is told as lost",
         "statuses[execution_id] = TransitionStatus.LOCKED",
         "statuses[execution_id] = TransitionStatus.LOST",
-        path="django_pgqueue/lifecycle/completions.py",
+        inside="_results_of_not_open",
     ),
     Mutant(
         "finishes are not sorted",
         "rows = sorted(finished)",
         "rows = list(finished)",
-        path="django_pgqueue/lifecycle/completions.py",
+        inside="succeed",
     ),
     Mutant(
         "no second try after a deadlock",
         "for _ in range(TRIES - 1):",
         "for _ in range(0):",
-        path="django_pgqueue/lifecycle/execute.py",
+        inside="execute_with_retry",
     ),
     Mutant(
         "one job's act does not insist",
         "if waiting and time.monotonic() > deadline:",
         "if waiting:",
-        path="django_pgqueue/lifecycle/operator.py",
+        inside="_repeat_while_locked",
     ),
     Mutant(
         "isolation left to the database",
         'cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")',
         "pass",
-        path="django_pgqueue/db/transactions.py",
+        inside="read_committed",
     ),
     Mutant("fence by attempt only in RELEASE", FENCE, BY_ATTEMPT, "RELEASE"),
     Mutant("fence by attempt only in SUCCEED", FENCE, BY_ATTEMPT, "SUCCEED"),
@@ -306,47 +309,68 @@ MUTANTS = [
     ),
     Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "PRUNE"),
     Mutant("prune knows no limit", "LIMIT %(limit)s\n", "LIMIT 1000 + %(limit)s\n", "PRUNE"),
-    Mutant("one crash more than the budget", "execution.crashes + 1 >=", "execution.crashes >=", path=POLICY),
-    Mutant("the unstarted have a crash budget", "if execution.started and", "if", path=POLICY),
+    Mutant(
+        "one crash more than the budget", "execution.crashes + 1 >=", "execution.crashes >=", inside="delay_after_crash"
+    ),
+    Mutant("the unstarted have a crash budget", "if execution.started and", "if", inside="delay_after_crash"),
     Mutant(
         "one attempt more than the maximum",
         "job.attempt >= job.max_attempts",
         "job.attempt > job.max_attempts",
-        path=POLICY,
+        inside="retry_policy._delay",
     ),
     Mutant(
-        "a number has no jitter", "exponential(value, factor=1, cap=value)", "fixed(value)", path=RETRY, tests=BACKOFFS
+        "a number has no jitter",
+        "exponential(value, factor=1, cap=value)",
+        "fixed(value)",
+        inside="as_backoff",
+        tests=BACKOFFS,
     ),
     Mutant(
         "any backoff gets a result",
         'is_second_kind = names[1:2] == ["task_result"]',
         "is_second_kind = True",
-        path=RETRY,
+        inside="takes_task_result",
     ),
     Mutant(
         "full jitter starts at the delay",
         '(0.0, 1.0) if jitter == "full"',
         '(1.0, 1.0) if jitter == "full"',
-        path=RETRY,
+        inside="exponential",
         tests=BACKOFFS,
     ),
-    Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", path=RETRY),
-    Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", path=RETRY),
-    Mutant("a backoff has no cap", "min(cap_seconds, base_seconds", "min(1e300, base_seconds", path=RETRY),
-    Mutant("a delay of centuries is not cut", "min(seconds(delay), MAX_DELAY_SECONDS)", "seconds(delay)", path=RETRY),
-    Mutant("errors keep NUL", 'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")', "text", path=DESCRIBE),
-    Mutant("errors are cut too late", "(limit - MIN_CUT_BYTES) // 2", "limit // 2", path=DESCRIBE),
-    Mutant("errors are not cut at small limits", "data = data[:limit]", "data = data", path=DESCRIBE),
-    Mutant("arguments keep NUL", 'if "\\x00" in text:', "if False:", path=ARGUMENTS),
-    Mutant("arguments keep NaN", "if not math.isfinite(number):", "if False:", path=ARGUMENTS),
-    Mutant("arguments keep huge integers", "if number.bit_length() > MAX_INTEGER_BITS:", "if False:", path=ARGUMENTS),
-    Mutant("keys that meet are one", "if name in normalised:", "if False:", path=ARGUMENTS),
-    Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", path=ARGUMENTS),
+    Mutant("a backoff may overflow", "except OverflowError:", "except KeyError:", inside="exponential.backoff"),
+    Mutant("a factor may be anything", 'not 1 <= factor < float("inf")', "factor < 1", inside="exponential"),
+    Mutant(
+        "a backoff has no cap", "min(cap_seconds, base_seconds", "min(1e300, base_seconds", inside="exponential.backoff"
+    ),
+    Mutant(
+        "a delay of centuries is not cut",
+        "min(seconds(delay), MAX_DELAY_SECONDS)",
+        "seconds(delay)",
+        inside="delay_after",
+    ),
+    Mutant("errors keep NUL", 'text.replace("\\x00", "\\N{REPLACEMENT CHARACTER}")', "text", inside="storable"),
+    Mutant("errors are cut too late", "(limit - MIN_CUT_BYTES) // 2", "limit // 2", inside="storable"),
+    Mutant("errors are not cut at small limits", "data = data[:limit]", "data = data", inside="storable"),
+    Mutant("arguments keep NUL", 'if "\\x00" in text:', "if False:", inside="serialization._text"),
+    Mutant("arguments keep NaN", "if not math.isfinite(number):", "if False:", inside="serialization._number"),
+    Mutant(
+        "arguments keep huge integers", "if number.bit_length() > MAX_INTEGER_BITS:", "if False:", inside="_integer"
+    ),
+    Mutant("keys that meet are one", "if name in normalised:", "if False:", inside="_object"),
+    Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", inside="serialization.normalise"),
     *FEATURES,
     *LEASES,
     *LIVENESS,
     *EVENTS,
     *STEPS,
+    *TRUST_ATTEMPTS,
+    *TRUST_CALLS,
+    *TRUST_FLOW,
+    *TRUST_OUTAGES,
+    *TRUST_REMOVAL,
+    *TRUST_ROWS,
     *SAGAS,
     *JOB_LINES,
     *LOG_CONTEXT,
@@ -392,16 +416,26 @@ EQUIVALENT = {
 }
 
 
-def mutated(text: str, mutant: Mutant) -> str:
-    """Return `text` with the mutant in it; raises `LookupError` if its place is not there as stated."""
-    start, end = 0, len(text)
-    if mutant.statement:
-        start = text.index(f"\n{mutant.statement}: Final = ")
-        end = text.index('\n"""\n', start)
-    part = text[start:end]
-    if (found := part.count(mutant.old)) != mutant.times:
+def mutated(mutant: Mutant, names: CodeNames) -> dict[str, str]:
+    """Return the new text of each file that the mutant changes; raise `LookupError` if it does not fit the code."""
+    spans: dict[str, list[Span]] = defaultdict(list)
+    for place in places_of(mutant, names):
+        spans[place.path] += place.spans
+    found, texts = 0, {path: names.texts[path] for path in spans}
+    for path, text in texts.items():
+        for start, end in sorted(spans[path], reverse=True):
+            found += text[start:end].count(mutant.old)
+            texts[path] = texts[path][:start] + text[start:end].replace(mutant.old, mutant.new) + texts[path][end:]
+    if found != mutant.times:
         raise LookupError(f"{mutant.name}: found {found} times instead of {mutant.times}: {mutant.old!r}")
-    return text[:start] + part.replace(mutant.old, mutant.new) + text[end:]
+    return texts
+
+
+def places_of(mutant: Mutant, names: CodeNames) -> list[Place]:
+    """Return the code that the mutant names."""
+    if mutant.file:
+        return [names.whole_file(mutant.file)]
+    return [names.place(name, mutant.old) for name in (mutant.statement or mutant.inside).split(", ")]
 
 
 def run_tests(place: Path, tests: Sequence[str]) -> tuple[str, str]:
@@ -450,7 +484,7 @@ def pytest(place: Path, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -
 def main(names: Sequence[str], tests: Sequence[str], jobs: int) -> int:
     """Try the mutants named, or all, with these tests or else each with its own; return how many were not killed."""
     for mutant in MUTANTS:  # refuse before the long run
-        mutated((CHECKOUT / mutant.file).read_text(), mutant)
+        mutated(mutant, code_names())
     mutants = chosen(names)
     own = [tests or mutant.tests or QUICK for mutant in mutants]
     places: SimpleQueue[Path] = SimpleQueue()
@@ -502,16 +536,25 @@ def chosen(names: Sequence[str]) -> list[Mutant]:
     return found
 
 
+@contextmanager
+def applied(place: Path, mutant: Mutant) -> Iterator[None]:
+    """Put a mutant into the copy, and take it out at the end."""
+    texts = mutated(mutant, code_names())
+    originals = {path: (place / path).read_text() for path in texts}
+    try:
+        for path, text in texts.items():
+            (place / path).write_text(text)
+        yield
+    finally:
+        for path, text in originals.items():
+            (place / path).write_text(text)
+
+
 def tried(place: Path, mutant: Mutant, tests: Sequence[str]) -> str:
     """Try one mutant in the copy, and undo it; return the verdict."""
-    path = place / mutant.file
-    original = path.read_text()
     began = time.monotonic()
-    try:
-        path.write_text(mutated(original, mutant))
+    with applied(place, mutant):
         verdict, word = run_tests(place, tests)
-    finally:
-        path.write_text(original)
     if verdict == "SURVIVED" and mutant.name in EQUIVALENT:
         verdict, word = "equivalent", EQUIVALENT[mutant.name]
     print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {word}", flush=True)  # noqa: T201

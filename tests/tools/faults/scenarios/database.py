@@ -89,7 +89,7 @@ def long_outage(run: Run) -> str:
 @fault(
     "F20b",
     "the server is back after longer than a lease, and a new worker connects first",
-    invariant="the new worker rescues nothing until its connection is two heartbeats old; the old one reports first",
+    invariant="the new worker rescues nothing until it observes leases for two heartbeats; the old one reports first",
     expected="0 crashes charged",
     exclusive=True,
 )

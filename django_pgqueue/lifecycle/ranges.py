@@ -1,0 +1,147 @@
+"""Divide a statement that finds its rows itself, by ranges of their ids, if the database refuses one of them.
+
+The functions of `lifecycle` that remove old rows or wake jobs use it, because `divided()` needs the rows. It protects
+the other rows: one row that a trigger or a foreign key protects never keeps the rows of its kind from being written.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final, NamedTuple, TypeVar
+
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.statements import Connection, Row
+from django_pgqueue.log_events import event
+
+from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
+
+logger = logging.getLogger("django_pgqueue.lifecycle")
+
+T = TypeVar("T")
+K = TypeVar("K", int, str)
+
+HIGHEST_ID: Final = 2**63 - 1
+BITS: Final = (10, 15, 20, 25, 30, 40, 52, 63)
+"""The ids below 2 to the power of these numbers are the first parts of all ids: most tables have small ids only."""
+LOG_SECONDS: Final = 60.0
+_logged_at: dict[str, float] = {}
+
+
+class IdRange(NamedTuple):
+    """The ids from `first_id` to `last_id`, both included: the names of the parameters of such a statement."""
+
+    first_id: int = 0
+    last_id: int = HIGHEST_ID
+
+    def halves(self) -> list[IdRange]:
+        """Return two parts of the range, the lower one first. The range of all ids has more parts."""
+        if self == ALL:
+            ends = [2**bits - 1 for bits in BITS]
+            return [IdRange(first, last) for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False)]
+        middle = (self.first_id + self.last_id) // 2
+        return [IdRange(self.first_id, middle), IdRange(middle + 1, self.last_id)]
+
+
+ALL: Final = IdRange()
+
+
+def in_ranges(connection: Connection, subject: str, write: Callable[[IdRange], T], whole: IdRange = ALL) -> list[T]:
+    """Run a statement on a range of ids. If a row makes it fail, run it on parts until only bad rows are left out.
+
+    Return the result for each part. `subject` says in the log what the statement does: "the removal of event".
+
+    Raises the errors that concern all rows.
+    """
+    try:
+        with savepoint(connection):
+            return [write(whole)]
+    except FAILURES as error:
+        if not may_divide(connection, error):
+            raise
+    results: list[T] = []
+    with connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext():
+        _divide(connection, subject, write, whole.halves(), results)
+    return results
+
+
+def _divide(
+    connection: Connection, subject: str, write: Callable[[IdRange], T], parts: list[IdRange], results: list[T]
+) -> None:
+    for part in parts:
+        try:
+            with savepoint(connection):
+                results.append(write(part))
+        except FAILURES as error:
+            if not may_divide(connection, error):
+                raise
+            if part.first_id == part.last_id:
+                log_refused(subject, part.first_id, error)
+            else:
+                _divide(connection, subject, write, part.halves(), results)
+
+
+def rows_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> list[Row]:
+    """Run a statement with the parameters of an `IdRange`, as `in_ranges()` does; return the rows of all parts."""
+
+    def write(part: IdRange) -> list[Row]:
+        return execute_with_retry(connection, statement, {**params, **part._asdict()})
+
+    return [row for rows in in_ranges(connection, subject, write) for row in rows]
+
+
+def removed_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> int:
+    """Run a statement that returns how many rows it has removed. A part may remove as many as the whole."""
+    return sum(count for (count,) in rows_in_ranges(connection, subject, statement, params))
+
+
+def page_in_ranges(
+    connection: Connection, subject: str, statement: str, params: Mapping[str, Any]
+) -> tuple[int, int, int]:
+    """Run a statement that removes rows of one page. Return the rows of the page, the removed ones, and its last id.
+
+    Each part reads the page anew. It reaches further if parts before it have removed rows, so the next page begins
+    behind the nearest end.
+    """
+    rows = rows_in_ranges(connection, subject, statement, params)
+    found, removed, last_ids = zip(*rows, strict=True)
+    return max(found), sum(removed), min((last_id for last_id in last_ids if last_id is not None), default=0)
+
+
+def written(
+    connection: Connection,
+    subject: str,
+    rows: Sequence[K],
+    write: Callable[[Sequence[K]], Iterable[K]],
+    *,
+    is_retried: bool = True,
+) -> list[K]:
+    """Write given rows as `divided()` does, and log the refused ones. Return what `write` returns for the others."""
+    done: list[K] = []
+
+    def collect(part: Sequence[K]) -> dict[int, bool]:
+        done.extend(write(part))
+        return {}
+
+    for row, error in divided(connection, rows, collect).refused:
+        log_refused(subject, row, error, is_retried=is_retried)
+    return done
+
+
+def log_refused(subject: str, row_id: object, error: Exception, *, is_retried: bool = True) -> None:
+    """Log that the database has refused to write a row, at most once a minute for each subject."""
+    now = time.monotonic()
+    if now - _logged_at.get(subject, float("-inf")) < LOG_SECONDS:
+        return
+    _logged_at[subject] = now
+    logger.error(
+        "%s %s was refused by the database and %s: %s",
+        subject,
+        row_id,
+        "will be retried" if is_retried else "is dropped",
+        message_without_detail(error),
+        extra=event("row_refused", subject=subject, row_id=row_id, reason=message_without_detail(error)),
+    )

@@ -1,0 +1,49 @@
+"""The statement that says which finished jobs unfinished work needs.
+
+Every statement that removes finished jobs has the same conditions, and leaves such a job alone.
+tests/history/test_needs.py goes through all of them.
+"""
+
+from typing import Final
+
+# Return these jobs, the state of each, and why it must stay, as a value of `states.Need`. NULL: nothing needs it.
+#
+# Caller: lifecycle.needs_of(), about jobs that a removal has left, so that its answer can give the reason
+# Locks:  none
+# Index:  primary keys, pgqueue_job_batch, pgqueue_step_compensation, pgqueue_step_undone
+NEEDS: Final = """/* pgqueue:needs */
+SELECT
+    job.id,
+    job.state,
+    CASE
+        WHEN job.state IN ('waiting', 'ready', 'running') THEN 'unfinished'
+        WHEN job.in_graph AND (
+            SELECT true
+            FROM pgqueue_job AS other
+            WHERE other.batch_id = job.batch_id
+              AND other.state = ANY (
+                  CASE job.state
+                      WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                      WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
+                      ELSE '{waiting,ready,running}'::varchar[]
+                  END
+              )
+            LIMIT 1
+        ) THEN 'workflow'
+        WHEN (
+            SELECT true FROM pgqueue_step WHERE job_id = job.id AND compensation IS NOT NULL LIMIT 1
+        ) THEN 'compensation'
+        WHEN job.state = 'dead' AND job.limit_order = 2 THEN 'order'
+        WHEN job.state <> 'succeeded' AND (
+            SELECT true
+            FROM pgqueue_step AS undone
+            WHERE undone.compensation_id = job.id
+              AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
+            LIMIT 1
+        ) THEN 'saga'
+    END
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id, state, in_graph, batch_id, limit_order FROM pgqueue_job WHERE id = given.id OFFSET 0
+) AS job
+"""

@@ -1,0 +1,34 @@
+"""Refuse a step in another thread than that of the job.
+
+A step uses Django's connection of its thread, and the order of the steps: two threads would take each other's places,
+and a thread of the application would keep a connection that nobody closes. `AttemptSteps` calls this module.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from asgiref.sync import SyncToAsync
+
+from django_pgqueue.steps import StepError
+
+
+class StepThread:
+    """The thread that may call the steps of one attempt."""
+
+    def __init__(self, *, is_async: bool) -> None:
+        """Take the present thread, or for a coroutine later that of the asynchronous ORM."""
+        self._is_async = is_async
+        self._ident = None if is_async else threading.get_ident()
+
+    def check(self, name: str) -> None:
+        """Raise `StepError` in another thread."""
+        ident = threading.get_ident()
+        if self._ident is None and hasattr(SyncToAsync.threadlocal, "main_event_loop"):
+            self._ident = ident  # sync_to_async() has called this thread, as the asynchronous forms do
+        if ident != self._ident:
+            form = "await the asynchronous form in the coroutine" if self._is_async else "call it in that thread"
+            raise StepError(
+                f"the step {name!r} is called in a thread that the task has started, and steps belong to the thread of "
+                f"the job: {form}, and use other threads only inside the functions of steps"
+            )

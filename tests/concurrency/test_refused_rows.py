@@ -1,0 +1,448 @@
+"""Test that each statement which writes several rows writes the others if the database refuses one of them.
+
+`PROOFS` and `PROVEN` name these statements. `ALONE` names those that write the rows of one job or one other thing, and
+`EXEMPT` those that write all or nothing, with the reason. Together they are all statements that write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from django_pgqueue import batch_ends, lifecycle
+from django_pgqueue.breakers import Breaker
+from django_pgqueue.endings import Ending
+from django_pgqueue.job_log import LogBuffer
+from django_pgqueue.lifecycle import ranges
+from django_pgqueue.lifecycle.breakers import Ended, Suspect
+from django_pgqueue.lifecycle.history import erase_callbacks
+from django_pgqueue.worker.completion.writer import finish
+from tests import helpers
+from tests.concurrency.test_sagas import dead_job
+from tests.statements import STATEMENTS
+from tests.worker.test_unwritten import report
+
+TOP = Path(__file__).resolve().parents[2]
+WRITES = re.compile(r"\b(?:UPDATE|INSERT INTO|DELETE FROM) pgqueue_\w+")
+OLD = "2001-01-01"
+FILLERS: dict[str, Any] = {
+    **dict.fromkeys(("bigint", "integer", "smallint", "double precision"), 1),
+    "text": "",
+    "character varying": "x",
+    "json": "{}",
+    "boolean": False,
+    "timestamp with time zone": OLD,
+    "ARRAY": [],
+}
+
+
+def insert(engine: Any, table: str, **values: Any) -> None:
+    """Insert a row. Columns without a value get a plain one, if they must have one."""
+    columns = engine.execute(
+        "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = current_schema() "
+        "AND table_name = %s AND is_nullable = 'NO' AND column_default IS NULL AND is_identity = 'NO'",
+        [table],
+    ).fetchall()
+    row = {name: FILLERS[kind] for name, kind in columns} | values
+    names, marks = ", ".join(row), ", ".join(["%s"] * len(row))
+    engine.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+
+
+class Removal(NamedTuple):
+    """Five old rows with the keys 1 to 5, and the call that removes them."""
+
+    table: str
+    key: str
+    columns: dict[str, Any]
+    remove: Callable[[Any], object]
+    named: str | None = None
+    """A column that must differ."""
+
+
+REMOVALS = {
+    "PRUNE_LOGS": Removal("pgqueue_execution_log", "execution_id", {}, lifecycle.prune_logs),
+    "PRUNE_AUDITED_JOBS": Removal("pgqueue_audit_job", "id", {"audit_id": 99}, lifecycle.prune_audited_jobs, "job_id"),
+    "PRUNE_SEARCH_KEYS": Removal("pgqueue_search_key", "job_id", {}, lifecycle.prune_search_keys),
+    "PRUNE_LIMIT_STATES": Removal(
+        "pgqueue_limit_state", "id", {"full_at": OLD}, lifecycle.limits.prune_limit_states, "limit_key"
+    ),
+    "PRUNE_DEPENDENCIES": Removal(
+        "pgqueue_dependency", "job_id", {"policy": "cancel"}, lifecycle.graphs.prune_dependencies
+    ),
+    "PRUNE_STEPS": Removal("pgqueue_step", "job_id", {"kind": "run", "finished_at": OLD}, lifecycle.steps.prune_steps),
+    "PRUNE_BATCHES": Removal(
+        "pgqueue_batch",
+        "id",
+        {"closed_at": OLD, "completed_at": OLD},
+        lambda engine: lifecycle.batches.prune_batches(engine, 0.0),
+    ),
+    "PRUNE_EVENTS": Removal("pgqueue_event", "id", {}, lambda engine: lifecycle.events.prune_events(engine, 0.0)),
+    "PRUNE_AUDIT": Removal("pgqueue_audit", "id", {"ended_at": OLD}, lambda engine: lifecycle.prune_audit(engine, 0.0)),
+    "PRUNE_WORKERS": Removal("pgqueue_worker", "id", {}, lambda engine: lifecycle.prune_workers(engine, 0.0)),
+    "PRUNE_WORKER_REQUESTS": Removal(
+        "pgqueue_worker_request",
+        "id",
+        {"kind": "stop", "answered_at": OLD},
+        lambda engine: lifecycle.prune_worker_requests(engine, 0.0),
+    ),
+    "PRUNE_PAUSES": Removal(
+        "pgqueue_pause",
+        "id",
+        {"kind": "queue", "paused_until": "2001-01-02"},
+        lambda engine: lifecycle.prune_pauses(engine, 0.0),
+        "name",
+    ),
+    "PRUNE_WINDOWS": Removal("pgqueue_uniqueness_window", "job_id", {}, lifecycle.prune_windows, "unique_key"),
+    "PRUNE_ROLLUPS": Removal(
+        "pgqueue_rollup", "id", {"span": "hour"}, lambda engine: lifecycle.prune_rollups(engine, 0.0)
+    ),
+    "PRUNE_BREAKER_COUNTS": Removal("pgqueue_breaker_count", "id", {}, lifecycle.breakers.prune_counts),
+    "PRUNE_OPEN_BREAKERS": Removal(
+        "pgqueue_open_breaker", "id", {}, lambda engine: lifecycle.breakers.prune_breakers(engine, 0.0), "limit_key"
+    ),
+    "PRUNE_LIMIT_OVERRIDES": Removal(
+        "pgqueue_limit_override",
+        "id",
+        {"valid_until": OLD, "concurrency": 1},
+        lambda engine: lifecycle.limit_overrides.prune_overrides(engine, 0.0),
+        "limit_key",
+    ),
+}
+
+BAD_ROWS = "tests/concurrency/test_bad_rows.py"
+PROVEN = {
+    "CLAIM": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
+    "CLAIM_KEYS": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
+    "CLAIM_CHUNK": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
+    **dict.fromkeys(
+        ("SUCCEED", "SUCCEED_AND_DISCARD", "FAIL", "RELEASE", "END_CANCELLED", "SUSPEND"),
+        "tests/worker/test_unwritten.py::test_completer_every_form_refused_others_are_written",
+    ),
+    "NOTE_PROGRESS": f"{BAD_ROWS}::test_note_progress_trigger_refuses_one_others_are_noted",
+    **dict.fromkeys(
+        ("EXPIRE", "EXPIRE_JOBS"),
+        f"{BAD_ROWS}::test_expire_trigger_refuses_one_others_are_cancelled",
+    ),
+    **dict.fromkeys(
+        ("EXTEND", "EXTEND_EACH"),
+        f"{BAD_ROWS}::test_extend_trigger_refuses_one_others_are_extended",
+    ),
+    **dict.fromkeys(
+        ("PRUNE", "PRUNE_TASK", "PRUNE_JOBS"),
+        f"{BAD_ROWS}::test_prune_trigger_refuses_some_others_are_removed",
+    ),
+    **dict.fromkeys(
+        ("CANCEL", "RUN_NOW"),
+        f"{BAD_ROWS}::test_operator_transition_trigger_refuses_one_others_change",
+    ),
+    **dict.fromkeys(
+        ("MOVE", "DELETE", "ADVANCE_ACT"),
+        "tests/worker/test_bulk_acts.py::test_act_one_job_refused_all_others_are_changed",
+    ),
+    "RECORD_AUDIT": "tests/worker/test_bulk_acts.py::test_act_record_of_one_job_refused_others_are_changed",
+    "RETRY": f"{BAD_ROWS}::test_retry_trigger_refuses_one_others_are_ready",
+    "RESCUE": f"{BAD_ROWS}::test_rescue_trigger_refuses_one_others_are_ready",
+    "RECORD_HEARTBEATS": f"{BAD_ROWS}::test_record_heartbeats_trigger_refuses_one_others_updated",
+    "FIRE_MANY": f"{BAD_ROWS}::test_scheduler_trigger_refuses_one_tick_others_fire",
+    **dict.fromkeys(
+        ("CONFIRM_SCHEDULES", "REMOVE_SCHEDULES"),
+        "tests/worker/test_scheduler.py::test_scheduler_trigger_refuses_one_others_are_updated",
+    ),
+    **dict.fromkeys(
+        ("ARCHIVE", "REMOVE_ARCHIVED"), "tests/history/test_archive.py::test_archive_refused_row_stops_no_other"
+    ),
+    "ERASE": "tests/history/test_erasure.py::test_erase_refused_row_stops_no_other",
+}
+"""The tests that prove it for the statements that this file does not run."""
+
+ALONE = frozenset(
+    {
+        *("CLAIM_ONE", "CLAIM_LIMITED_JOB", "SET_ASIDE", "STORE_STEP", "SEND_EVENT", "RESUME", "PAUSE"),
+        *("BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "END_AUDIT", "STOP_AUDIT", "REQUEST_ACT", "CREATE_BATCH", "CLOSE_BATCH"),
+        *("OVERRIDE_LIMIT", "RESTORE_LIMIT", "ADD_REMOTE_ACCESS", "CHECK_REMOTE_ACCESS", "REVOKE_REMOTE_ACCESS"),
+        *("NOTE_PROBLEM", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "SWITCH_SCHEDULE", "FIRE"),
+        *("RUN_SCHEDULE", "ADD_REQUEST", "ANSWER_REQUEST", "REGISTER_WORKER", "UNREGISTER_WORKER"),
+        *("RECORD_INSTALLATION", "ENQUEUE", "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE"),
+    }
+)
+CALLERS = "it belongs to the caller's transaction, which commits all of it or nothing"
+ADOPTS = "the command `pgqueue adopt` changes everything or nothing, and shows the error"
+EXEMPT = {
+    **dict.fromkeys(
+        (
+            *("ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE"),
+            *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "ADD_NODES", "ADD_DEPENDENCIES", "ADD_SEARCH_KEYS"),
+            *("REMOVE_SEARCH_KEYS", "DELETE_BATCHES"),
+        ),
+        CALLERS,
+    ),
+    **dict.fromkeys(("ADOPT", "FORGET_CALLBACKS", "FORGET_COMPENSATIONS"), ADOPTS),
+    "END_HOLDS": "an operator ends the holds of one limit, and sees the error",
+    "RESTORE": "it restores the dependents of one retried job, which is left as it is if one of them is refused",
+}
+
+
+# ------------------------------------------------------------------ the other statements
+
+
+def refused(engine: Any, condition: str, event: str = "UPDATE", table: str = "pgqueue_job") -> Any:
+    return helpers.users_trigger(engine, condition, event=event, table=table)
+
+
+def waiting_jobs(engine: Any) -> list[int]:
+    """Add jobs that are suspended until an event comes."""
+    job_ids = [helpers.make_suspended_job(engine) for _ in range(5)]
+    engine.execute("UPDATE pgqueue_step SET kind = 'wait', event_name = 'paid', event_key = '7'")
+    return job_ids
+
+
+def due(engine: Any) -> list[int]:
+    return [row[0] for row in engine.execute("SELECT id FROM pgqueue_job WHERE run_after <= now() ORDER BY id")]
+
+
+def prove_wake(engine: Any, wake: Callable[[Any, list[int]], object]) -> None:
+    job_ids = waiting_jobs(engine)
+    lifecycle.events.send_event(engine, "paid", "7", None)
+    with refused(engine, f"NEW.id = {job_ids[2]}"):
+        wake(engine, job_ids)
+    assert due(engine) == [job_id for job_id in job_ids if job_id != job_ids[2]]
+
+
+def prove_requeue(engine: Any) -> None:
+    helpers.make_jobs(engine, 5)
+    claimed = helpers.claim_all(engine)
+    engine.execute("DELETE FROM pgqueue_execution")
+    with refused(engine, f"NEW.id = {claimed[2].job_id}"):
+        lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="lost")
+    states = [helpers.state_of(engine, job.job_id) for job in claimed]
+    assert states == ["ready", "ready", "running", "ready", "ready"]
+
+
+def prove_remove_orphans(engine: Any) -> None:
+    helpers.make_jobs(engine, 6)
+    claimed = helpers.claim_all(engine)
+    engine.execute("DELETE FROM pgqueue_job WHERE id <> %s", [claimed[5].job_id])
+    helpers.end_lease(engine)
+    noted: list[int] = []
+
+    def note(orphan: Any, error: Exception) -> bool:
+        noted.append(orphan.execution_id)
+        return False
+
+    with refused(engine, f"OLD.id = {claimed[2].execution_id}", "DELETE", "pgqueue_execution"):
+        lifecycle.rescue(engine, lambda job: 0.0, error="", on_refused=note)
+    assert set(helpers.rows_of(engine, "pgqueue_execution")) == {claimed[2].execution_id, claimed[5].execution_id}
+    assert helpers.state_of(engine, claimed[5].job_id) == "ready", "an orphan must not keep jobs from being rescued"
+    assert noted == [claimed[2].execution_id]
+
+
+def prove_remove_steps(engine: Any) -> None:
+    helpers.make_jobs(engine, 3)
+    claimed = helpers.claim_all(engine)
+    for job in claimed:
+        insert(engine, "pgqueue_step", job_id=job.job_id, kind="run", finished_at=OLD)
+    with refused(engine, f"OLD.job_id = {claimed[1].job_id}", "DELETE", "pgqueue_step"):
+        done = finish(engine, [report(job, Ending.DISCARDED, has_steps=True) for job in claimed])
+    assert (done.refused, done.lost, helpers.rows_of(engine, "pgqueue_job")) == ([], [], {})
+    assert list(helpers.rows_of(engine, "pgqueue_step")) == [claimed[1].job_id]
+
+
+def prove_advance(engine: Any) -> None:
+    [first] = helpers.make_nodes(engine)
+    job_ids = helpers.make_nodes(engine, 5, needs=[first])
+    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in helpers.claim_all(engine))))
+    with refused(engine, f"NEW.id = {job_ids[2]}"):
+        lifecycle.advance(engine, [first])
+    assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["ready", "ready", "waiting", "ready", "ready"]
+
+
+def prove_postpone(engine: Any) -> None:
+    [first] = helpers.make_nodes(engine)
+    job_ids = helpers.make_nodes(engine, 5, needs=[first])
+    engine.execute("UPDATE pgqueue_job SET state = 'ready' WHERE id = ANY (%s)", [job_ids])
+    with refused(engine, f"NEW.id = {job_ids[2]}"):
+        lifecycle.graphs.postpone(engine, job_ids)
+    states = [helpers.state_of(engine, job_id) for job_id in job_ids]
+    assert states == ["waiting", "waiting", "ready", "waiting", "waiting"]
+
+
+def prove_end_batches(engine: Any) -> None:
+    callbacks = dict.fromkeys(["on_success", "on_complete", "on_failure"])
+    batch_ids = []
+    for _ in range(5):
+        created = lifecycle.batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
+        lifecycle.batches.close_batch(engine, created.batch_id)
+        batch_ids.append(created.batch_id)
+    with refused(engine, f"NEW.id = {batch_ids[2]}", table="pgqueue_batch"):
+        batch_ends.sweep(engine, 0, lambda *given: None)
+    rows = helpers.rows_of(engine, "pgqueue_batch")
+    assert [batch_id for batch_id in batch_ids if rows[batch_id]["completed_at"] is None] == [batch_ids[2]]
+
+
+def prove_compensate(engine: Any) -> None:
+    job_ids = [dead_job(engine, "step") for _ in range(5)]
+    with refused(engine, f"NEW.job_id = {job_ids[2]}", table="pgqueue_step"):
+        done = lifecycle.sagas.compensate(engine, job_ids)
+    assert [each.compensated_id for each in done.added] == [job_id for job_id in job_ids if job_id != job_ids[2]]
+    assert [row for row, _ in done.refused] == [job_ids[2]]
+
+
+def prove_schedule_runs(engine: Any) -> None:
+    schedule_id = helpers.make_schedule(engine)
+    for day in range(1, 7):
+        insert(engine, "pgqueue_schedulerun", schedule_id=schedule_id, tick_at=f"2001-01-0{day}")
+    first, second, *_ = sorted(helpers.rows_of(engine, "pgqueue_schedulerun"))
+    with refused(engine, f"OLD.id = {second}", "DELETE", "pgqueue_schedulerun"):
+        lifecycle.prune_schedule_runs(engine, 0.0, kept=1)
+    assert second in (left := helpers.rows_of(engine, "pgqueue_schedulerun")) and first not in left and len(left) == 2
+
+
+def prove_merge(engine: Any) -> None:
+    for number in range(5):
+        insert(engine, "pgqueue_rollup", span="part", starts_at=OLD, task_name=f"t{number}")
+    bad = sorted(helpers.rows_of(engine, "pgqueue_rollup"))[2]
+    with refused(engine, f"OLD.id = {bad}", "DELETE", "pgqueue_rollup"):
+        assert lifecycle.merge_rollups(engine) >= 4
+    parts = [row_id for row_id, row in helpers.rows_of(engine, "pgqueue_rollup").items() if row["span"] == "part"]
+    assert parts == [bad]
+
+
+def prove_append(engine: Any) -> None:
+    counts = dict.fromkeys(("succeeded", "retried", "dead", "cancelled", "released", "snoozed", "crashed"), 1)
+    times: dict[str, Any] = {"wait_seconds": 1.0, "run_seconds": 1.0}
+    times |= {key: [1] for key in ("wait_buckets", "wait_counts", "run_buckets", "run_counts")}
+    names = [f"t{number}" for number in range(5)]
+    rows = [{"queue_name": "q", "task_name": name, "exception_class": "", **counts, **times} for name in names]
+    with refused(engine, "NEW.task_name = 't2'", "INSERT", "pgqueue_rollup"):
+        lifecycle.append_rollups(engine, rows, 0.0)
+    assert {row["task_name"] for row in helpers.rows_of(engine, "pgqueue_rollup").values()} == {*names} - {"t2"}
+
+
+KEYS = ("a", "b", "c")
+
+
+def prove_breaker_counts(engine: Any) -> None:
+    with refused(engine, "NEW.limit_key = 'b'", "INSERT", "pgqueue_breaker_count"):
+        lifecycle.breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
+    assert {row["limit_key"] for row in helpers.rows_of(engine, "pgqueue_breaker_count").values()} == {"a", "c"}
+
+
+def open_keys(engine: Any) -> set[str]:
+    return {row["limit_key"] for row in helpers.rows_of(engine, "pgqueue_open_breaker").values()}
+
+
+def prove_open_and_close(engine: Any) -> None:
+    lifecycle.breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
+    breaker = Breaker(failures=0.5, attempts=2)
+    with refused(engine, "NEW.limit_key = 'b'", "INSERT", "pgqueue_open_breaker"), engine.transaction():
+        opened = lifecycle.breakers.open_breakers(engine, dict.fromkeys(KEYS, Suspect(breaker)))
+    assert {each.limit_key for each in opened} == open_keys(engine) == {"a", "c"}
+    with refused(engine, "OLD.limit_key = 'c'", "DELETE", "pgqueue_open_breaker"), engine.transaction():
+        assert lifecycle.breakers.close_breakers(engine, dict.fromkeys(KEYS, 10**9)) == ["a"]
+    assert open_keys(engine) == {"c"}
+
+
+def prove_erase_callbacks(engine: Any) -> None:
+    for number in range(1, 6):
+        insert(engine, "pgqueue_batch", id=number, on_failure="{}")
+    with refused(engine, "NEW.id = 3", table="pgqueue_batch"):
+        erase_callbacks(engine, dict.fromkeys(range(1, 6), ('{"x": 1}', None, None)))
+    rows = helpers.rows_of(engine, "pgqueue_batch")
+    assert [number for number in rows if rows[number]["on_failure"] == {}] == [3]
+
+
+def prove_keep_logs(engine: Any) -> None:
+    helpers.make_jobs(engine, 3)
+    keys = [job.key for job in helpers.claim_all(engine)]
+    rows = [lifecycle.KeptLog(key, LogBuffer().content()) for key in keys]
+    bad = keys[1].execution_id
+    with refused(engine, f"NEW.execution_id = {bad}", "INSERT", "pgqueue_execution_log"):
+        done = lifecycle.divided(engine, rows, lambda part: lifecycle.keep_logs(engine, part))
+    assert len(done.refused) == 1
+    assert set(helpers.rows_of(engine, "pgqueue_execution_log")) == {key.execution_id for key in keys} - {bad}
+
+
+PROOFS: dict[str, Callable[[Any], None]] = {
+    "WAKE": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.wake(engine, "paid", "7")),
+    "WAKE_SUSPENDED": lambda engine: prove_wake(engine, lifecycle.steps.wake_suspended),
+    "WAKE_MISSED": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.steps.wake_missed(engine)),
+    "REQUEUE": prove_requeue,
+    "REMOVE_ORPHANS": prove_remove_orphans,
+    "REMOVE_STEPS": prove_remove_steps,
+    "ADVANCE": prove_advance,
+    "POSTPONE": prove_postpone,
+    "END_BATCHES": prove_end_batches,
+    "COMPENSATE": prove_compensate,
+    "PRUNE_SCHEDULE_RUNS": prove_schedule_runs,
+    "MERGE_ROLLUPS": prove_merge,
+    "APPEND_ROLLUPS": prove_append,
+    "ADD_BREAKER_COUNTS": prove_breaker_counts,
+    "OPEN_BREAKERS": prove_open_and_close,
+    "CLOSE_BREAKERS": prove_open_and_close,
+    "ERASE_CALLBACKS": prove_erase_callbacks,
+    "KEEP_LOGS": prove_keep_logs,
+}
+
+
+@pytest.fixture(autouse=True)
+def each_refusal_is_logged(monkeypatch):
+    monkeypatch.setattr(ranges, "_logged_at", {})
+
+
+def test_all_statements_that_write_are_named_once():
+    """A new statement must be divided, or have a reason not to be."""
+    groups = [set(REMOVALS), set(PROOFS), set(PROVEN), set(ALONE), set(EXEMPT)]
+    assert set().union(*groups) == {name for name, text in STATEMENTS.items() if WRITES.search(text)}
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+@pytest.mark.parametrize("test", sorted(set(PROVEN.values())))
+def test_proof_of_other_statements_exists(test):
+    path, _, name = test.partition("::")
+    assert f"def {name}(" in (TOP / path).read_text()
+
+
+@pytest.mark.promise("bad-row-old-records")
+@pytest.mark.parametrize("name", REMOVALS)
+def test_removal_one_row_refused_removes_the_others(committing, engine, caplog, name):
+    table, key, columns, remove, named = REMOVALS[name]
+    for number in range(1, 6):
+        names = {named: number if named == "job_id" else f"n{number}"} if named else {}
+        insert(engine, table, **{key: number, **columns, **names})
+    with refused(engine, f"OLD.{key} = 3", "DELETE", table):
+        remove(engine)
+        assert [row[key] for row in helpers.rows_of(engine, table).values()] == [3]
+        assert "3 was refused by the database" in caplog.text
+        remove(engine)
+    remove(engine)
+    assert helpers.rows_of(engine, table) == {}
+
+
+@pytest.mark.promise("bad-row-any-statement")
+@pytest.mark.parametrize("name", PROOFS)
+def test_statement_one_row_refused_writes_the_others(committing, engine, name):
+    PROOFS[name](engine)
+
+
+def test_in_ranges_error_of_all_rows_is_raised_at_once(engine):
+    seen = []
+
+    def write(part):
+        seen.append(part)
+        engine.execute("DO $$BEGIN RAISE EXCEPTION 'all of them' USING ERRCODE = '53100'; END$$")
+
+    with pytest.raises(Exception, match="all of them"):
+        ranges.in_ranges(engine, "nothing", write)
+    assert seen == [ranges.ALL]
+
+
+def test_halves_cover_the_range_without_a_gap():
+    for whole in (ranges.ALL, ranges.IdRange(3, 9), ranges.IdRange(4, 5)):
+        parts = whole.halves()
+        assert (parts[0].first_id, parts[-1].last_id) == whole
+        assert [part.last_id + 1 for part in parts[:-1]] == [part.first_id for part in parts[1:]]
+        assert all(part.first_id <= part.last_id for part in parts)

@@ -1,0 +1,123 @@
+"""What a queryset's `retry()` and `cancel()` change if they take several batches, and what they count."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.utils import timezone
+
+from django_pgqueue import Workflow, job_operations
+from django_pgqueue.models import Job, operations
+from django_pgqueue.models.operations import ChosenJobs
+from django_pgqueue.states import State
+from django_pgqueue.testing import run_jobs
+from tests import helpers
+from tests.app import tasks
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(operations, "BATCH_SIZE", 2)
+    monkeypatch.setattr(operations, "ID_PAGE_SIZE", 3)
+    monkeypatch.setattr("django_pgqueue.management.subcommands.batches.BATCH_SIZE", 2)
+    monkeypatch.setattr("django_pgqueue.admin.job_actions.BATCH_SIZE", 2)
+
+
+def star(count: int = 6, *, dead: bool = False) -> Workflow:
+    """Return a workflow of jobs that all depend on the first one."""
+    workflow = Workflow()
+    first = workflow.add((tasks.fail if dead else tasks.noop).s())
+    for _ in range(count - 1):
+        workflow.add(tasks.noop.s(), after=[first])
+    workflow.enqueue()
+    return workflow
+
+
+def dead_jobs_of_key(count: int = 5) -> list[int]:
+    ids = sorted(tasks.noop.enqueue_many([((), {})] * count))
+    Job.objects.update(state="dead", finished_at=timezone.now(), unique_key="one")
+    return ids
+
+
+def test_retry_of_many_jobs_of_a_key_revives_the_latest():
+    ids = dead_jobs_of_key()
+    assert Job.objects.dead().retry() == 1
+    assert Job.objects.get(state="ready").pk == ids[-1]
+
+
+def test_cancel_counts_dependents_of_later_batches():
+    workflow = star()
+    assert workflow.jobs.exclude(state__in=["succeeded"]).cancel() == 6
+    assert set(workflow.jobs.values_list("state", flat=True)) == {"cancelled"}
+
+
+def test_cancel_counts_only_jobs_of_the_queryset():
+    workflow = star()
+    assert workflow.jobs.filter(state="ready").cancel() == 1
+    assert workflow.jobs.filter(state="cancelled").count() == 6
+
+
+def test_workflow_cancel_counts_all_jobs():
+    assert star().cancel() == 6
+
+
+def test_retry_counts_restored_jobs_of_later_batches():
+    workflow = star(dead=True)
+    run_jobs()
+    assert sorted(set(workflow.jobs.values_list("state", flat=True))) == ["cancelled", "dead"]
+    assert workflow.jobs.retry() == 6
+    assert workflow.jobs.filter(state="waiting").count() == 5
+
+
+def test_retry_one_by_one_counts_restored_jobs(monkeypatch):
+    monkeypatch.setattr(operations, "BATCH_SIZE", 100)
+    star(dead=True)
+    run_jobs()
+    refused = tasks.noop.enqueue().pk
+    Job.objects.filter(pk=refused).update(state="dead", finished_at=timezone.now())
+    with connection.cursor() as cursor, helpers.users_trigger(cursor, f"OLD.id = {refused}"):
+        assert Job.objects.all().retry() == 6
+
+
+def test_retry_of_one_node_counts_one():
+    workflow = star(dead=True)
+    run_jobs()
+    assert workflow.jobs.dead().retry() == 1
+
+
+def test_retry_takes_jobs_that_finish_later_not_in():
+    """They can have been retried by another operator, and died again."""
+    jobs = [tasks.noop.enqueue() for _ in range(3)]
+    Job.objects.filter(pk=jobs[0].pk).cancel()
+    chosen = ChosenJobs(Job.objects.all(), finished_before=True)
+    Job.objects.filter(pk=jobs[1].pk).update(state="cancelled", finished_at="2999-01-01T00:00:00Z")
+    assert [list(names) for names, _ in chosen.batches()] == [[jobs[0].pk]]
+
+
+def test_operations_return_restored_jobs_and_others():
+    workflow = star(dead=True)
+    run_jobs()
+    first, second, *others = (node.job_id for node in workflow.nodes)
+    names = {first: tasks.fail.name, second: tasks.noop.name}
+    found: set[int] = set()
+    assert job_operations.retry(connection, names, others=found) == {first: State.READY, second: State.WAITING}
+    assert found >= set(others)
+    found = set()
+    assert job_operations.cancel(connection, {first: tasks.fail.name}, others=found) == {first: State.CANCELLED}
+    assert found == {second, *others}
+
+
+def test_command_counts_dependents_of_later_batches(capsys):
+    workflow = star()
+    call_command("pgqueue", "jobs", "cancel", "--task", tasks.noop.name, "--yes")
+    assert "Cancelled, or asked to stop, 6 jobs." in capsys.readouterr().out
+    assert workflow.jobs.filter(state="cancelled").count() == 6
+
+
+def test_command_retry_of_a_key_revives_the_latest():
+    ids = dead_jobs_of_key()
+    call_command("pgqueue", "jobs", "retry", "--state", "dead", "--yes")
+    assert Job.objects.get(state="ready").pk == ids[-1]
