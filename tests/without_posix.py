@@ -39,7 +39,8 @@ OTHERS = (
 )
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "readline", "curses", "posix")
 LOADED = (
-    *("asyncio", "subprocess", "tempfile", "logging.config", "django.core.management", "django.contrib.admin", "psycopg"),
+    *("asyncio", "subprocess", "tempfile", "logging.config"),
+    *("django.core.management", "django.contrib.admin", "psycopg"),
 )
 
 

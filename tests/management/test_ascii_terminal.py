@@ -58,4 +58,4 @@ def test_command_on_ascii_terminal_escapes_characters(arguments, monkeypatch, jo
 
 
 def test_job_shown_on_ascii_terminal_has_escapes(monkeypatch, job) -> None:
-    assert "f\\xfcr Zo\\xeb".encode() in printed_by(monkeypatch, "jobs", "show", str(job.pk))
+    assert b"f\\xfcr Zo\\xeb" in printed_by(monkeypatch, "jobs", "show", str(job.pk))
