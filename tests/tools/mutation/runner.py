@@ -63,6 +63,7 @@ from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
 from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
 from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
 from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
+from tests.tools.mutation.mutants_trust_connections import TRUST_CONNECTIONS
 
 COPIED = (
     "django_pgqueue",
@@ -367,6 +368,7 @@ MUTANTS = [
     *STEPS,
     *TRUST_ATTEMPTS,
     *TRUST_CALLS,
+    *TRUST_CONNECTIONS,
     *TRUST_FLOW,
     *TRUST_OUTAGES,
     *TRUST_REMOVAL,
