@@ -74,7 +74,12 @@ SHELL = [
             inside="_search",
         ),
         Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", inside="search.find"),
-        Mutant("paused jobs are due too", 'str(word == "paused").lower() if chooses else ""', '""', inside="ready_jobs._lanes"),
+        Mutant(
+            "paused jobs are due too",
+            'str(word == "paused").lower() if chooses else ""',
+            '""',
+            inside="ready_jobs._lanes",
+        ),
         Mutant(
             "lanes share no bound", "READY_SEARCHED // max(1, len(searched))", "READY_SEARCHED", inside="find_ready"
         ),

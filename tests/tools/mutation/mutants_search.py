@@ -45,7 +45,12 @@ SEARCHED = [
     ),
     *of_tests(
         ("tests/worker/test_job_options.py",),
-        Mutant("a schedule's job has no keys", "        if task.search:\n", "        if False:\n", inside="_ProjectCode.__call__"),
+        Mutant(
+            "a schedule's job has no keys",
+            "        if task.search:\n",
+            "        if False:\n",
+            inside="_ProjectCode.__call__",
+        ),
     ),
 ]
 FIGURES = of_tests(

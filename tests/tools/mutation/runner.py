@@ -59,11 +59,11 @@ from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
 from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
 from tests.tools.mutation.mutants_trust_calls import TRUST_CALLS
+from tests.tools.mutation.mutants_trust_connections import TRUST_CONNECTIONS
 from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
 from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
 from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
 from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
-from tests.tools.mutation.mutants_trust_connections import TRUST_CONNECTIONS
 
 COPIED = (
     "django_pgqueue",
