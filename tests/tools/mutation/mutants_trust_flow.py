@@ -146,4 +146,25 @@ TRUST_FLOW = [
         inside="Lanes.postpone_chunk",
         tests=("tests/chunks/test_odd_rows.py",),
     ),
+    Mutant(
+        "a bulk act revives the first job of a key",
+        old="coalesce(latest.id <= oldest.id, true)",
+        new="true",
+        statement="BULK_PAGE_FINISHED",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "a bulk act on a list revives the first job of a key",
+        old="WHEN latest.id > listed.id THEN false",
+        new="WHEN false THEN false",
+        statement="BULK_PAGE_LISTED",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "acts other than a retry leave jobs with a key",
+        old="latest = action is TransitionName.RETRY",
+        new="latest = True",
+        inside="bulk_acts._page",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
 ]
