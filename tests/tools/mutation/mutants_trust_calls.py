@@ -51,7 +51,7 @@ TRUST_CALLS = [
         "the methods of one object are one receiver",
         old='id(getattr(function, "__self__", None)), id(getattr(function, "__func__", function))',
         new='id(getattr(function, "__self__", None)), 0',
-        inside="identity",
+        inside="receivers.identity",
         tests=("tests/worker/test_callbacks.py",),
     ),
     Mutant(
@@ -128,7 +128,7 @@ TRUST_CALLS = [
         "an argument named self is that of the method",
         old="def enqueue(self, /, *args",
         new="def enqueue(self, *args",
-        inside="django_pgqueue.task.Task",
+        inside="task.Task.enqueue",
         tests=("tests/test_task.py",),
     ),
     Mutant(
@@ -144,7 +144,7 @@ TRUST_CALLS = [
         old="sum(count)::bigint",
         new="sum(count)",
         times=2,
-        statement="DURATIONS_OVER_TIME",
+        inside="rollup_queries.DURATIONS_OVER_TIME",
         tests=("tests/stats/test_history.py",),
     ),
     Mutant(
