@@ -440,6 +440,30 @@ def test_in_ranges_error_of_all_rows_is_raised_at_once(engine):
     assert seen == [ranges.ALL]
 
 
+def test_in_ranges_failure_without_any_row_is_raised(engine):
+    """A missing privilege refuses the statement for each range, also for one without rows."""
+    seen = []
+
+    def write(part):
+        seen.append(part)
+        engine.execute("DO $$BEGIN RAISE EXCEPTION 'no privilege' USING ERRCODE = '42501'; END$$")
+
+    with pytest.raises(Exception, match="no privilege"):
+        ranges.in_ranges(engine, "nothing", write)
+    assert seen == [ranges.ALL, ranges.NONE]
+
+
+def test_in_ranges_all_rows_refused_ends(engine, monkeypatch):
+    monkeypatch.setattr(ranges, "MOST_REFUSED", 5)
+    for number in range(1, 21):
+        insert(engine, "pgqueue_event", id=number)
+    with refused(engine, "true", "DELETE", "pgqueue_event"):
+        assert lifecycle.events.prune_events(engine, 0.0).removed == 0
+    with refused(engine, "OLD.id <= 4", "DELETE", "pgqueue_event"):
+        lifecycle.events.prune_events(engine, 0.0)
+    assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [1, 2, 3, 4]
+
+
 def test_halves_cover_the_range_without_a_gap():
     for whole in (ranges.ALL, ranges.IdRange(3, 9), ranges.IdRange(4, 5)):
         parts = whole.halves()
