@@ -145,4 +145,11 @@ TRUST_ATTEMPTS = [
         inside="_cause",
         tests=("tests/process/test_copies_and_exits.py",),
     ),
+    Mutant(
+        "a probe that was claimed before the crash of another one was counted decides nothing",
+        old="ELSE probe_id END",
+        new="ELSE coalesce(pg_sequence_last_value('pgqueue_execution_id_seq'), 0) END",
+        statement="OPEN_BREAKERS",
+        tests=("tests/concurrency/test_breakers.py",),
+    ),
 ]
