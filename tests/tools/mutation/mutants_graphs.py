@@ -125,8 +125,8 @@ GRAPHS = [
         ),
         Mutant(
             "a foreground job advances nothing",
-            "graph_ends.advance(connection, nodes)",
-            "graph_ends.advance(connection, [])",
+            "graph_ends.advance(connection, nodes, after",
+            "graph_ends.advance(connection, [], after",
             path=FOREGROUND,
         ),
     ),

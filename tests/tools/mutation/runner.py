@@ -288,7 +288,7 @@ MUTANTS = [
     Mutant("retry takes what is not finished", "WHERE state IN ('succeeded', 'dead', 'cancelled')\n", "\n", "RETRY"),
     Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
     Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
-    Mutant("run_now takes what is not ready", "state = 'ready'\n            AND ", "", "RUN_NOW"),
+    Mutant("run_now takes what is not ready", "state IN ('ready', 'waiting')\n            AND ", "", "RUN_NOW"),
     Mutant("an unknown task is known again by a release", "= 'released' AND NOT", "= '' AND NOT", "RELEASE"),
     Mutant("a failure leaves the task unknown", "        unknown_since = NULL,\n", "", "FAIL"),
     Mutant(
