@@ -77,9 +77,9 @@ TRUST_CONNECTIONS = [
     ),
     Mutant(
         "PGDATESTYLE changes the format of times",
-        old="            _set(connection, FORMAT_OF_TIMES)\n",
+        old="    _set(connection, FORMAT_OF_TIMES)\n",
         new="",
-        inside="engine_connection._connect",
+        inside="_has_its_options",
         tests=ODD,
     ),
     Mutant(
