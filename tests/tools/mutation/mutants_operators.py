@@ -16,7 +16,7 @@ EXACT = of_tests(
     Mutant("a delete does not compare finished_at", AS_SEEN, "job.state <> seen.state", "DELETE"),
     Mutant(
         "a queryset retries what died since",
-        "if finished_before and began is not None:",
+        "if began is None and finished_before:",
         "if False:",
         inside="ChosenJobs.__init__",
     ),
