@@ -53,10 +53,10 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, true)
 # Index:  pgqueue_breaker_count_key, pgqueue_open_breaker_key, pgqueue_pause_name
 #
 # `probe_ids` are executions that failed, or 0. They open a breaker again only if they were claimed after it opened.
-# Then executions that were claimed after the probe decide about the breaker: if the process of a probe has died, the
-# next probe can be claimed, and can even succeed, before the failure is counted here. The pause of an operator stays as
-# it is. If the sequence is behind `after_execution_id`, it was restarted: then each execution decides, because
-# otherwise the breaker would stay open until the ids have caught up.
+# Then the executions decide that were claimed after the probe: if the process of a probe has died, the next one can be
+# claimed, and can even succeed, before the failure is counted here. The pause of an operator stays as it is. If the
+# sequence is behind `after_execution_id`, it was restarted: then each execution decides, because otherwise the breaker
+# would stay open until the ids have caught up.
 OPEN_BREAKERS: Final = """/* pgqueue:open_breakers */
 WITH given AS (
     SELECT each.limit_key, each.share, each.attempts, each.window_seconds, each.pause_seconds, each.probe_id,

@@ -1,7 +1,7 @@
 """Record in shared memory which code ends a worker process by `os._exit()`, so that no other job is charged for it.
 
-Nothing shows afterwards which thread has ended a process. `os._exit()` can still tell, because it runs in that thread:
-in the context of a job, or in the thread that calls signal receivers. The end by a signal, or by C code, has no such
+Nothing shows afterwards which thread has ended a process. `os._exit()` is different, because it runs in that thread: in
+the context of a job, or in the thread that calls signal receivers. The end by a signal, or by C code, has no such
 place. Then all jobs that had started are charged.
 """
 
