@@ -147,7 +147,7 @@ def results_of(chunk: Chunk[Any], value: Any) -> Sequence[Any]:
     return value
 
 
-def called_with_one(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def called_with_one(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call the function of a task with a chunk of one item, without a job. Return the item's result, or a coroutine.
 
     Raises the exception with which the function marks the item as failed.

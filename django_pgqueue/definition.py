@@ -20,6 +20,7 @@ from .conf import get_settings
 from .context import TaskAdapter, TaskContext
 from .exceptions import InvalidTask, Retry, seconds
 from .job_log import LEVELS
+from .lazy_strings import lazy_problems
 from .options import OPTIONS, TaskFields, normalise
 from .redaction import RESULT, STEP_VARIABLES, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
@@ -201,7 +202,8 @@ def _option_problems(task: TaskDefinition) -> Iterator[str]:
     for name, known in OPTIONS.items():
         value = getattr(task, name)
         if known.check is not None and value is not known.default:
-            yield from known.check(name, value)
+            problems = [*lazy_problems(name, value)]
+            yield from problems or known.check(name, value)
 
 
 def _sensitive_problems(task: TaskDefinition) -> Iterator[str]:

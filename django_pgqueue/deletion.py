@@ -53,7 +53,7 @@ class ProjectRows(Collector):
 
     def related_objects(self, related_model: type[Model], related_fields: Iterable[Any], objs: Iterable[Any]) -> Any:
         found: Any = super().related_objects(related_model, related_fields, objs)  # type: ignore[arg-type]
-        return found.none() if _is_ours(related_model) else found
+        return found.none() if _is_of_the_queue(related_model) else found
 
 
 def delete_job(job: Job, using: str | None) -> Deleted:
@@ -185,13 +185,13 @@ def _is_referred_to(model: type[Model]) -> bool:
     """Return whether a model of the project has a foreign key to this one, or a receiver of its deletions."""
     relations = get_candidate_relations_to_delete(model._meta)
     return (
-        any(not _is_ours(relation.related_model) for relation in relations)
+        any(not _is_of_the_queue(relation.related_model) for relation in relations)
         or signals.pre_delete.has_listeners(model)
         or signals.post_delete.has_listeners(model)
     )
 
 
-def _is_ours(model: type[Model] | None) -> bool:
+def _is_of_the_queue(model: type[Model] | None) -> bool:
     return model is not None and model._meta.app_label == APP
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .lazy_strings import advice_for
 from .serialization import normalise, size_of
 
 MAX_HEADERS_BYTES: Final = 4096
@@ -59,4 +60,5 @@ def _name(name: Any) -> str:
 def _scalar(value: Any, place: str) -> Any:
     if value is None or isinstance(value, str | int | float):
         return normalise(value, place, 1)
-    raise TypeError(f"{place} is of type {type(value).__name__}: pass a string, a number, a boolean or None")
+    advice = advice_for(value, "pass a string, a number, a boolean or None")
+    raise TypeError(f"{place} is of type {type(value).__name__}: {advice}")

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from .breakers import Breaker
 from .exceptions import MAX_SECONDS, InvalidTask
+from .lazy_strings import lazy_problems
 
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}", re.ASCII)
 RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
 CONVERSIONS: Final = "sra"
-"""What `str.format()` accepts after a `!`."""
+"""The letters that `str.format()` accepts after a `!`."""
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 BEFORE_NAMES: Final = ","
 """The search for limit keys begins behind this text. The database sorts it after all chunk keys (see `chunks`), and
@@ -105,7 +106,7 @@ class Limit:
     """Names of the arguments in the template `key`."""
 
     def __post_init__(self) -> None:
-        for check in (_value_problems, _key_problems, _rate_problems, _combination_problems):
+        for check in (_lazy_problems, _value_problems, _key_problems, _rate_problems, _combination_problems):
             for problem in check(self):
                 raise InvalidTask(f"limit {self.name!r}: {problem}")
         object.__setattr__(self, "interval_seconds", None if self.rate is None else interval_seconds(self.rate))
@@ -192,6 +193,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_NUMBER
 
 
+def _lazy_problems(limit: Limit) -> Iterator[str]:
+    for option in ("name", "key", "rate"):
+        yield from lazy_problems(option, getattr(limit, option))
+
+
 def _value_problems(limit: Limit) -> Iterator[str]:
     name: object = limit.name
     if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -237,7 +243,7 @@ def _conversion_problems(key: str) -> Iterator[str]:
         if not conversion:
             continue
         if conversion not in CONVERSIONS:
-            yield f"key {key!r} converts {name!r} by !{conversion}, which does not exist: use !s, !r or !a, or remove it"
+            yield f"key {key!r} converts {name!r} by !{conversion}, which does not exist: use !s, !r, !a or none"
             continue
         try:
             format("", form or "")

@@ -27,6 +27,7 @@ from . import codecs
 from .conf import get_settings
 from .envelope import UNCHANGED, is_envelope, seal
 from .exceptions import CannotDecode
+from .lazy_strings import advice_for
 from .placeholders import ResultPlaceholder
 
 RETURN_VALUE: Final = "the return value"
@@ -266,7 +267,7 @@ def _key(key: Any, place: str) -> str:
         return _text(key, f"a key of {place}")
     if key is None or isinstance(key, bool | int | float):
         return str(json.loads(json.dumps({_plain_key(key, place): 0}), object_pairs_hook=lambda pairs: pairs[0][0]))
-    raise TypeError(f"{place} has a key of type {type(key).__name__}: JSON keys must be strings")
+    raise TypeError(f"{place} has a key of type {type(key).__name__}: {advice_for(key, 'JSON keys must be strings')}")
 
 
 def _plain_key(key: Any, place: str) -> Any:
@@ -296,4 +297,4 @@ def _advice_for_annotated(value: Any) -> str:
         return "annotate the parameter with the model, or pass value.pk and load the object in the task"
     if is_dataclass(value) and not callable(value):
         return "annotate it with its class, or pass dataclasses.asdict(value)"
-    return "pass plain strings, numbers, lists and dicts"
+    return advice_for(value, "pass plain strings, numbers, lists and dicts")

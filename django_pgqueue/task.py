@@ -52,22 +52,22 @@ class Task(TaskDefinition, Generic[P, R_co]):
         def __new__(cls, **fields):
             return object.__new__(hiding_class(cls) if fields.get("sensitive") else cls)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function directly, without a job. If it takes a context or a chunk, it gets one without a job."""
         result: R_co = self.call_function(args, kwargs)
         return result
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly and return its result. If it is a coroutine function, run it to its end."""
         if self.is_async:
-            return async_to_sync(self.acall)(*args, **kwargs)
+            return async_to_sync(partial(self.acall, *args, **kwargs))()
         return self(*args, **kwargs)
 
-    async def acall(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    async def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Call the function directly from asynchronous code. A function that is not a coroutine runs in a thread."""
         if self.is_async:
             return await self(*args, **kwargs)  # type: ignore[misc]  # is_async
-        return await sync_to_async(self.__call__)(*args, **kwargs)
+        return await sync_to_async(partial(self.__call__, *args, **kwargs))()
 
     if not TYPE_CHECKING:  # type checkers would accept any attribute
 
@@ -77,6 +77,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
 
     def using(
         self,
+        /,
         *,
         run_after: RunAfter | None = None,
         database: str | DatabaseOf | Unchanged | None = UNCHANGED,
@@ -108,7 +109,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
         changed = replace(self, **changed_options(options, run_after=run_after, database=database))
         return call_limits.with_known_limit(changed, self.limit)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job for this call, with one INSERT in the caller's open transaction.
 
         Workers see the job when the transaction commits, and never if it rolls back, so you do not need
@@ -180,14 +181,14 @@ class Task(TaskDefinition, Generic[P, R_co]):
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
         plain.send_enqueued(self, connections[str(job._state.db)], [job.pk])
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job from asynchronous code, in a thread. Arguments and errors are those of `enqueue()`.
 
         Each call commits on its own, because Django has no asynchronous transactions. To share a transaction with
         other writes, put them and `enqueue()` into one function with `transaction.atomic()`. Call that function with
         `sync_to_async`.
         """
-        return await sync_to_async(self.enqueue)(*args, **kwargs)
+        return await sync_to_async(partial(self.enqueue, *args, **kwargs))()
 
     def get_result(self, result_id: str | int) -> Job:
         """Return a job of this task by its id, with one query.
@@ -205,7 +206,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
         """Return a job of this task by its id, from asynchronous code."""
         return await sync_to_async(self.get_result)(result_id)
 
-    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+    def enqueue_on_commit(self, /, *args: P.args, **kwargs: P.kwargs) -> Job | None:
         """Add a job that workers see when the open transactions have committed, whichever database they are on.
 
         If a transaction is open on the job's database, the job becomes part of it, as with `enqueue()`. If transactions
@@ -233,15 +234,15 @@ class Task(TaskDefinition, Generic[P, R_co]):
         except SynchronousOnlyOperation as error:
             raise called_in_coroutine(self.name, "task.aenqueue_on_commit(…)") from error
 
-    async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> Job | None:
+    async def aenqueue_on_commit(self, /, *args: P.args, **kwargs: P.kwargs) -> Job | None:
         """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
-        return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
+        return await sync_to_async(partial(self.enqueue_on_commit, *args, **kwargs))()
 
     @overload
-    def s(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]: ...
+    def s(self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[T]: ...
     @overload
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R_co]: ...
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[Any]:
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R_co]: ...
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[Any]:
         """Return a call of this task with these arguments and the task's options, without enqueueing it.
 
         Pass it to `enqueue_many()`, which checks whether the arguments fit the function.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import signal
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,9 +20,17 @@ MAX_WAIT_SECONDS: Final = 3600.0
 
 def is_readable(descriptor: int, timeout_seconds: float = 0.0) -> bool:
     """Return whether a descriptor can be read or its other end is closed, now or before the time is over."""
+    return bool(_readable([descriptor], timeout_seconds))
+
+
+def _readable(descriptors: Sequence[int], timeout_seconds: float) -> set[int]:
+    """Return the descriptors that are readable, now or before the time is over. Windows has no `poll()`."""
+    if not hasattr(select, "poll"):
+        return set(select.select(descriptors, [], [], timeout_seconds)[0])
     poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(timeout_seconds * 1000))
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(timeout_seconds * 1000)}
 
 
 class Waker:
@@ -50,10 +59,7 @@ class Waker:
         Returns:
             The readable descriptors, with `fileno()` if the thread was woken.
         """
-        poll = select.poll()
-        for descriptor in (self.fileno(), *descriptors):
-            poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(timeout_seconds, MAX_WAIT_SECONDS))}
+        ready = _readable((self.fileno(), *descriptors), min(timeout_seconds, MAX_WAIT_SECONDS))
         if self.fileno() in ready:
             self._receiver.recv(4096)
         self._is_woken = False  # after the read: who still sees True does not write, and the caller answers it now

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = "django_pgqueue"
-SQL = f"{PACKAGE}/sql/"
 SUFFIXES = frozenset({".py", ".html", ".txt", ".css", ".js", ".po", ".svg"})
 
 
@@ -63,28 +62,23 @@ class CodeNames:
         """Return whether some class or function defines this name inside of it."""
         return any(each.endswith(f".{name}") for each in self._places)
 
-    def place(self, name: str) -> Place:
-        """Return the place of the code with this name.
+    def place(self, name: str, text: str = "") -> Place:
+        """Return the place of the code with this name. Of several definitions, return the one that contains `text`.
 
         Raises:
             LookupError: if no code has the name, or more than one.
         """
         found = self.places(name)
+        if len(found) > 1 and text:
+            found = [place for place in found if self.contains(place, text)] or found
         if len(found) != 1:
             where = "nowhere" if not found else "in " + ", ".join(place.path for place in found)
             raise LookupError(f"{name} is defined {where}: name one definition, with the last parts of its module")
         return found[0]
 
-    def statement(self, name: str) -> Place:
-        """Return the place of an SQL statement.
-
-        Raises:
-            LookupError: if no module of `sql` defines it, or more than one.
-        """
-        found = [place for place in self.places(name) if place.path.startswith(SQL)]
-        if len(found) != 1:
-            raise LookupError(f"{len(found)} modules in {SQL} define {name}, instead of one")
-        return found[0]
+    def contains(self, place: Place, text: str) -> bool:
+        """Return whether the code at a place contains a text."""
+        return any(text in self.texts[place.path][start:end] for start, end in place.spans)
 
     def whole_file(self, name: str) -> Place:
         """Return the place of a whole file, by its name or by the last parts of its path.

@@ -298,7 +298,8 @@ def test_page_named_options_exist(page):
     of_others = {
         "docs/production/checklist.md": {"--check"},
         "docs/coming_from/django_tasks_db.md": {"--batch", "--interval", "--max-tasks"},  # options of its worker
-        "docs/production/clone_guard.md": {"--clean", "--dbname", "--exclude-table-data", "--if-exists"},  # of pg_dump
+        "docs/production/clone_guard.md": {"--clean", "--dbname", "--exclude-table-data", "--if-exists"}  # of pg_dump
+        | {"--output", "--exclude", "--format"},  # of dumpdata
         "docs/production/runbooks.md": {"--check", "--pid"},  # of migrate and of py-spy
         "docs/production/remote_workers.md": {"--skip-checks"},  # of Django
         "docs/production/systemd.md": {"--now", "--unit", "--follow", "--quiet"},

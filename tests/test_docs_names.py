@@ -40,7 +40,8 @@ OTHER_NAMES = {
         "sleep",
     },
     "of Django": {
-        *("AppConfig.ready", "BACKEND", "Job.objects.delete", "SUCCESSFUL", "bulk_create", "create"),
+        *("AppConfig.ready", "BACKEND", "Collector", "SUCCESSFUL", "bulk_create", "close_if_health_check_failed"),
+        "create",
         *("enqueue_on_commit", "on_commit"),
     },
     "of PostgreSQL": {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
-from croniter import croniter
+from croniter import croniter  # type: ignore[import-untyped]
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
@@ -134,12 +134,14 @@ class Change(NamedTuple):
 
 def offset_of(zone: ZoneInfo, instant: int) -> int:
     """Return the offset of a zone in seconds."""
-    return int(datetime.fromtimestamp(instant, zone).utcoffset().total_seconds())
+    offset = datetime.fromtimestamp(instant, zone).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
 
 
 def zone_names() -> list[str]:
     """Return the name of each zone, without the other names of the same zone."""
-    samples = {}
+    samples: dict[tuple[int, ...], str] = {}
     for name in sorted(zoneinfo.available_timezones()):
         zone = ZoneInfo(name)
         samples.setdefault(tuple(offset_of(zone, instant) for instant in range(-(2**31), 2**31, 2**24)), name)
@@ -148,7 +150,7 @@ def zone_names() -> list[str]:
 
 def odd_changes(first_year: int, step_seconds: int) -> dict[Change, str]:
     """Return all changes by other than one hour, each with one of the zones that has it."""
-    found = {}
+    found: dict[Change, str] = {}
     start, end = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (first_year, 2038))
     for name in zone_names():
         zone = ZoneInfo(name)
@@ -167,7 +169,7 @@ def odd_changes(first_year: int, step_seconds: int) -> dict[Change, str]:
 @cache
 def matches(expression: str, hour: int, minute: int) -> bool:
     """Return whether a time of the day matches, by a second library that knows nothing of time zones here."""
-    return croniter.match(expression, datetime(2026, 1, 1, hour, minute))
+    return bool(croniter.match(expression, datetime(2026, 1, 1, hour, minute, tzinfo=UTC)))
 
 
 def ticks_around(expression: str, zone: ZoneInfo, change: Change) -> list[int]:

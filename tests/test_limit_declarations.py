@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
+from django.utils.functional import lazystr
 
 from django_pgqueue import Breaker, InvalidTask, Limit, limits, registry, task
 from django_pgqueue.backend import compat
@@ -169,6 +170,11 @@ def test_name_of_returns_the_part_before_the_first_colon(limit_key, name):
         ({"key": "{}"}, "not {}: use a function"),
         ({"key": "{0}"}, r"not \{0\}: use a function"),
         ({"key": "{a:{b}}"}, "is not a template: a field within"),
+        ({"key": "{a!x}"}, "converts 'a' by !x, which does not exist: use !s, !r, !a or none"),
+        ({"key": "{a!s:d}"}, "formats the text {a!s} as 'd': "),
+        ({"key": lazystr("{a}")}, r"key is a lazy string, such as one of gettext_lazy\(\): pass a str"),
+        ({"rate": lazystr("9/s")}, "rate is a lazy string"),
+        ({"name": lazystr("l")}, "name is a lazy string"),
         ({"key": "all"}, "key 'all' names no argument"),
         ({"key": ""}, "names no argument"),
     ],

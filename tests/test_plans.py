@@ -352,7 +352,16 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_job_pkey", "pgqueue_step_pkey"},
     ),
-    "PRUNE_EVENTS": (lambda _: {"limit": BATCH, "retention_seconds": 0.0}, BATCH, {"pgqueue_event_pkey"}),
+    "PRUNE_EVENTS": (
+        lambda _: {"after_id": 0, "limit": BATCH, "retention_seconds": 0.0},
+        BATCH,
+        {"pgqueue_event_pkey", "pgqueue_step_waiting"},
+    ),
+    "NEEDS": (
+        lambda c: {"job_ids": finished(c)["job_ids"]},
+        BATCH,
+        {"pgqueue_job_pkey", "pgqueue_step_compensation", "pgqueue_step_undone"},
+    ),
     "RETRY": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_job_unique"}),
     "MOVE": (lambda c: {**finished(c), "queue_name": "other", "priority": 1}, BATCH, {"pgqueue_job_pkey"}),
     "DELETE": (finished, BATCH, {"pgqueue_job_pkey", "pgqueue_search_key_pkey"}),

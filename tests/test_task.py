@@ -8,10 +8,14 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 
-from django_pgqueue import InvalidTask, Task, TaskContext, cron, every, fixed, registry, task
+from django_pgqueue import InvalidTask, Task, TaskContext, cron, enqueue_many, every, fixed, registry, task
+from django_pgqueue.models import Job
 from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
+from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 
 
@@ -338,3 +342,32 @@ def test_task_schedules_are_of_the_database_of_the_task():
 def test_schedule_invalid_options_are_refused(times, wanted):
     with pytest.raises(ValueError, match=wanted):
         times()
+
+
+@pytest.mark.django_db
+def test_argument_named_self_is_passed_by_every_method():
+    named = {"self": 1, "func": 2, "place": 3}
+    assert tasks.with_odd_names(**named) == tasks.with_odd_names.call(**named) == [1, 2, 3]
+    jobs = [tasks.with_odd_names.enqueue(**named), tasks.with_odd_names.enqueue_on_commit(**named)]
+    enqueue_many([tasks.with_odd_names.s(**named)])
+    tasks.with_odd_names.enqueue_many([named])
+    run_jobs()
+    assert [job.result for job in Job.objects.all()] == [[1, 2, 3]] * 4
+    assert len(jobs) == 2
+    with pytest.raises(TypeError, match=r"using\(\) got an unexpected keyword argument 'self'"):
+        tasks.with_odd_names.using(self=1)
+
+
+def test_argument_named_self_is_passed_by_asynchronous_methods(committing):
+    named = {"self": 1, "func": 2, "place": 3}
+
+    async def enqueue():
+        try:
+            await tasks.with_odd_names.aenqueue(**named)
+            await tasks.with_odd_names.aenqueue_on_commit(**named)
+            return await tasks.with_odd_names.acall(**named)
+        finally:
+            await sync_to_async(connections.close_all)()
+
+    assert asyncio.run(enqueue()) == [1, 2, 3]
+    assert [job.arguments["kwargs"] for job in Job.objects.all()] == [named, named]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from asgiref.sync import sync_to_async
@@ -85,6 +86,7 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
 
     def using(
         self,
+        /,
         *,
         run_after: datetime | timedelta | None = None,
         backend: str | None = None,
@@ -118,7 +120,7 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
             queues.warn_if_mistyped(queue_name)
         return changed
 
-    def enqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
+    def enqueue_on_commit(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
         """Enqueue a job that workers see when the open transactions have committed, whichever database they are on.
 
         `Task.enqueue_on_commit()` of this package's own tasks explains it. A backend for tests enqueues the task at
@@ -132,9 +134,9 @@ class PgQueueTask(TypedTask[P, R], SharedFields):
         result: JobResult | None = enqueue(self, args, kwargs)
         return result
 
-    async def aenqueue_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
+    async def aenqueue_on_commit(self, /, *args: P.args, **kwargs: P.kwargs) -> JobResult | None:
         """Do as `enqueue_on_commit()` from asynchronous code, in a thread."""
-        return await sync_to_async(self.enqueue_on_commit)(*args, **kwargs)
+        return await sync_to_async(partial(self.enqueue_on_commit, *args, **kwargs))()
 
     if not TYPE_CHECKING:  # type checkers would accept any attribute
 

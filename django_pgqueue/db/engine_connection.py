@@ -210,7 +210,6 @@ def _connect(alias: str, role: str, statement_timeout_seconds: float) -> EngineC
     def with_options() -> EngineConnection | None:
         connection = _open(**params | {"options": options}, prepare_threshold=1)
         if _has_its_options(connection):
-            _set(connection, FORMAT_OF_TIMES)
             return connection
         connection.close()
         return None
@@ -245,13 +244,17 @@ def _has_its_options(connection: EngineConnection) -> bool:
     """Return whether the options reached the server. A pooler that is configured to ignore them looks like a server.
 
     Behind it, "_pg3_1" is the statement that any client last prepared under that name: it fails, or a wrong one runs.
+    If they reached the server, set the format of times too, which the environment can override.
     """
     try:
         [[setting]] = connection.execute("SHOW enable_seqscan", prepare=False).fetchall()
     except psycopg.Error:
         connection.close()
         raise
-    return bool(setting == "off")
+    if setting != "off":
+        return False
+    _set(connection, FORMAT_OF_TIMES)
+    return True
 
 
 def _set(connection: EngineConnection, settings: Mapping[str, str]) -> None:

@@ -95,8 +95,8 @@ class NumbersField(models.Field):  # type: ignore[type-arg]  # mypy 2.4 crashes 
     """An array of whole numbers. Django's own field is in `django.contrib.postgres`, whose app checks need the app."""
 
     def db_type(self, connection: BaseDatabaseWrapper) -> str:
-        """Return `integer[]`, or text on a database of another kind, which `migrate` may run on too."""
-        return "integer[]" if connection.vendor == "postgresql" else "text"
+        """Return `bigint[]`, or text on a database of another kind, which `migrate` may run on too."""
+        return "bigint[]" if connection.vendor == "postgresql" else "text"
 
     def value_to_string(self, obj: models.Model) -> str:
         """Return the numbers as JSON, for `dumpdata`."""

@@ -165,8 +165,8 @@ def _add_many_for_period(
     replaces = task.on_conflict == "replace"
     kept = {call.key: call for call in (calls if replaces else reversed(calls)) if call.key is not None}
     once = [call for call in calls if call.key is None or kept[call.key] is call]
-    window = {"period_seconds": unique.period_seconds(task) or 0.0}
-    jobs = lifecycle.enqueue_for_period(connection, **_given(once), **window, **row)
+    window_seconds = unique.period_seconds(task) or 0.0
+    jobs = lifecycle.enqueue_for_period(connection, **_given(once), period_seconds=window_seconds, **row)
     ids = [job.job_id for job in jobs]
     keys = {job_id: key for key, job_id in lifecycle.open_windows(connection, task.name, kept.keys(), ids).items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.exceptions import DuplicateJob, QueueError, seconds
+from django_pgqueue.lazy_strings import lazy_problems
 from django_pgqueue.limits import CallLimit
 from django_pgqueue.validation import wrong_key
 
@@ -63,6 +64,8 @@ def key_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any])
         return task.unique_key
     args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))
     key = task.unique_key(*args, **kwargs)
+    for problem in lazy_problems("the value of unique_key", key):
+        raise TypeError(f"{task.name}: {problem}")
     if key is not None and not isinstance(key, str):
         raise TypeError(f"{task.name}: unique_key must return a string or None, not {type(key).__name__}")
     for problem in wrong_key(key):

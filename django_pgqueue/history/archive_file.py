@@ -6,7 +6,6 @@ process that is killed leaves at most one incomplete member, at the end of the f
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
@@ -16,6 +15,11 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+
+from django_pgqueue.posix import CAN_FORK
+
+if CAN_FORK:
+    import fcntl
 
 READ_BYTES: Final = 256 * 1024
 GZIP: Final = 31
@@ -37,6 +41,8 @@ class ArchiveFile:
             ValueError: Another process writes the file, or it is not a file of an archive.
             OSError: The file cannot be opened.
         """
+        if not CAN_FORK:
+            raise ValueError("an archive file needs flock(), which only POSIX systems have: use --table")
         self.path = path
         is_new = not path.exists()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -4,7 +4,8 @@ The completer of each worker process calls these functions through `worker.compl
 three invariants:
 
 - A claim runs either before a breaker opens or closes, or after it: both hold the lock of the key.
-- Only an execution that was claimed after the breaker opened can close it or open it again.
+- Only an execution that was claimed after the breaker opened can close it or open it again. If a probe has opened it
+  again, that is an execution that was claimed after this probe.
 - The pause of an operator stays as it is.
 """
 

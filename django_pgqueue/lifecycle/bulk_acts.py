@@ -236,7 +236,8 @@ def _execute(connection: EngineConnection, act: _Act) -> Batch:
         job_id, error = repeated
         end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
         return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
-    page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, BATCH, BATCH, act.audit_id)
+    bounds = {"limit": BATCH, "shown": BATCH, "audit_id": act.audit_id}
+    page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, **bounds)
     size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
     change = _transition(act.action, act.selection)
     batch = change_batch(connection, change, page, size, act.audit_id, has_changed=act.has_changed)
@@ -265,15 +266,14 @@ def _page(
     selection: Selection,
     cursor: Sequence[Any] | None,
     at: datetime,
-    limit: int,
-    shown: int,
-    audit_id: int = 0,
+    **bounds: int,
 ) -> Page:
     """Return the next jobs of a filter. Of listed jobs, only those in a state that the action can change are chosen."""
     states = [state for word in WORDS[action] for state in _states_of(word)]
     if action in (TransitionName.CANCEL, TransitionName.MOVE):
         states.append(State.WAITING.value)  # no index has them in an order for a filter
-    return read_page(connection, selection, cursor, at, states=states, audit_id=audit_id, limit=limit, shown=shown)
+    latest = action is TransitionName.RETRY
+    return read_page(connection, selection, cursor, at, states=states, latest_of_keys=latest, **bounds)
 
 
 def _states_of(word: str) -> tuple[str, ...]:

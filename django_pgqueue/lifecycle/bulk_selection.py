@@ -86,14 +86,16 @@ def read_page(
     at: datetime,
     *,
     states: Sequence[str],
-    audit_id: int,
     limit: int,
     shown: int,
+    audit_id: int = 0,
+    latest_of_keys: bool = False,
 ) -> Page:
     """Return the next `limit` jobs that the filter may choose, as they were at the time `at` of the preview.
 
     Only `shown` jobs of each kind are among the rows, and `Row.alike` counts all.
 
+    `latest_of_keys`: of several chosen jobs with one unique key, only the latest is not left.
     Of a list of ids, only jobs in one of `states` are chosen. The jobs of the audit entry `audit_id` are left out,
     because the act has changed them already.
     """
@@ -110,6 +112,8 @@ def read_page(
         if selection.limit_key is not None:
             return _page_of_limit(connection, selection, cursor, params, limit)
         return _ready_page(connection, selection.queue_name or "", cursor, params, limit)
+    if statement is not sql.bulk_acts.BULK_PAGE_RUNNING:
+        params["latest_of_keys"] = latest_of_keys
     return _page(_rows(connection, statement, {**params, "limit": limit, "shown": shown}), limit)
 
 

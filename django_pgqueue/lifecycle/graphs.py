@@ -25,7 +25,7 @@ from django_pgqueue.states import State
 from .enqueueing import Limits, limits_as_json, numbered
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges
+from .ranges import page_in_ranges, written
 from .types import NodeResult
 
 FIND_LIMIT: Final = 1000
@@ -225,7 +225,8 @@ def restore(
 
 def postpone(connection: Connection, job_ids: Collection[int]) -> list[int]:
     """Make ready nodes wait again whose dependencies have not ended. Return them: `advance()` has to look at them."""
-    return _selected(connection, sql.graphs.POSTPONE, job_ids) if job_ids else []
+    select = partial(_selected, connection, sql.graphs.POSTPONE)
+    return written(connection, "the return to waiting of job", sorted(job_ids), select)
 
 
 def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:

@@ -70,6 +70,8 @@ class KeyResult(NamedTuple):
     """Seconds until the limit admits the next job, if only time can help."""
     open_after_id: int | None
     """See `KeyToClaim`."""
+    is_held: bool = False
+    """Whether a task has raised `Throttled`, so that no job of the key starts before a certain time."""
 
     @property
     def may_have_more(self) -> bool:

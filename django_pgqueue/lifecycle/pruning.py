@@ -23,7 +23,7 @@ PRUNE_LIMIT: Final = 1000
 class Prunable(NamedTuple):
     """How many jobs past their retention a prune removes, and how many stay because unfinished work needs them."""
 
-    count: int
+    removable: int
     kept: int
 
 

@@ -47,14 +47,19 @@ class IdRange(NamedTuple):
 
 
 ALL: Final = IdRange()
+NONE: Final = IdRange(1, 0)
+"""No ids. If a statement fails for them too, no row is the cause: a table, a column or a privilege is missing."""
+MOST_REFUSED: Final = 1000
+"""Rows that one call passes by at most. If all rows are refused, it must end."""
 
 
 def in_ranges(connection: Connection, subject: str, write: Callable[[IdRange], T], whole: IdRange = ALL) -> list[T]:
     """Run a statement on a range of ids. If a row makes it fail, run it on parts until only bad rows are left out.
 
-    Return the result for each part. `subject` says in the log what the statement does: "the removal of event".
+    Return the result for each part. `subject` says in the log what the statement does: "the removal of event". If
+    `MOST_REFUSED` rows are refused, the rows behind them are left to the next call.
 
-    Raises the errors that concern all rows.
+    Raises the errors that concern all rows, also if only a run on no row shows that.
     """
     try:
         with savepoint(connection):
@@ -64,24 +69,23 @@ def in_ranges(connection: Connection, subject: str, write: Callable[[IdRange], T
             raise
     results: list[T] = []
     with connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext():
-        _divide(connection, subject, write, whole.halves(), results)
+        with savepoint(connection):
+            results.append(write(NONE))
+        parts, refused = whole.halves()[::-1], 0
+        while parts and refused < MOST_REFUSED:
+            part = parts.pop()
+            try:
+                with savepoint(connection):
+                    results.append(write(part))
+            except FAILURES as error:
+                if not may_divide(connection, error):
+                    raise
+                if part.first_id == part.last_id:
+                    log_refused(subject, part.first_id, error)
+                    refused += 1
+                else:
+                    parts += part.halves()[::-1]
     return results
-
-
-def _divide(
-    connection: Connection, subject: str, write: Callable[[IdRange], T], parts: list[IdRange], results: list[T]
-) -> None:
-    for part in parts:
-        try:
-            with savepoint(connection):
-                results.append(write(part))
-        except FAILURES as error:
-            if not may_divide(connection, error):
-                raise
-            if part.first_id == part.last_id:
-                log_refused(subject, part.first_id, error)
-            else:
-                _divide(connection, subject, write, part.halves(), results)
 
 
 def rows_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Keep a worker running when its standard streams are closed or cannot be written.
+"""Keep a worker or a command running when its standard streams are closed, or cannot be written.
 
 Called by the management commands. A service manager can start a program without standard streams (`runworker >&-`), or
 with a full disk behind them. If a stream is closed, the next pipe or connection that the process opens gets its
@@ -11,13 +11,14 @@ import os
 import select
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import TextIO
 
 from django.core.management.base import OutputWrapper
 
 
 def open_missing_streams() -> None:
-    """Open `/dev/null` in place of each closed standard stream."""
+    """Open `/dev/null` in place of each closed standard stream, and let the others write every character."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -25,6 +26,17 @@ def open_missing_streams() -> None:
             _open_null_as(number)
     sys.stdout = sys.stdout or _null()
     sys.stderr = sys.stderr or _null()
+    for stream in (sys.stdout, sys.stderr):
+        _escape_unknown_characters(stream)
+
+
+def _escape_unknown_characters(stream: TextIO) -> None:
+    """Let a stream write "ä" as "\\xe4" if its encoding lacks the character. Otherwise the command would fail.
+
+    That is the encoding ASCII of a container without a locale, or of a terminal with `LC_ALL=C`.
+    """
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def write_if_writable(stdout: OutputWrapper, line: str) -> None:
@@ -49,6 +61,8 @@ def has_lost_reader() -> bool:
         descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
         return False
+    if not hasattr(select, "poll"):
+        return False
     poller = select.poll()
     poller.register(descriptor, 0)  # errors are always reported
     is_lost = any(events & select.POLLERR for _, events in poller.poll(0))
@@ -62,6 +76,8 @@ def _can_write(stdout: OutputWrapper) -> bool:
     try:
         descriptor = stdout.fileno()
     except (AttributeError, OSError, ValueError):  # a stream in memory has no descriptor
+        return True
+    if not hasattr(select, "poll"):
         return True
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from django.apps import apps
@@ -130,13 +130,14 @@ class ChosenJobs:
         in_order = jobs.order_by("pk").values_list("pk", "unique_key", database_now())
         last_id, began = 0, None
         while page := list(in_order.filter(pk__gt=last_id)[:ID_PAGE_SIZE]):
-            last_id, began = page[-1][0], began or page[0][2]
+            last_id = page[-1][0]
+            if began is None and finished_before:
+                began = cast(datetime, page[0][2])
+                self._jobs = jobs.filter(finished_at__lte=began)
             self._ids.extend(row[0] for row in page)
             self._keyed_ids.extend(row[0] for row in page if row[1] is not None)
             if len(page) < ID_PAGE_SIZE:
                 break
-        if finished_before and began is not None:
-            self._jobs = jobs.filter(finished_at__lte=began)
         self._latest_first = latest_first
         self._is_changed = bytearray(len(self._ids))
 

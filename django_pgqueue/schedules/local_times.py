@@ -41,7 +41,7 @@ def matching_instants(
 
 
 def _next_change(zone: ZoneInfo, offset: timedelta, after: datetime, until: datetime) -> datetime | None:
-    """Return the first instant after `after`, and not later than `until`, with another offset. None if there is none."""
+    """Return the first instant after `after`, and not later than `until`, with another offset. None without one."""
     low = after
     while low < until:
         high = min(low + PROBE, until)

@@ -16,6 +16,7 @@ from django.conf import settings as django_settings
 
 from django_pgqueue.exceptions import Duration
 from django_pgqueue.exceptions import seconds as in_seconds
+from django_pgqueue.lazy_strings import lazy_problems
 
 from . import expressions
 
@@ -50,6 +51,8 @@ class Times:
             raise ValueError(f"if_running must be one of {', '.join(IF_RUNNING)}, not {self.if_running!r}")
         if self.jitter_seconds > MAX_JITTER_SECONDS:
             raise ValueError(f"jitter must be at most a day, not {self.jitter_seconds:g} s")
+        for problem in lazy_problems("name", self.name):
+            raise ValueError(problem)
         if self.name is not None and not is_name(self.name):
             raise ValueError(f"name {self.name!r} must be 1 to {MAX_NAME_LENGTH} printable characters")
         expressions.check(self.expression, self.time_zone or "UTC")
@@ -103,7 +106,7 @@ def cron(
     """
     return Times(
         expression=" ".join(expression.split()),
-        time_zone=tz.key if isinstance(tz, ZoneInfo) else tz,
+        time_zone=None if tz is None else str(tz),
         args=args,
         kwargs=kwargs or {},
         name=name,

@@ -52,9 +52,11 @@ SELECT set_config('lock_timeout', %(lock_timeout)s, true)
 # Locks:  the rows of the breakers and pauses. A breaker is opened once, because its key is locked
 # Index:  pgqueue_breaker_count_key, pgqueue_open_breaker_key, pgqueue_pause_name
 #
-# `probe_ids` are executions that failed, or 0. They open a breaker again only if they were claimed after it opened. The
-# pause of an operator stays as it is. If the sequence is behind `after_execution_id`, it was restarted: then each
-# execution decides, because otherwise the breaker would stay open until the ids have caught up.
+# `probe_ids` are executions that failed, or 0. They open a breaker again only if they were claimed after it opened.
+# Then the executions decide that were claimed after the probe: if the process of a probe has died, the next one can be
+# claimed, and can even succeed, before the failure is counted here. The pause of an operator stays as it is. If the
+# sequence is behind `after_execution_id`, it was restarted: then each execution decides, because otherwise the breaker
+# would stay open until the ids have caught up.
 OPEN_BREAKERS: Final = """/* pgqueue:open_breakers */
 WITH given AS (
     SELECT each.limit_key, each.share, each.attempts, each.window_seconds, each.pause_seconds, each.probe_id,
@@ -68,7 +70,7 @@ WITH given AS (
     ) AS breaker ON true
 ),
 opening AS MATERIALIZED (
-    SELECT given.limit_key, given.window_seconds, given.pause_seconds, given.after_execution_id,
+    SELECT given.limit_key, given.window_seconds, given.pause_seconds, given.after_execution_id, given.probe_id,
            counted.ended, counted.failed
     FROM given
     CROSS JOIN LATERAL (
@@ -89,7 +91,8 @@ opening AS MATERIALIZED (
 opened AS (
     INSERT INTO pgqueue_open_breaker (limit_key, opened_at, after_execution_id)
     SELECT limit_key, statement_timestamp() + %(time_shift)s::interval,
-           coalesce(pg_sequence_last_value('pgqueue_execution_id_seq'), 0)
+           CASE WHEN after_execution_id IS NULL THEN coalesce(pg_sequence_last_value('pgqueue_execution_id_seq'), 0)
+                ELSE probe_id END
     FROM opening
     ON CONFLICT (limit_key) DO UPDATE
     SET opened_at = excluded.opened_at, after_execution_id = excluded.after_execution_id

@@ -112,7 +112,53 @@ LIMIT 1
 #
 # Caller: lifecycle.preview(), lifecycle.execute_batch()
 # Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class
+# Cost:   with `latest_of_keys`, a page that has a job with a unique key reads the rest of the range
+#
+# `latest_of_keys`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
+# the key. It can be on a later page. `latest` is read only if a job of the page has a key.
 BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
+WITH oldest AS MATERIALIZED (
+    SELECT id, task_name, unique_key, state, finished_at, run_after
+    FROM pgqueue_job
+    WHERE state = %(state)s
+      AND finished_at IS NOT NULL
+      AND finished_at >= %(after_at)s::timestamptz
+      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+      AND finished_at <= %(until_at)s::timestamptz
+      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+          limit_key = %(limit_key)s::varchar
+          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+      ))
+    ORDER BY finished_at
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+),
+latest AS MATERIALIZED (
+    SELECT task_name, unique_key, max(id) AS id
+    FROM pgqueue_job AS later
+    WHERE %(latest_of_keys)s::boolean
+      AND (SELECT bool_or(unique_key IS DISTINCT FROM NULL) FROM oldest)
+      AND state = %(state)s
+      AND finished_at IS NOT NULL
+      AND later.finished_at >= %(after_at)s::timestamptz
+      AND later.finished_at <= %(until_at)s::timestamptz
+      AND unique_key IS DISTINCT FROM NULL
+      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+          limit_key = %(limit_key)s::varchar
+          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+      ))
+      AND (%(exception_class)s::text IS NULL OR coalesce((
+          SELECT exception_class
+          FROM pgqueue_execution
+          WHERE job_id = later.id
+          ORDER BY job_id DESC, id DESC
+          LIMIT 1
+      ), '') = %(exception_class)s::text)
+    GROUP BY task_name, unique_key
+)
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, finished_at, id
 FROM (
     SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
@@ -120,7 +166,7 @@ FROM (
            row_number() OVER (alike_jobs ORDER BY finished_at, id) AS place
     FROM (
         SELECT
-            id, task_name, state, finished_at, run_after,
+            oldest.id, oldest.task_name, state, finished_at, run_after,
             %(exception_class)s::text IS NULL OR coalesce((
                 SELECT exception_class
                 FROM pgqueue_execution
@@ -128,25 +174,10 @@ FROM (
                 ORDER BY job_id DESC, id DESC
                 LIMIT 1
             ), '') = %(exception_class)s::text AS is_chosen,
-            true AS is_unchanged
-        FROM (
-            SELECT id, task_name, state, finished_at, run_after
-            FROM pgqueue_job
-            WHERE state = %(state)s
-              AND finished_at IS NOT NULL
-              AND finished_at >= %(after_at)s::timestamptz
-              AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-              AND finished_at <= %(until_at)s::timestamptz
-              AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
-              AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-              AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
-                  limit_key = %(limit_key)s::varchar
-                  OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
-              ))
-            ORDER BY finished_at
-            FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-        ) AS oldest
-        ORDER BY finished_at, id
+            coalesce(latest.id <= oldest.id, true) AS is_unchanged
+        FROM oldest
+        LEFT JOIN latest ON latest.task_name = oldest.task_name AND latest.unique_key = oldest.unique_key
+        ORDER BY finished_at, oldest.id
         LIMIT %(limit)s::bigint
     ) AS page
     WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
@@ -382,6 +413,15 @@ ORDER BY worker_id, execution_id
 # Caller: as BULK_PAGE_FINISHED
 # Index:  primary key, pgqueue_execution_job
 BULK_PAGE_LISTED: Final = """/* pgqueue:bulk_page_listed */
+WITH latest AS MATERIALIZED (
+    SELECT task_name, unique_key, max(id) AS id
+    FROM pgqueue_job
+    WHERE %(latest_of_keys)s::boolean
+      AND id = ANY (%(job_ids)s::bigint[])
+      AND unique_key IS DISTINCT FROM NULL
+      AND state = ANY (%(states)s::text[])
+    GROUP BY task_name, unique_key
+)
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, id
 FROM (
     SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
@@ -389,9 +429,10 @@ FROM (
            row_number() OVER (alike_jobs ORDER BY id) AS place
     FROM (
         SELECT
-            id, task_name, state, finished_at, run_after,
+            listed.id, listed.task_name, state, finished_at, run_after,
             state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AS is_chosen,
             CASE
+                WHEN latest.id > listed.id THEN false
                 WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
                 WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND (
                     run_after <= %(previewed_at)s::timestamptz
@@ -412,12 +453,13 @@ FROM (
                 ) <= %(previewed_at)s::timestamptz, true)
             END AS is_unchanged
         FROM (
-            SELECT id, task_name, state, finished_at, run_after, enqueued_at, cancel_requested_at
+            SELECT id, task_name, unique_key, state, finished_at, run_after, enqueued_at, cancel_requested_at
             FROM pgqueue_job
             WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
             ORDER BY id
             LIMIT %(limit)s::bigint
         ) AS listed
+        LEFT JOIN latest ON latest.task_name = listed.task_name AND latest.unique_key = listed.unique_key
     ) AS page
     WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
 ) AS numbered

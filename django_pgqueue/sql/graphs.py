@@ -359,15 +359,15 @@ WITH RECURSIVE restored AS (
     ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
 ),
+unmarked AS (
+    UPDATE pgqueue_dependency SET has_cancelled = NULL
+    WHERE job_id = ANY (ARRAY (SELECT id FROM restored)) AND has_cancelled
+),
 early AS (
     SELECT edge.job_id AS id
     FROM restored
     CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'ready'
-),
-unmarked AS (
-    UPDATE pgqueue_dependency SET has_cancelled = NULL
-    WHERE job_id = ANY (ARRAY (SELECT id FROM restored)) AND has_cancelled
 ),
 moved AS (
     UPDATE pgqueue_job AS job

@@ -120,9 +120,9 @@ ORDER BY given.place
 #
 # The first rows are the claimed jobs. Then comes a row for each key: whether it got a job, whether its limit admits
 # more, and the seconds until the limit admits the next job, or until the next job of an ordered key is due. They are
-# NULL if nothing but the end of a job can help, or nothing waits. The last column is the execution after which open
-# executions of the key are to be counted: those up to it have ended. It is ignored if the sequence is behind it,
-# because the tables were emptied.
+# NULL if nothing but the end of a job can help, or nothing waits. Then the execution after which open executions of the
+# key are to be counted: those up to it have ended. It is ignored if the sequence is behind it, because the tables were
+# emptied. The last column is whether the key is held.
 CLAIM_KEYS: Final = """/* pgqueue:claim_keys */
 WITH given AS (
     SELECT each.limit_key, nullif(each.concurrency, 0) AS concurrency, nullif(each.interval_us, 0) AS interval_us,
@@ -329,7 +329,7 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
        floor(1000 * date_part('epoch', claimed_at))::bigint,
        headers::text,
        CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
-       batch_id, in_graph, limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint
+       batch_id, in_graph, limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint, NULL::boolean
 FROM due
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
@@ -341,7 +341,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
            WHEN head_state = 'ready' AND NOT is_taken
            THEN date_part('epoch', head_run_after - claimed_at)
        END,
-       coalesce(first_id, execution_id, pg_sequence_last_value('pgqueue_execution_id_seq') + 1) - 1
+       coalesce(first_id, execution_id, pg_sequence_last_value('pgqueue_execution_id_seq') + 1) - 1, held_us > 0
 FROM result
 """
 

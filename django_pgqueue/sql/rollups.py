@@ -23,9 +23,9 @@ SELECT 'part',
        given.wait_buckets, given.wait_counts, given.run_buckets, given.run_counts
 FROM json_to_recordset(%(tallies)s::json) AS given (
     queue_name text, task_name text, exception_class text,
-    succeeded int, retried int, dead int, cancelled int, released int, snoozed int, crashed int,
+    succeeded bigint, retried bigint, dead bigint, cancelled bigint, released bigint, snoozed bigint, crashed bigint,
     wait_seconds float8, run_seconds float8,
-    wait_buckets int[], wait_counts int[], run_buckets int[], run_counts int[]
+    wait_buckets bigint[], wait_counts bigint[], run_buckets bigint[], run_counts bigint[]
 )
 """
 
@@ -101,9 +101,9 @@ merged AS (
            sum(value) FILTER (WHERE kind = 'crashed'),
            sum(value) FILTER (WHERE kind = 'wait_seconds'), sum(value) FILTER (WHERE kind = 'run_seconds'),
            coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
-           coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
+           coalesce(array_agg(value::bigint ORDER BY bucket) FILTER (WHERE kind = 'wait'), '{}'),
            coalesce(array_agg(bucket ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}'),
-           coalesce(array_agg(value::int ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}')
+           coalesce(array_agg(value::bigint ORDER BY bucket) FILTER (WHERE kind = 'run'), '{}')
     FROM summed_with_total
     GROUP BY span, starts_at, queue_name, task_name, exception_class
 )

@@ -62,7 +62,7 @@ WHERE (
 # Index: pgqueue_rollup_starts
 FAILURES_OVER_TIME: Final = """/* pgqueue:failures_over_time */
 SELECT task_name, exception_class, starts_at, CASE WHEN span = 'hour' THEN 3600 ELSE 60 END AS seconds,
-       sum(retried + dead)
+       sum(retried + dead)::bigint
 FROM pgqueue_rollup
 WHERE span = ANY ('{part,minute,hour}')
   AND starts_at >= %(since)s AND starts_at < %(until)s

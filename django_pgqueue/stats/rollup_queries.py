@@ -14,7 +14,8 @@ SELECT statement_timestamp() + %(time_shift)s::interval
 COUNTS_OVER_TIME: Final = """/* pgqueue:counts_over_time */
 SELECT CASE WHEN %(hourly)s THEN date_trunc('hour', starts_at, 'UTC') ELSE starts_at END,
        CASE WHEN %(hourly)s OR span IN ('hour', 'hour_total') THEN 3600 ELSE 60 END AS seconds,
-       sum(succeeded), sum(retried), sum(dead), sum(cancelled), sum(released), sum(snoozed), sum(crashed),
+       sum(succeeded)::bigint, sum(retried)::bigint, sum(dead)::bigint, sum(cancelled)::bigint,
+       sum(released)::bigint, sum(snoozed)::bigint, sum(crashed)::bigint,
        sum(wait_seconds), sum(run_seconds)
 FROM pgqueue_rollup
 WHERE span = ANY (%(spans)s::varchar[])
@@ -32,7 +33,7 @@ ORDER BY 1, 2
 DURATIONS_OVER_TIME: Final = """/* pgqueue:durations_over_time */
 SELECT starts_at, seconds, 'wait' AS kind, array_agg(bucket) AS buckets, array_agg(count) AS counts
 FROM (
-    SELECT starts_at, seconds, bucket, sum(count) AS count
+    SELECT starts_at, seconds, bucket, sum(count)::bigint AS count
     FROM (
         SELECT CASE WHEN %(hourly)s THEN date_trunc('hour', starts_at, 'UTC') ELSE starts_at END AS starts_at,
                CASE WHEN %(hourly)s OR span IN ('hour', 'hour_total') THEN 3600 ELSE 60 END AS seconds,
@@ -49,7 +50,7 @@ GROUP BY starts_at, seconds
 UNION ALL
 SELECT starts_at, seconds, 'run', array_agg(bucket), array_agg(count)
 FROM (
-    SELECT starts_at, seconds, bucket, sum(count) AS count
+    SELECT starts_at, seconds, bucket, sum(count)::bigint AS count
     FROM (
         SELECT CASE WHEN %(hourly)s THEN date_trunc('hour', starts_at, 'UTC') ELSE starts_at END AS starts_at,
                CASE WHEN %(hourly)s OR span IN ('hour', 'hour_total') THEN 3600 ELSE 60 END AS seconds,
@@ -70,7 +71,8 @@ GROUP BY starts_at, seconds
 # Index: pgqueue_rollup_starts
 COUNTS_BY_TASK: Final = """/* pgqueue:counts_by_task */
 SELECT task_name,
-       sum(succeeded), sum(retried), sum(dead), sum(cancelled), sum(released), sum(snoozed), sum(crashed),
+       sum(succeeded)::bigint, sum(retried)::bigint, sum(dead)::bigint, sum(cancelled)::bigint,
+       sum(released)::bigint, sum(snoozed)::bigint, sum(crashed)::bigint,
        sum(wait_seconds), sum(run_seconds)
 FROM pgqueue_rollup
 WHERE span = ANY ('{part,minute,hour}')
@@ -86,7 +88,7 @@ LIMIT %(limit)s
 # Index: pgqueue_rollup_starts
 # Cost:  as DURATIONS_OVER_TIME
 DURATIONS_BY_TASK: Final = """/* pgqueue:durations_by_task */
-SELECT task_name, 'wait' AS kind, bucket, sum(count)
+SELECT task_name, 'wait' AS kind, bucket, sum(count)::bigint
 FROM (
     SELECT task_name, unnest(wait_buckets) AS bucket, unnest(wait_counts) AS count
     FROM pgqueue_rollup
@@ -97,7 +99,7 @@ FROM (
 ) AS wait
 GROUP BY task_name, bucket
 UNION ALL
-SELECT task_name, 'run', bucket, sum(count)
+SELECT task_name, 'run', bucket, sum(count)::bigint
 FROM (
     SELECT task_name, unnest(run_buckets) AS bucket, unnest(run_counts) AS count
     FROM pgqueue_rollup
@@ -112,7 +114,7 @@ GROUP BY task_name, bucket
 #
 # Index: pgqueue_rollup_starts
 FAILURES_BY_CLASS: Final = """/* pgqueue:failures_by_class */
-SELECT task_name, exception_class, sum(retried) AS retried, sum(dead) AS dead, max(starts_at)
+SELECT task_name, exception_class, sum(retried)::bigint AS retried, sum(dead)::bigint AS dead, max(starts_at)
 FROM pgqueue_rollup
 WHERE span = ANY ('{part,minute,hour}')
   AND starts_at >= %(since)s AND starts_at < %(until)s
@@ -129,7 +131,7 @@ LIMIT %(limit)s
 #
 # Index: pgqueue_rollup_starts
 ENDED_BY_TASK: Final = """/* pgqueue:ended_by_task */
-SELECT queue_name, task_name, sum(succeeded + dead + cancelled)
+SELECT queue_name, task_name, sum(succeeded + dead + cancelled)::bigint
 FROM pgqueue_rollup
 WHERE span = ANY ('{part,minute}')
   AND starts_at = date_trunc(

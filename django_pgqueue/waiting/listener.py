@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +29,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db import reconnects
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.posix import after_fork_in_child
 from django_pgqueue.waker import Waker
 
 logger = logging.getLogger("django_pgqueue.db")
@@ -264,5 +264,5 @@ def close() -> None:
         _all.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+after_fork_in_child(_forget_in_child)
 atexit.register(close)

@@ -29,7 +29,7 @@ from django_pgqueue.log_events import event
 from .claiming.allowance import Allowance
 from .execution import process_events
 from .options import Options
-from .runtime import django_connections
+from .runtime import django_connections, exit_cause
 from .runtime.background_log import background_log, keep_output_open
 from .runtime.clone_guard import clone_guard
 from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
@@ -84,6 +84,7 @@ class WorkerProcess:
         """Work until an order to stop arrives, the queues are empty, or the process has to be replaced."""
         server.end_at_promotion()
         self.services.fork_server.start()  # before the first thread
+        exit_cause.watch(self.process_state)
         background_log.start()
         django_connections.watch()
         query_cancel.watch()

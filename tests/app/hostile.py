@@ -13,13 +13,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from django_pgqueue import Chunk, Dead, Retry, Snooze, signals, task
+from django_pgqueue import Chunk, Dead, Retry, Snooze, TaskContext, signals, task
 from tests.helpers import wait_until
 
 MODULES = ["tests.app.hostile"]
@@ -369,12 +371,75 @@ def use_orm_in_chunk(chunk: Chunk[int]) -> None:
     Group.objects.count()
 
 
-RECEIVERS = {"hang": _hang, "exit": _exit, "cancel": _cancel, "long": _take_long, "ask": _ask}
+def _fork(**about: object) -> None:
+    """Fork, and return in both processes, as a library that makes daemons may."""
+    os.fork()
+    with open(os.environ["PGQUEUE_TEST_RECEIVER_FILE"], "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def _end_process(**about: object) -> None:
+    """End the process of a worker, three times."""
+    file = Path(os.environ["PGQUEUE_TEST_RECEIVER_FILE"])
+    ends = len(file.read_text()) if file.exists() else 0
+    if ends < 3 and threading.current_thread().name == "pgqueue-callbacks":
+        file.write_text("x" * (ends + 1))
+        os._exit(7)
+
+
+class ForksAtEntry:
+    """Middleware that forks before the function of the task."""
+
+    @contextmanager
+    def run(self, context: TaskContext) -> Iterator[None]:
+        """Fork, and go on in both processes."""
+        os.fork()
+        yield
+
+
+class ForksAtExit:
+    """Middleware that forks after the function of the task."""
+
+    @contextmanager
+    def run(self, context: TaskContext) -> Iterator[None]:
+        """Fork, and go on in both processes."""
+        yield
+        os.fork()
+
+
+@task(max_attempts=1)
+def note_run(path: str) -> None:
+    """Note that the function was called."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+@task(max_attempts=1, atomic=True)
+def note_run_atomically(path: str) -> None:
+    """Note that the function was called, in a transaction."""
+    note_run.func(path)
+
+
+@task(max_attempts=1, isolation="process")
+def note_run_isolated(path: str) -> None:
+    """Note that the function was called, in an isolated process."""
+    note_run.func(path)
+
+
+RECEIVERS = {
+    "hang": _hang,
+    "exit": _exit,
+    "cancel": _cancel,
+    "long": _take_long,
+    "ask": _ask,
+    "fork": _fork,
+    "end process": _end_process,
+}
 
 if receiver := RECEIVERS.get(os.environ.get("PGQUEUE_TEST_RECEIVER", "")):
     for _signal in (signals.job_succeeded, signals.job_failed, signals.job_dead, signals.job_cancelled):
         _signal.connect(receiver)
-    if receiver is not _hang and receiver is not _take_long:
+    if receiver not in (_hang, _take_long, _end_process):
         signals.job_started.connect(receiver)
     signals.job_rescued.connect(receiver)
     signals.job_enqueued.connect(receiver, sender="tests.app.hostile.work")

@@ -1282,3 +1282,9 @@ def grow_batch(levels: int) -> None:
 def with_step(context: TaskContext) -> int:
     """Use a durable step."""
     return context.step("one", add, 1)
+
+
+@task
+def with_odd_names(self: int, func: int, *, place: int = 0) -> list[int]:
+    """Return the arguments, whose names are also those of parameters of methods that pass them on."""
+    return [self, func, place]

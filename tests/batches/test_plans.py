@@ -32,6 +32,7 @@ CASES = {
     "INCOMPLETE_BATCHES": ({"after_id": 100, "limit": 10}, 10, {"pgqueue_batch_incomplete"}),
     "UNSETTLED_BATCHES": ({"after_id": 100, "limit": 10}, 10, {"pgqueue_batch_unsettled"}),
     "COUNT_BATCH_JOBS": (ASKED, 100, OF_ENDS - {"pgqueue_batch_pkey"}),
+    "DELETE_BATCHES": (ASKED, 100, {"pgqueue_batch_pkey"}),
     "PRUNE_BATCHES": ({"after_id": 100, "limit": 10, "retention_seconds": 0.0}, 10, {"pgqueue_batch_pkey"}),
 }
 TABLES = ("pgqueue_job", "pgqueue_batch", "pgqueue_batch_removal")

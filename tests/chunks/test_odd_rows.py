@@ -149,3 +149,11 @@ def test_odd_row_that_cannot_be_claimed_is_set_aside_alone(engine, make_fetcher)
             fetcher.tick()
             claimed += [member.job_id for job in take(fetcher) for member in job.members]
     assert claimed == jobs
+
+
+def test_until_empty_leaves_a_paused_odd_row(engine, make_fetcher):
+    add_odd(engine)
+    lifecycle.pause(engine, Pausable.TASK, ADD)
+    fetcher = make_fetcher()
+    helpers.wait_until(lambda: (fetcher.tick(), fetcher.empty_scans >= 2)[1])
+    assert not fetcher.pool.submitted

@@ -433,10 +433,34 @@ def test_crash_of_the_probe_pauses_the_key_again(engine, half_open):
     assert wakes == [1]
 
 
+@pytest.mark.promise("breaker-probes")
+@pytest.mark.parametrize("fails", [False, True])
+def test_next_probe_decides_after_the_crash_of_a_probe(engine, half_open, monkeypatch, fails):
+    """The settlement makes the job ready before it writes the counts, so another process may have claimed it already.
+
+    Without its vote, the breaker of a key without further jobs would stay open although the job has succeeded.
+    """
+    [probe] = half_open.start()
+    link = Link("default", "settlement")
+    settling = Process(engine)
+    assert settle(link, dead_process({probe.execution_id}), settling.reactions, by_default=True)
+    link.close()
+    [following] = half_open.start()
+    settling.counter.write(engine)
+    assert pause_of(engine, "keyed:a")[1] == "the job that probed the key failed"
+    half_open.end([following], fails=fails)
+    assert open_keys(engine) == (["keyed:a"] if fails else [])
+
+
 def dead_process(suspects):
     """Return a worker process that has died while these executions were running."""
 
     class State:
+        ended_by = 0
+
+        def ended_last(self):
+            return set(), set()
+
         def unwritten(self):
             return set()
 

@@ -103,7 +103,7 @@ def test_enqueue_many_job_ends_meanwhile_never_deadlocks(kind, watcher, monkeypa
     Job.objects.update(state="running")
     gate, pids = GatedHolders(monkeypatch), []
 
-    def enqueue_second() -> list[int]:
+    def enqueue_second():
         connections["default"].ensure_connection()
         pids.append(connections["default"].connection.info.backend_pid)
         return enqueue(task, [1, 2])

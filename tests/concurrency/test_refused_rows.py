@@ -176,7 +176,7 @@ EXEMPT = {
         (
             *("ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_MANY_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE"),
             *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "ADD_NODES", "ADD_DEPENDENCIES", "ADD_SEARCH_KEYS"),
-            "REMOVE_SEARCH_KEYS",
+            *("REMOVE_SEARCH_KEYS", "DELETE_BATCHES"),
         ),
         CALLERS,
     ),
@@ -258,6 +258,16 @@ def prove_advance(engine: Any) -> None:
     with refused(engine, f"NEW.id = {job_ids[2]}"):
         lifecycle.advance(engine, [first])
     assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["ready", "ready", "waiting", "ready", "ready"]
+
+
+def prove_postpone(engine: Any) -> None:
+    [first] = helpers.make_nodes(engine)
+    job_ids = helpers.make_nodes(engine, 5, needs=[first])
+    engine.execute("UPDATE pgqueue_job SET state = 'ready' WHERE id = ANY (%s)", [job_ids])
+    with refused(engine, f"NEW.id = {job_ids[2]}"):
+        lifecycle.graphs.postpone(engine, job_ids)
+    states = [helpers.state_of(engine, job_id) for job_id in job_ids]
+    assert states == ["waiting", "waiting", "ready", "waiting", "waiting"]
 
 
 def prove_end_batches(engine: Any) -> None:
@@ -364,6 +374,7 @@ PROOFS: dict[str, Callable[[Any], None]] = {
     "REMOVE_ORPHANS": prove_remove_orphans,
     "REMOVE_STEPS": prove_remove_steps,
     "ADVANCE": prove_advance,
+    "POSTPONE": prove_postpone,
     "END_BATCHES": prove_end_batches,
     "COMPENSATE": prove_compensate,
     "PRUNE_SCHEDULE_RUNS": prove_schedule_runs,
@@ -427,6 +438,30 @@ def test_in_ranges_error_of_all_rows_is_raised_at_once(engine):
     with pytest.raises(Exception, match="all of them"):
         ranges.in_ranges(engine, "nothing", write)
     assert seen == [ranges.ALL]
+
+
+def test_in_ranges_failure_without_any_row_is_raised(engine):
+    """A missing privilege refuses the statement for each range, also for one without rows."""
+    seen = []
+
+    def write(part):
+        seen.append(part)
+        engine.execute("DO $$BEGIN RAISE EXCEPTION 'no privilege' USING ERRCODE = '42501'; END$$")
+
+    with pytest.raises(Exception, match="no privilege"):
+        ranges.in_ranges(engine, "nothing", write)
+    assert seen == [ranges.ALL, ranges.NONE]
+
+
+def test_in_ranges_all_rows_refused_ends(engine, monkeypatch):
+    monkeypatch.setattr(ranges, "MOST_REFUSED", 5)
+    for number in range(1, 21):
+        insert(engine, "pgqueue_event", id=number)
+    with refused(engine, "true", "DELETE", "pgqueue_event"):
+        assert lifecycle.events.prune_events(engine, 0.0).removed == 0
+    with refused(engine, "OLD.id <= 4", "DELETE", "pgqueue_event"):
+        lifecycle.events.prune_events(engine, 0.0)
+    assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [1, 2, 3, 4]
 
 
 def test_halves_cover_the_range_without_a_gap():

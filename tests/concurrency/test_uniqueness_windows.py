@@ -147,6 +147,20 @@ def test_replace_beside_replacement_last_one_wins(engine, second, watcher):
     assert (row["arguments"], row["priority"], row["state"]) == (json.loads(OTHER_CALL), 9, "ready")
 
 
+@pytest.mark.promise("enqueue-many-no-deadlock")
+def test_replace_many_locks_jobs_in_the_order_of_their_ids(engine, second, watcher):
+    """The call waits for the first job. If it had locked the second one, a call that has the first could deadlock."""
+    [first] = helpers.enqueue_for_period(engine, "b")
+    [last] = helpers.enqueue_for_period(engine, "a")
+    second.execute("BEGIN")
+    second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [first])
+    replacing = helpers.Background(lambda: helpers.replace_for_period(engine, "a", "b"))
+    wait_for_other_session(watcher, engine)
+    watcher.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE NOWAIT", [last])
+    second.execute("COMMIT")
+    assert sorted(replacing.result()) == [first, last]
+
+
 # ------------------------------------------------------------------ pruning of windows that have ended
 
 

@@ -51,4 +51,4 @@ def refer(db: None) -> Iterator[Refer]:
         del apps.all_models["app"][name]
     apps.clear_cache()
     for model in (Job, JobBatch, Execution):
-        model._meta._expire_cache()  # type: ignore[attr-defined]  # private
+        model._meta._expire_cache()  # type: ignore[union-attr]  # private

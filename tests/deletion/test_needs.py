@@ -7,7 +7,7 @@ also removes a dead job that others wait behind. An erasure keeps the row: it le
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -17,6 +17,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import Batch, history, lifecycle, send_event
+from django_pgqueue.db.statements import execute
 from django_pgqueue.lifecycle import pruning
 from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.models import Job, JobBatch, JobStep, ScheduleRun, SentEvent
@@ -83,6 +84,11 @@ NEED_OF = {
 }
 
 
+def ended(job: Job) -> dict[int, datetime]:
+    assert job.finished_at is not None
+    return {job.pk: job.finished_at}
+
+
 def prune(job: Job, **options: Any) -> bool:
     lifecycle.prune(connection, State(job.state), 86400.0, **options)
     return not Job.objects.filter(pk=job.pk).exists()
@@ -91,7 +97,7 @@ def prune(job: Job, **options: Any) -> bool:
 def prune_divided(job: Job) -> bool:
     """Remove the job by the statements that run after the database has refused a row."""
     params = {"state": job.state, "retention_seconds": 86400.0}
-    found = pruning.execute(
+    found = execute(
         connection,
         STATEMENTS["OLD_JOBS"],
         {**params, "mark": lifecycle.EPOCH, "limit": 100, "other_task_names": []},
@@ -106,9 +112,9 @@ WAYS: dict[str, Callable[[Job], bool]] = {
     "PRUNE": prune,
     "PRUNE_TASK": lambda job: prune(job, task_name=job.task_name),
     "PRUNE_JOBS": prune_divided,
-    "ARCHIVE": lambda job: bool(lifecycle.archive(connection, {job.pk: job.finished_at})),
-    "READ_FOR_ARCHIVE": lambda job: bool(lifecycle.read_for_archive(connection, {job.pk: job.finished_at})),
-    "REMOVE_ARCHIVED": lambda job: bool(lifecycle.remove_archived(connection, {job.pk: job.finished_at})),
+    "ARCHIVE": lambda job: bool(lifecycle.archive(connection, ended(job))),
+    "READ_FOR_ARCHIVE": lambda job: bool(lifecycle.read_for_archive(connection, ended(job))),
+    "REMOVE_ARCHIVED": lambda job: bool(lifecycle.remove_archived(connection, ended(job))),
     "DELETE": lambda job: bool(lifecycle.delete(connection, [job.pk], lock_seconds=0.0)),
     "ERASE": lambda job: history.erase(jobs=[job.pk]).erased == 1,
 }

@@ -75,6 +75,14 @@ def descendants(pid: int) -> list[int]:
     return [one for child in text.split() for one in (int(child), *descendants(int(child)))]
 
 
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; False for a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def page(port: int, path: str) -> tuple[int, str]:
     """Return the status and the body of a page of the metrics port, or (0, "") while nothing answers."""
     try:

@@ -18,7 +18,7 @@ from tests import helpers
 from tests.app import tasks
 from tests.helpers import wait_until
 
-from .harness import descendants, environment
+from .harness import descendants, environment, is_alive
 
 pytestmark = pytest.mark.process
 
@@ -30,13 +30,6 @@ def succeeded(*jobs: Job) -> bool:
 def result_of(job: Job) -> object:
     job.refresh_from_db()
     return job.result
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.promise("lost-isolated-process-jobs-return")

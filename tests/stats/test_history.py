@@ -56,6 +56,27 @@ def test_throughput_adds_points_histograms_and_failures(connection):
     assert found.per_minute(found.counts.succeeded) == pytest.approx(11 / 61, rel=0.05)
 
 
+@pytest.mark.promise("stats-sums")
+def test_throughput_above_two_billion_keeps_its_sums(connection):
+    """A sum of `bigint` is `numeric` in PostgreSQL. Python must get whole numbers nevertheless."""
+    many = 2**31 - 1
+    names = {"queue_name": "default", "task_name": "shop.charge"}
+    for error in ("", "ValueError"):
+        tally = Tally(Counter(succeeded=many, retried=many))
+        tally.add_times([0.1], [1.0])
+        columns = tally.columns() | {"wait_counts": [many], "run_counts": [many]}
+        lifecycle.append_rollups(connection, [{**names, "exception_class": error, **columns}] * 3, 600)
+    hour = timezone.now() - timedelta(hours=1), timezone.now() + MINUTE
+    for _ in range(2):
+        found, [by_task] = last_hour(), stats.throughput_by_task(*hour)
+        numbers = [found.counts.succeeded, found.wait.count, found.run.count, by_task.counts.succeeded]
+        assert numbers == [6 * many] * 4
+        assert {type(number) for number in numbers} == {int}
+        assert [(one.retried, type(one.retried)) for one in found.failures] == [(3 * many, int)] * 2
+        assert found.run.p50 == pytest.approx(1.0, rel=0.091)
+        lifecycle.merge_rollups(connection)
+
+
 def test_throughput_of_queue_or_task_leaves_out_others(connection):
     append(connection, 60, succeeded=1)
     append(connection, 60, queue="mail", succeeded=10, error="")

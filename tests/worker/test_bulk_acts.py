@@ -442,6 +442,39 @@ PLANS = {
 }
 
 
+@pytest.mark.parametrize("kind", ["filter", "filter of an error", "list"])
+def test_act_revives_the_latest_job_of_a_key(engine, monkeypatch, kind):
+    """Its batches go from the oldest to the latest, and the first one of them must not take the key."""
+    monkeypatch.setattr(bulk_acts, "BATCH", 2)
+    keyed, others = helpers.make_jobs(engine, 5), helpers.make_jobs(engine, 3)
+    for job in helpers.claim_all(engine):
+        lifecycle.fail(engine, [helpers.failed(job.key, None)[0]._replace(exception_class="x")])
+    engine.execute("UPDATE pgqueue_job SET unique_key = 'one', finished_at = finished_at + id * interval '1 ms'")
+    engine.execute("UPDATE pgqueue_job SET unique_key = NULL WHERE id = ANY (%s)", [others])
+    engine.execute("UPDATE pgqueue_job SET finished_at = finished_at - interval '1 min'")
+    selection = {
+        "filter": Selection("dead"),
+        "filter of an error": Selection("dead", exception_class="x"),
+        "list": Selection(job_ids=(*keyed, *others)),
+    }[kind]
+    assert preview(engine, "retry", selection).chosen == 4
+    audit_id = request(engine, "retry", selection)
+    finish(engine)
+    assert [helpers.state_of(engine, job) for job in keyed] == ["dead"] * 4 + ["ready"]
+    assert [helpers.state_of(engine, job) for job in others] == ["ready"] * 3
+    row = helpers.rows_of(engine, "pgqueue_audit")[audit_id]
+    assert (row["job_count"], row["left_count"]) == (4, 4)
+
+
+def test_act_other_than_a_retry_takes_all_jobs_of_a_key(engine):
+    jobs = helpers.make_jobs(engine, 3)
+    for job in helpers.claim_all(engine):
+        lifecycle.fail(engine, helpers.failed(job.key, None))
+    engine.execute("UPDATE pgqueue_job SET unique_key = 'one', finished_at = finished_at - interval '1 min'")
+    assert preview(engine, "delete", Selection("dead")).chosen == 3
+    assert preview(engine, "delete", Selection(job_ids=tuple(jobs))).chosen == 3
+
+
 def test_plans_of_bulk_acts_read_only_their_page(engine, monkeypatch):
     for statement in FILL:
         engine.execute(statement)

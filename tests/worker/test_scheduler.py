@@ -274,6 +274,17 @@ def test_scheduler_late_ticks_all_fire(clock, make_worker, missed):
     assert ticks() == [START + timedelta(seconds=n) for n in (10, 20, 30, 40)]
 
 
+@pytest.mark.promise("tick-after-outage")
+@pytest.mark.parametrize(("missed", "first"), [("skip", 230), ("latest", 230), ("all", 10)])
+def test_scheduler_missed_and_late_ticks_follow_both_rules(clock, make_worker, missed, first):
+    """A tick that is up to a minute late fires, also if earlier ticks were missed."""
+    worker = make_worker(helpers.definition("quick", expression="every 10 seconds", missed=missed))
+    worker()
+    clock.set(START + timedelta(seconds=285))
+    worker()
+    assert ticks() == [START + timedelta(seconds=n) for n in range(first, 290, 10)]
+
+
 # ------------------------------------------------------------------ unfinished earlier jobs
 
 

@@ -16,7 +16,7 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
-from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ENDED_LIMIT, ProcessState
+from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ENDED_LIMIT, NO_EXECUTION, ProcessState
 from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.open_executions import settle
@@ -233,6 +233,61 @@ def test_settlement_hanging_process_is_killed_others_are_not(process, monkeypatc
     finally:
         writing.kill()
         writing.wait()
+
+
+@pytest.mark.promise("lost-process-jobs-return")
+def test_settlement_finds_a_claim_that_commits_later(process, engine, monkeypatch):
+    """The process died while its claim was under way. The server executed the claim after the settlement."""
+    clock = helpers.Clock(monkeypatch, settlement_module)
+    forked = []
+    settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: forked.append(name) or 1)
+    settlement.add(process)
+    settlement.tick()
+    assert settlement.is_done
+    helpers.make_job(engine)
+    helpers.claim_one(engine, worker_id=process.worker_id)
+    settlement.tick()
+    assert (settlement.is_done, forked) == (True, []), "no statement is sent in each round"
+    clock.now += 1.0
+    settlement.tick()
+    settlement.link.close()
+    assert (settlement.ended, forked) == ([process], [settlement_module.NAME])
+
+
+def test_settlement_looks_again_beside_a_hanging_receiver(process, engine, monkeypatch):
+    clock = helpers.Clock(monkeypatch, settlement_module)
+    monkeypatch.setattr(settlement_module, "LOOK_AGAIN_SECONDS", (0.5,))
+    settlement = Settlement(Link("default", "supervisor"), fork=lambda function, name: 2)
+    settlement.add(process)
+    settlement._batches[1] = Batch([process], mmap.mmap(-1, 1))
+    settlement._batches[1].written[0] = 1
+    settlement.tick()
+    assert settlement.ended == []
+    helpers.make_job(engine)
+    helpers.claim_one(engine, worker_id=process.worker_id)
+    clock.now += 1.0
+    settlement._retry_at = clock.now + 0.5  # another settlement has just been tried
+    settlement.tick()
+    clock.now += 1.0
+    settlement.tick()
+    settlement.link.close()
+    assert set(settlement._batches) == {1, 2}
+
+
+@pytest.mark.promise("receiver-that-exits-charges-nobody")
+@pytest.mark.parametrize("cause", ["receiver", "job"])
+def test_settle_after_os_exit_charges_only_its_cause(engine, heartbeat_sender, process, cause):
+    helpers.make_jobs(engine, 3)
+    ended, running, exiting = helpers.claim_all(engine, worker_id=process.worker_id)
+    process.state = ProcessState(2)
+    process.state.note_ended(0, ended.execution_id)
+    process.state.started(0, running.execution_id)
+    process.state.started(1, exiting.execution_id)
+    process.state.ended_by = NO_EXECUTION if cause == "receiver" else exiting.execution_id
+    settle(heartbeat_sender.link, process, WITHOUT_SIGNALS, by_default=False)
+    jobs = [helpers.job_row(engine, each.job_id) for each in (ended, running, exiting)]
+    last = (0, 0) if cause == "receiver" else (1, 1)
+    assert [(job["attempt"], job["crashes"]) for job in jobs] == [(0, 0), (0, 0), last]
 
 
 def test_settlement_after_its_process_died_runs_no_callback(process, engine):

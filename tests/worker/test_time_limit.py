@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from django_pgqueue import registry
 from django_pgqueue.schedules.job_options import NotReturned
 from django_pgqueue.worker.completion import pending_calls
 from django_pgqueue.worker.completion.pending_calls import PendingCalls
@@ -66,7 +67,7 @@ def test_call_in_time_owner_that_returns_is_called_again(hang, gate):
 @pytest.mark.promise("hanging-code-blocks-only-its-owner")
 def test_hanging_backoff_of_one_task_does_not_stop_others(committing, engine, monkeypatch, gate):
     def delay(made) -> float | None:
-        monkeypatch.setattr(retry_policy.registry, "get", lambda name: made)
+        monkeypatch.setattr(registry, "get", lambda name: made)
         return retry_policy.delay_after_failure(claimed, RuntimeError(), in_time=True)
 
     monkeypatch.setattr(retry_policy, "BACKOFF_SECONDS", SECONDS)

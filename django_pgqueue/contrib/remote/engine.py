@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.posix import after_fork_in_child
 from django_pgqueue.reactions import AnyWaiters, Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
@@ -159,5 +159,5 @@ def _forget_in_child() -> None:
     _engines, _lock = {}, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+after_fork_in_child(_forget_in_child)
 atexit.register(close_engines)

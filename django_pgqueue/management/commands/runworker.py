@@ -28,6 +28,7 @@ from django_pgqueue.management.standard_streams import (
 from django_pgqueue.management.terminal import is_coloured, is_terminal
 from django_pgqueue.management.worker_databases import chosen_databases
 from django_pgqueue.metrics import collect
+from django_pgqueue.posix import CAN_FORK
 from django_pgqueue.worker import Options, Supervisor, SupervisorGroup
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.supervision.metrics_server import open_port
@@ -118,7 +119,9 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: dict[str, Any], stdout: OutputWrapper) -> int:
-    """Run a worker and return its exit code. Raise `CommandError` for invalid arguments."""
+    """Run a worker and return its exit code. Raise `CommandError` for invalid arguments, and without `os.fork()`."""
+    if not CAN_FORK:
+        raise CommandError(f"A worker needs a POSIX system such as Linux, because it forks. This is {sys.platform}.")
     if arguments["reload"] and not autoreload.is_watched():
         return autoreload.run(stdout)
     aliases = chosen_databases(arguments)

@@ -31,8 +31,17 @@ class ChunkLanes:
     """The lanes of one fetcher that have waiting jobs of tasks with `chunk`."""
 
     def __init__(self) -> None:
-        self.have_waiting = False
+        self._waiting: set[Lane] = set()
+        """Lanes with due jobs, which wait for their chunk or for a slot."""
+
+    @property
+    def have_waiting(self) -> bool:
         """Whether due jobs wait for their chunk, or for a slot."""
+        return bool(self._waiting)
+
+    def note_unclaimable(self, lane: Lane) -> None:
+        """Note that a claim may take none of the due jobs of a lane, because their tasks are paused."""
+        self._waiting.discard(lane)
 
     def scan(
         self, connection: EngineConnection, *, paused_queues: Collection[str], paused_tasks: Collection[str]
@@ -41,12 +50,12 @@ class ChunkLanes:
 
         Runs no statement if no task of this process has `chunk`.
         """
-        self.have_waiting = False
+        self._waiting = set()
         keys = registry.chunk_keys()
         wanted = {key: rule_of(key) for key, task in keys.items() if task.name not in paused_tasks}
         if not wanted:
             return {}
         now, chunks = time.monotonic(), lifecycle.chunks.find_chunks(connection, wanted)
         found = [chunk for chunk in chunks if chunk.lane.queue_name not in paused_queues]
-        self.have_waiting = any(chunk.due_seconds <= 0 for chunk in found)
+        self._waiting = {chunk.lane for chunk in found if chunk.due_seconds <= 0}
         return {chunk.lane: now + chunk.full_seconds for chunk in found}

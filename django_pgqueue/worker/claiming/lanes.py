@@ -152,6 +152,8 @@ class Lanes:
         """Note when the chunk of a lane is due, because a claim found that it is not. None: it has no due job."""
         now = time.monotonic()
         self._due_at[lane] = float("inf") if due_seconds is None else now + max(due_seconds, LOCKED_SECONDS)
+        if due_seconds is None:
+            self.chunks.note_unclaimable(lane)
 
     def before_scan(self, *, announced: bool, is_first: bool = True) -> dict[Lane, Cursor]:
         """Return the lanes to claim from before the scan, in the order to claim from, each with its cursor.

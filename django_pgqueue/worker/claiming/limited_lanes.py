@@ -128,7 +128,7 @@ class LimitedLanes:
 
     @property
     def have_waiting(self) -> bool:
-        """Whether due jobs wait for a slot or a token, as far as this process has seen."""
+        """Whether due jobs wait for a slot or a token, as far as this process has seen. Jobs of held keys do not."""
         return self.need_slots or any(state.has_waiting for state in self._lanes.values())
 
     def expect_jobs(self) -> None:
@@ -270,7 +270,7 @@ class LimitedLanes:
             # Without a concurrency nothing was counted, and an override can add one while the executions are open.
             if result.open_after_id is not None and result.limit_key in counted:
                 self._open_after[result.limit_key] = result.open_after_id, now
-            state.circle.has_waiting |= not result.admits_more
+            state.circle.has_waiting |= not result.admits_more and not result.is_held
             if result.due_seconds is not None:
                 state.circle.wait(now + max(result.due_seconds, 0.0))
             elif result.limit_key not in left and (not result.admits_more or not result.is_claimed):

@@ -24,6 +24,7 @@ from django_pgqueue import log_events
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.process_info import call_here
 
 from .pending_calls import PendingCalls
 from .receivers import Call, Event, calls_of, contained, identity
@@ -251,7 +252,7 @@ class CallbackThread(threading.Thread):
         self._receiver, self._began_at = receiver, began_at
         try:
             django_connections.before_job()
-            call()
+            call_here(call)
             django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- whatever a receiver raises, the next one is called
             log_failure(receiver, error)

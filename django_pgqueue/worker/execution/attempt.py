@@ -6,10 +6,10 @@ attempt ends with a report. It writes to the database only to complete an atomic
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync, sync_to_async
@@ -22,7 +22,7 @@ from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.redaction import hidden_from_reports, hides_result
 from django_pgqueue.serialization import decode_arguments
-from django_pgqueue.worker.runtime.process_info import forks
+from django_pgqueue.worker.runtime.process_info import call_here, end_if_copied, forks
 
 from . import atomic, log_recorder, return_value, typed_call
 from .attempt_context import context_of, has_compensations
@@ -99,6 +99,8 @@ class Attempt:
             return self._success_reporter()(call())
         except BaseException as exception:  # noqa: BLE001 -- no exception of a task may end the worker
             return self.ended_by(exception)
+        finally:
+            end_if_copied(self.copy)
 
     async def run_async(self) -> Report:
         """Run a coroutine task on the running event loop. A cancellation by `interrupt()` is reported as released."""
@@ -116,6 +118,8 @@ class Attempt:
             return self._success_reporter()(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
+        finally:
+            end_if_copied(self.copy)
 
     # ---------------------------------------------------------------- steps
 
@@ -166,9 +170,9 @@ class Attempt:
             IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, start_of(self.claimed, self.alias))
 
     def _call(self) -> Any:
-        """Call the function inside the middleware."""
+        """Call the function inside the middleware. A copy must not get back: it would commit an atomic task."""
         if self.context is not None and middleware.chain().run:
-            return middleware.run_inside(self.context, self._enter)
+            return call_here(partial(middleware.run_inside, self.context, self._enter))
         return self._enter()
 
     async def _acall(self) -> Any:
@@ -178,10 +182,11 @@ class Attempt:
                 return await middleware.arun_inside(self.context, self._aenter)
             return await self._aenter()
         finally:
-            self._exit_if_forked()
+            end_if_copied(self.copy)
 
     def _enter(self) -> Any:
-        """Convert the arguments and call the task's function."""
+        """Convert the arguments and call the task's function. A copy that a middleware has forked must not call it."""
+        end_if_copied(self.copy)
         if (plan := self.task.plan) is not None:
             self._convert_call(plan)
         return self._call_function()
@@ -217,12 +222,7 @@ class Attempt:
                 raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
             raise
         finally:
-            self._exit_if_forked()
-
-    def _exit_if_forked(self) -> None:
-        """Exit if this is a process that the task has forked. Otherwise it would report in place of its parent."""
-        if forks.count != self.copy:
-            os._exit(1)
+            end_if_copied(self.copy)
 
     def _run_atomic(self) -> Report:
         """Call the function and complete the job in one transaction."""

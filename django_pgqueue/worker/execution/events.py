@@ -20,6 +20,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal, WorkerSignal
+from django_pgqueue.worker.runtime.process_info import call_here
 
 from . import error_text
 from .report import STOPS
@@ -126,7 +127,7 @@ def call_receivers(
     """Call the receivers in this thread, one after another. Log the `caught` exceptions, raise the `passed` ones."""
     for receiver, call in signal.calls_for(task_name, **about):
         try:
-            call()
+            call_here(call)
         except passed:
             raise
         except caught as error:

@@ -27,6 +27,7 @@ import threading
 from typing import Final, NoReturn
 
 from django_pgqueue import signals
+from django_pgqueue.posix import signals_named
 from django_pgqueue.waker import Waker, is_readable
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.counts import counts
@@ -41,7 +42,7 @@ FORK_FAILED: Final = -1
 """Sent instead of a pid if the fork failed."""
 ANSWER_SECONDS: Final = 10.0
 """How long a fork may take. After this time the fork server is stopped, or the machine is as good as stopped."""
-WORKER_ENDED: Final = signal.SIGUSR1
+[WORKER_ENDED] = signals_named("SIGUSR1") or (signal.SIGTERM,)
 """The kernel sends this to the fork server when the worker ends. Any process may send it, so the fork server then
 checks whether its parent has changed."""
 

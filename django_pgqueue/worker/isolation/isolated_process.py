@@ -25,6 +25,7 @@ from django_pgqueue import signals
 from django_pgqueue.job_log import RecordedLine
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.log_events import job_event
+from django_pgqueue.posix import signals_named
 from django_pgqueue.progress import Progress
 from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
@@ -49,7 +50,7 @@ from . import wire
 logger = logging.getLogger("django_pgqueue.worker")
 
 INTEGER: Final = struct.Struct("=i")
-STACK_SIGNAL: Final = signal.SIGUSR2
+[STACK_SIGNAL] = signals_named("SIGUSR2") or (signal.SIGTERM,)
 STACK_SECONDS: Final = 0.5
 """How long a process may take to write its stack before it is killed."""
 ANSWER_SECONDS: Final = 30.0
@@ -58,10 +59,7 @@ ENDED_ANSWER_SECONDS: Final = 0.2
 """How long to wait for an answer from a process that has ended."""
 STATUS_SECONDS: Final = 2.0
 """How long the fork server may take to send the wait status of a process."""
-HANDLED: Final = (
-    *(signal.SIGALRM, signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM),
-    *(signal.SIGUSR1, signal.SIGUSR2),
-)
+HANDLED: Final = signals_named("SIGALRM", "SIGCHLD", "SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2")
 """Signals whose handlers are compared before and after a job. To compare all 64 would cost 0.2 ms a job."""
 STARTED: Final = {"started": True}
 """The first message of a process that calls receivers at its start."""

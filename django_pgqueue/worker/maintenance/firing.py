@@ -183,7 +183,8 @@ def due_ticks(schedule: Scheduled) -> list[datetime]:
     on_time = schedule.seen_at - timedelta(seconds=LATE_SECONDS)
     if schedule.next_run_at >= on_time or schedule.missed == "all":
         return ticks
-    return ticks[-1:] if schedule.missed == "latest" else [tick for tick in ticks if tick >= on_time]
+    late = [tick for tick in ticks if tick >= on_time]
+    return late or ticks[-1:] if schedule.missed == "latest" else late
 
 
 def _report_tick(connection: Connection, tick: Tick, fired: Fired, application: job_options.Application) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
+from django_pgqueue.posix import CAN_FORK, after_fork_in_child
+
+if CAN_FORK:
+    import resource
+
+T = TypeVar("T")
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_NAME: Final = 15
 
@@ -28,8 +33,27 @@ def _count_fork() -> None:
     forks.count += 1
 
 
+def end_if_copied(count: int) -> None:
+    """End this process if it is a copy that application code has forked since `forks.count` was `count`.
+
+    The copy would otherwise continue as a second worker: it would wait for events for ever, and write on connections
+    that it shares with its parent.
+    """
+    if forks.count != count:
+        os._exit(1)
+
+
+def call_here(function: Callable[[], T]) -> T:
+    """Call application code. If it forks and returns in the copy too, end the copy."""
+    count = forks.count
+    try:
+        return function()
+    finally:
+        end_if_copied(count)
+
+
 forks: Final = Forks()
-os.register_at_fork(after_in_child=_count_fork)
+after_fork_in_child(_count_fork)
 
 
 def resident_mib() -> float:

@@ -16,19 +16,20 @@ from types import FrameType
 from typing import Final
 
 from django_pgqueue.log_events import event
+from django_pgqueue.posix import CAN_FORK, signals_named
 
 from .outages import outage_log
 
 logger = logging.getLogger("django_pgqueue.worker")
 
-PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PASSED_ON: Final = signals_named("SIGINT", "SIGTERM", "SIGHUP")
 """The supervisor receives these signals too, and sends orders through a pipe."""
-TIMERS: Final = {
-    signal.SIGALRM: signal.ITIMER_REAL,
-    signal.SIGVTALRM: signal.ITIMER_VIRTUAL,
-    signal.SIGPROF: signal.ITIMER_PROF,
-}
-FROM_JOBS: Final = (*TIMERS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO)
+TIMERS: Final = (
+    {signal.SIGALRM: signal.ITIMER_REAL, signal.SIGVTALRM: signal.ITIMER_VIRTUAL, signal.SIGPROF: signal.ITIMER_PROF}
+    if CAN_FORK
+    else {}
+)
+FROM_JOBS: Final = (*TIMERS, *signals_named("SIGUSR1", "SIGUSR2", "SIGIO"))
 
 
 def survive_signals() -> None:

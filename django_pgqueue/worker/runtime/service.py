@@ -15,6 +15,7 @@ from django_pgqueue.log_events import event
 
 from .health_memory import health_memory
 from .outages import is_expected, outage_log
+from .process_info import call_here
 from .retry_pauses import RetryPauses
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -93,7 +94,7 @@ class Service(threading.Thread):
     def _survive(self) -> float:
         self._busy_since = time.monotonic()
         try:
-            sleep_seconds = self.tick()
+            sleep_seconds = call_here(self.tick)
         except BaseException as error:  # noqa: BLE001 -- code of the application may raise SystemExit here too
             self._busy_since = None
             return self._pause_after(error)

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-SLOTS_AT: Final = 64
+SLOTS_AT: Final = 72
 """Where the slots begin, behind the fields of `ProcessState`."""
 SLOT: Final = struct.Struct("=qdq")
 """The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit; the number of
@@ -31,6 +31,8 @@ the process claims no jobs then (see `Completer.is_full`), except for those of t
 ENDED: Final = struct.Struct("=q")
 """The id of an execution that has ended, negative if it cannot have caused the end of the process; 0 for none."""
 
+NO_EXECUTION: Final = -1
+"""Stored in place of the execution that has ended the process, if a signal receiver has ended it."""
 ELSEWHERE: Final = -1.0
 """Stored in place of the time at which an execution must stop, if it runs in an isolated process. Such an execution
 cannot have caused the end of this process."""
@@ -106,6 +108,8 @@ class ProcessState:
     """Whether the last recorded heartbeat found requests of an operator to the process. Set by the supervisor."""
     stop_requested = SharedField(56, "Q", bool)
     """Whether an operator has requested that the supervisor stops with all its processes. Set by the process."""
+    ended_by = SharedField(64, "q", int)
+    """The execution that has ended the process by `os._exit()`, `NO_EXECUTION`, or 0 if that is not known."""
 
     def __init__(self, slots: int) -> None:
         self._unwritten_at = SLOTS_AT + slots * SLOT.size

@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 from . import django_connections
+from .process_info import call_here
 
 T = TypeVar("T")
 HANGING_LIMIT: Final = 3
@@ -82,7 +83,7 @@ class TimedCall(threading.Thread, Generic[T]):
     def run(self) -> None:
         """Call the function. Called by `start()`."""
         try:
-            self._answer.set_result(self._function())
+            self._answer.set_result(call_here(self._function))
         except BaseException as error:  # noqa: BLE001 -- raised again by the thread that waits
             self._answer.set_exception(error)
         with suppress(BaseException):

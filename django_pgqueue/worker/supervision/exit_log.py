@@ -8,7 +8,7 @@ from typing import Final
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
-from django_pgqueue.worker.runtime.shared_memory import ExitReason
+from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION, ExitReason
 
 from .heartbeat import EXITED_AT_ONCE, ChildProcess
 
@@ -31,6 +31,8 @@ def log_exit(process: ChildProcess, exit_code: int) -> None:
         logger.log(level, "worker process %d: %s", pid, reason, extra=event("process_exited", pid=pid, reason=reason))
     elif not process.expected_to_end:
         how = exit_code_text(exit_code)
+        if process.state.ended_by == NO_EXECUTION:
+            how += ", because a signal receiver has called os._exit()"
         logger.error("worker process %d died (%s)", pid, how, extra=event("process_died", pid=pid, reason=how))
     elif exit_reason is ExitReason.STUCK:
         extra = event("process_stuck", pid=pid, reason="stuck")

@@ -3,7 +3,8 @@
 Called by `settlement`, in a helper process or in the supervisor itself. It protects two rules:
 
 * Only an execution that may have ended its process counts as a crash: it ran in the process, or it had ended there and
-  its result was not written yet. A job in an isolated process is never charged a crash of another process.
+  its result was not written yet. If `os._exit()` ended the process, only the execution that called it counts, or none
+  if a signal receiver called it. A job in an isolated process is never charged a crash of another process.
 * An attempt that has ended counts. Otherwise a job whose end kills its process would run again for ever.
 """
 
@@ -26,6 +27,7 @@ from django_pgqueue.worker.completion.release import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION
 
 from .heartbeat import ChildProcess
 
@@ -105,12 +107,15 @@ def _charges(process: ChildProcess, left_open: Sequence[OpenExecution]) -> dict[
     """Return the executions whose attempts count, each with how it is closed."""
     charges: dict[int, Charge] = {}
     has_crashed = not process.overdue and not process.expected_to_end
-    if has_crashed:
+    ended_by = process.state.ended_by if has_crashed else 0
+    if has_crashed and not ended_by:
         here, elsewhere = process.state.ended_last()
         charges |= dict.fromkeys(elsewhere, Charge(Ending.FAILED, UNWRITTEN))
         charges |= dict.fromkeys(here, Charge(Ending.CRASHED, DIED_LATER))
     charges |= dict.fromkeys(process.state.unwritten(), Charge(Ending.FAILED, UNWRITTEN))
     running = set(process.overdue or (process.state.suspects() if has_crashed else ()))
+    if ended_by:
+        running = {ended_by} - {NO_EXECUTION}
     running |= _others_of_chunks(left_open, running)
     return charges | dict.fromkeys(running, Charge(Ending.CRASHED, OVERDUE if process.overdue else DIED))
 

@@ -52,6 +52,10 @@ SOME_LEFT: Final = 3
 """Exit code: a row was locked, or the database was not available. The supervisor starts another settlement."""
 NO_CONNECTION: Final = 4
 """Exit code: the process could not connect. The supervisor, which has a connection, then writes by itself."""
+LOOK_AGAIN_SECONDS: Final = 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 32.0
+"""When a worker process is looked at again, in seconds after its end. It may have sent a claim just before. The server
+does not notice the end of its client before the statement is over, which takes 31 s at most, and then commits the
+claim: after the settlement. Without another look, these jobs would wait until their leases expire."""
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
 WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None), counts], AnyWaiters())
@@ -67,6 +71,14 @@ class Batch:
     """Shared memory with one byte per worker process: 1 if all of its executions are closed. An exit code would prove
     nothing, because a receiver may call `os._exit(0)`."""
     began_at: float = field(default_factory=time.monotonic)
+    _taken: list[ChildProcess] = field(default_factory=list)
+
+    def take_written(self) -> list[ChildProcess]:
+        """Return the worker processes whose executions were closed since the last call."""
+        left = self.left()
+        written = [process for process in self.processes if process not in left and process not in self._taken]
+        self._taken += written
+        return written
 
     def left(self) -> list[ChildProcess]:
         """Return the worker processes that still have open executions."""
@@ -91,6 +103,8 @@ class Settlement:
         self.link = link
         self.ended: list[ChildProcess] = []
         """Worker processes that have ended and may have left executions open."""
+        self._later: list[tuple[float, ChildProcess]] = []
+        """When to look again at worker processes that have ended lately."""
         self._fork = fork
         self._batches: dict[int, Batch] = {}
         self._retry_at = 0.0
@@ -102,6 +116,11 @@ class Settlement:
         """Whether all executions are closed and all receivers have returned."""
         return not self.ended and not self._batches
 
+    def add(self, process: ChildProcess) -> None:
+        """Settle a worker process that has just ended."""
+        self.ended.append(process)
+        self._later += [(time.monotonic() + seconds, process) for seconds in LOOK_AGAIN_SECONDS]
+
     def tick(self) -> None:
         """Kill overdue settlements, and start the next one. Never wait for a forked process.
 
@@ -111,6 +130,7 @@ class Settlement:
             if batch.is_overdue():
                 kill(pid)
         self._forget_written()
+        self._look_again()
         writing = any(batch.left() for batch in self._batches.values())
         if writing or not self.ended or time.monotonic() < self._retry_at:
             return
@@ -132,7 +152,7 @@ class Settlement:
         if batch is None:
             return False
         left = batch.left()
-        self.ended = [process for process in self.ended if process not in batch.processes or process in left]
+        self._forget(batch)
         if exit_code not in (0, SOME_LEFT) or (left and exit_code == 0):
             logger.error(
                 "a process that requeues jobs was interrupted: signal receivers may not have been called",
@@ -149,8 +169,20 @@ class Settlement:
 
     def _forget_written(self) -> None:
         for batch in self._batches.values():
-            left = batch.left()
-            self.ended = [process for process in self.ended if process not in batch.processes or process in left]
+            self._forget(batch)
+
+    def _forget(self, batch: Batch) -> None:
+        written = batch.take_written()
+        self.ended = [process for process in self.ended if process not in written]
+
+    def _look_again(self) -> None:
+        """Add the worker processes that are due for another look to those that have to be settled."""
+        now = time.monotonic()
+        due = [process for due_at, process in self._later if due_at <= now]
+        self._later = [entry for entry in self._later if entry[0] > now]
+        for process in due:
+            if process not in self.ended:
+                self.ended.append(process)
 
     def _settle_here(self, process: ChildProcess) -> bool:
         """Settle a worker process without application code; return False if that needs a settlement process."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from django_pgqueue.posix import signals_named
 from django_pgqueue.waker import Waker
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
@@ -25,7 +26,7 @@ from django_pgqueue.worker.runtime.shared_memory import SharedField
 from .exit_log import log_signals
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
-LOOK: Final = signal.SIGCHLD
+[LOOK] = signals_named("SIGCHLD") or (signal.SIGTERM,)
 """Wakes a supervisor, as the end of a child does. A process that has no handler ignores it."""
 
 

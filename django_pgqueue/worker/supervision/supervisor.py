@@ -287,7 +287,7 @@ class Supervisor:
         process.health_memory.pid = 0
         exit_reason = process.state.exit_reason
         process.expected_to_end |= exit_reason is not ExitReason.NONE
-        self.helpers.settlement.ended.append(process)
+        self.helpers.settlement.add(process)
         log_exit(process, exit_code)
         counts.process_ended(exit_reason)
         clone_guard.is_foreign |= exit_reason is ExitReason.FOREIGN  # the supervisor now checks by itself

@@ -18,7 +18,7 @@ FROZEN: Final = "frozen"
 FROZEN_SECONDS: Final = 30.0
 """How long before a crash a process may have been frozen for that to explain the crash."""
 ALIVE_SECONDS: Final = 1.0
-"""A process that writes so long after its crash was recorded has not crashed."""
+"""A process that claims or calls a job so long after its crash was recorded has not crashed."""
 
 
 def no_death_without_failure(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
@@ -58,9 +58,7 @@ def no_crash_of_the_living(history: History, lives: dict[int, Life], rules: Rule
         return
     called: dict[int, int] = {record["execution"]: record["pid"] for record in history.said("start")}
     of_worker: dict[int, Record] = {record["worker"]: record for record in history.said("claim")}
-    last_seen: dict[int, float] = defaultdict(float)
-    for record in history.records:
-        last_seen[record["pid"]] = max(last_seen[record["pid"]], record["wall"])
+    seen = _last_seen(history)
     frozen = history.said(FROZEN)
     for life in lives.values():
         for execution, event in closed(life).items():
@@ -68,10 +66,21 @@ def no_crash_of_the_living(history: History, lives: dict[int, Life], rules: Rule
             if claim is None or event.new is None or event.new["outcome"] != "crashed":
                 continue
             pids = [called.get(execution) or claim["pid"], claim["pid"], claim["parent"]]
-            is_alive = last_seen[pids[0]] > event.at + ALIVE_SECONDS
+            is_alive = seen[claim["worker"], pids[0]] > event.at + ALIVE_SECONDS
             if is_alive and not any(_explains(record, event, pids) for record in frozen):
                 what = f"execution {execution} crashed, and its process {pids[0]} lived on"
                 yield Violation("I28", life.job, what + _fault_before(history, event))
+
+
+def _last_seen(history: History) -> dict[tuple[int, int], float]:
+    """Return when each process of each worker last claimed or called a job. Another worker may get its number later."""
+    worker_of: dict[int, int] = {each: one["worker"] for one in history.said("claim") for each in one["executions"]}
+    seen: dict[tuple[int, int], float] = defaultdict(float)
+    for record in history.said("claim", "start"):
+        worker = record["worker"] if record["event"] == "claim" else worker_of.get(record["execution"])
+        if worker is not None:
+            seen[worker, record["pid"]] = max(seen[worker, record["pid"]], record["wall"])
+    return seen
 
 
 def _explains(frozen: Record, crash: Event, pids: list[int]) -> bool:

@@ -20,8 +20,9 @@ ERRORS_A_SECOND: Final = 20
 
 def acknowledgements(history: History, lives: dict[int, Life], rules: Rules) -> Iterator[Violation]:
     """I3: who was told that its act counted, finds it in the database; who was told it did not, does not."""
-    wanted = {"succeed": "succeeded", "fail": "", "snooze": "snoozed", "end_cancelled": "cancelled"}
-    wanted |= {"release": "released", "rescue": "crashed"}
+    wanted = {"succeed": {"succeeded"}, "fail": {"failed", "crashed"}, "snooze": {"snoozed"}}
+    wanted |= {"release": {"released"}, "end_cancelled": {"cancelled"}}
+    wanted["rescue"] = {"crashed", "released"}  # released: the job of a worker that had stopped before the claim
     ends = {key: event for life in lives.values() for key, event in closed(life).items()}
     told: Counter[int] = Counter()
     for record in history.said("ack"):
@@ -31,8 +32,7 @@ def acknowledgements(history: History, lives: dict[int, Life], rules: Rules) -> 
             execution, end = int(key), ends.get(int(key))
             told[execution] += fate == "done"
             outcome = end.new["outcome"] if end and end.new else None
-            right = outcome in ({"failed", "crashed"} if record["act"] == "fail" else {wanted[record["act"]]})
-            if fate in ("done", "done before") and not right:
+            if fate in ("done", "done before") and outcome not in wanted[record["act"]]:
                 job = end.job if end else 0
                 yield Violation("I3", job, f"{record['act']} of execution {key} was told {fate}, and it is {outcome}")
     for execution, times in told.items():

@@ -79,7 +79,7 @@ def edges_of(history: History) -> dict[int, list[Edge]]:
 
 
 def restored(history: History) -> set[tuple[str, int]]:
-    """Return the transactions and jobs in which a cancelled job waits again, because one that it needs was retried."""
+    """Return the transactions and jobs in which a job waits again, because one that it needs was retried."""
     needs = edges_of(history)
     changes = [event for event in history.events if event.place == "job" and event.old and event.new]
     unended = {
@@ -90,7 +90,8 @@ def restored(history: History) -> set[tuple[str, int]]:
     return {
         (event.xid, event.job)
         for event in changes
-        if (_state(event.old), _state(event.new)) == ("cancelled", "waiting")
+        if _state(event.old) in {"cancelled", "ready"}
+        and _state(event.new) == "waiting"
         and any((event.xid, edge.needs) in unended for edge in needs[event.job])
     }
 

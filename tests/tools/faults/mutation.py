@@ -160,9 +160,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a row that cannot be claimed is not set aside",
-            "                self._set_aside(connection, job_id, error)\n",
-            "                pass\n",
-            inside="Claimer._claim_one_by_one",
+            "            self._set_aside(connection, job_id, error)\n",
+            "            pass\n",
+            inside="Claimer._note_failure",
         ),
         "F82",
     ),

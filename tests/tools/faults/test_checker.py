@@ -72,6 +72,16 @@ def test_checker_late_completion_accepted_reports_i3(story, fate):
     assert "I3" in broken(story)
 
 
+@pytest.mark.parametrize(("outcome", "expected"), [("crashed", set()), ("released", set()), ("failed", {"I3"})])
+def test_checker_rescue_that_ends_otherwise_reports_i3(story, outcome, expected):
+    """A rescue releases the job of a worker that had stopped before the claim was committed."""
+    story.enqueue(1)
+    story.claim(1, 1)
+    counts = {"crashed": {"crashes": 1}, "released": {"attempt": 0}}.get(outcome, {})
+    story.close(1, 1, outcome, "ready", "rescue", **counts)
+    assert broken(story) == expected
+
+
 def test_checker_completion_accepted_twice_reports_i3(story):
     story.whole()
     story.say("ack", act="succeed", own=False, fates={"1": "done"})

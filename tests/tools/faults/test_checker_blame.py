@@ -77,6 +77,13 @@ def test_checker_crash_of_a_living_process_reports_i28(story):
     assert broken(story) == {"I28"}
 
 
+def test_checker_number_of_a_lost_process_used_again_passes(story):
+    crash(story)
+    story.now += 10
+    story.say("claim", worker=8, parent=6, limit=4, executions=[])
+    assert broken(story) == set()
+
+
 def test_checker_crash_of_a_frozen_process_passes(story):
     """It lost its lease while it was stopped, and its job ran elsewhere."""
     story.say(invariants_blame.FROZEN, pids=[5])

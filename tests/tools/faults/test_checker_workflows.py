@@ -116,6 +116,21 @@ def test_checker_cancelled_job_waits_again_only_with_a_retry(story, retried):
     assert broken(story) == (set() if retried else {"I4"})
 
 
+@pytest.mark.parametrize("retried", [True, False])
+def test_checker_ready_job_waits_again_only_with_a_retry(story, retried):
+    """Its policy ignores the failure of the job that is retried, so it was ready already."""
+    story.node(1)
+    story.node(2, 1, policy="ignore")
+    story.finish(1, "dead")
+    story.move(2, "ready")
+    story.say("operator", act="retry", jobs=[1])
+    story.transaction()
+    if retried:
+        story.job(1, state="ready", attempt=0)
+    story.job(2, state="waiting")
+    assert broken(story) == (set() if retried else {"I4"})
+
+
 def test_checker_running_job_that_waits_reports_i4(story):
     story.node(1)
     story.node(2, 1)

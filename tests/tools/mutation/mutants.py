@@ -20,7 +20,7 @@ class Mutant(NamedTuple):
     inside: str = ""
     """The name of a class, function or constant, such as `Claimer._set_aside`. Separate several names with commas.
 
-    If two modules define the name, prefix it with the last parts of the module: `claims.claim`.
+    If several definitions with this name contain `old`, prefix it with the last parts of the module: `claims.claim`.
     """
     file: str = ""
     """The name of a file, for what has no name of its own: imports, and all that is not Python."""
@@ -156,7 +156,7 @@ SCHEDULES = of_tests(
         "or True",
         inside="is_confirmed",
     ),
-    Mutant("the first missed tick runs for all", "return ticks[-1:] if", "return ticks[:1] if", inside="due_ticks"),
+    Mutant("the first missed tick runs for all", "ticks[-1:] if", "ticks[:1] if", inside="due_ticks"),
     Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", inside="due_ticks"),
     Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", inside="due_ticks"),
     Mutant(
@@ -768,8 +768,8 @@ CONNECTIONS = of_tests(
     ),
     Mutant(
         "an outage without a connection is no loss",
-        "        except BaseException:\n            self._is_lost = True\n",
-        "        except BaseException:\n",
+        "        except BaseException as error:\n            self._is_lost = True\n",
+        "        except BaseException as error:\n",
         inside="Link._open",
     ),
 )

@@ -35,7 +35,12 @@ CALL_LIMITS = [
     ),
     *of_tests(
         ("tests/worker/test_job_options.py",),
-        Mutant("a schedule's job has no limit", "    if task.has_limit_key:\n", "    if False:\n", inside="options_of"),
+        Mutant(
+            "a schedule's job has no limit",
+            "        if task.has_limit_key:\n",
+            "        if False:\n",
+            inside="_ProjectCode.__call__",
+        ),
         Mutant("old code fires a limited job", "if schedule.is_limited and", "if False and", inside="_check_code"),
     ),
     *of_tests(

@@ -48,8 +48,8 @@ CHUNKS = [
         ("tests/chunks/test_slots.py",),
         Mutant(
             "only the first job of a chunk is reported",
-            "        for other in report.others:\n            self._hand_over(other)\n",
-            "",
+            "        for each in (report, *report.others):\n",
+            "        for each in (report,):\n",
             inside="Pool.finished",
         ),
         Mutant(
@@ -135,9 +135,9 @@ CHUNKS = [
         ("tests/chunks/test_worker.py",),
         Mutant(
             "a crash charges the first job only",
-            "        charged_ids |= _others_of_chunks(left_open, charged_ids)\n",
+            "    running |= _others_of_chunks(left_open, running)\n",
             "",
-            inside="open_executions.settle",
+            inside="_charges",
         ),
     ),
 ]

@@ -142,8 +142,8 @@ GRAPHS = [
         ),
         Mutant(
             "a foreground job advances nothing",
-            "graph_ends.advance(connection, nodes)",
-            "graph_ends.advance(connection, [])",
+            "graph_ends.advance(connection, nodes, ",
+            "graph_ends.advance(connection, [], ",
             inside="foreground.write",
         ),
     ),

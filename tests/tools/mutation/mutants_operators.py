@@ -18,7 +18,7 @@ EXACT = of_tests(
         "a queryset retries what died since",
         "if began is None and finished_before:",
         "if False:",
-        inside="batches",
+        inside="ChosenJobs.__init__",
     ),
     Mutant(
         "a schedule runs again whenever it ran last",
@@ -74,7 +74,12 @@ SHELL = [
             inside="_search",
         ),
         Mutant("a bounded search does not say so", "if part.is_cut and", "if False and", inside="search.find"),
-        Mutant("paused jobs are due too", 'word == "paused" if chooses else None', "None", inside="ready_jobs._lanes"),
+        Mutant(
+            "paused jobs are due too",
+            'str(word == "paused").lower() if chooses else ""',
+            '""',
+            inside="ready_jobs._lanes",
+        ),
         Mutant(
             "lanes share no bound", "READY_SEARCHED // max(1, len(searched))", "READY_SEARCHED", inside="find_ready"
         ),

@@ -14,9 +14,9 @@ WRITTEN = of_tests(
     Mutant("None is a search key", "        if value is not None:\n", "        if True:\n", inside="search_keys_of"),
     Mutant(
         "a job commits before its keys",
-        "else transaction.atomic(using=connection.alias)",
-        "else nullcontext()",
-        inside="search_keys._insert",
+        "    if connection.in_atomic_block:\n",
+        "    if True:\n",
+        inside="atomic_unless_open",
     ),
     Mutant("a duplicate writes its keys", "if not job.is_duplicate:", "if True:", inside="search_keys._insert"),
     Mutant("old keys stay after a replacement", 'task.on_conflict == "replace"', "False", inside="write_search_keys"),
@@ -45,7 +45,12 @@ SEARCHED = [
     ),
     *of_tests(
         ("tests/worker/test_job_options.py",),
-        Mutant("a schedule's job has no keys", "    if task.search:\n", "    if False:\n", inside="options_of"),
+        Mutant(
+            "a schedule's job has no keys",
+            "        if task.search:\n",
+            "        if False:\n",
+            inside="_ProjectCode.__call__",
+        ),
     ),
 ]
 FIGURES = of_tests(

@@ -147,8 +147,8 @@ RUNS = of_tests(
     ),
     Mutant(
         "a discarded job leaves its steps",
-        "        lifecycle.steps.remove_steps(connection, with_steps)",
-        "        pass",
+        "        lifecycle.divided(connection, with_steps, partial(_remove_steps, connection))\n",
+        "        pass\n",
         inside="_write_discarded",
     ),
 )

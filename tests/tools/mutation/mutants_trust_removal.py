@@ -19,11 +19,20 @@ DELETIONS = of_tests(
         'ordering = ["pk"]  #',
         inside="jobs.Job",
     ),
-    Mutant("delete() ignores foreign keys", "found.none() if _is_ours(related_model) else found", "found.none()",
-           inside="ProjectRows.related_objects"),
+    Mutant(
+        "delete() ignores foreign keys",
+        "found.none() if _is_of_the_queue(related_model) else found",
+        "found.none()",
+        inside="ProjectRows.related_objects",
+    ),
     Mutant("an ended workflow is deleted in part", "total.total() == count or not left", "True", inside="delete_jobs"),
     Mutant("no log line says what stayed", "in KEPT_BY_DELETE", "is None", inside="_log_kept"),
-    Mutant("attempts are missing in the counts", "counts[label] += sum", "counts[label] += 0 * sum", inside="_counted"),
+    Mutant(
+        "attempts are missing in the counts",
+        "counts[label] += sum",
+        "counts[label] += 0 * sum",
+        inside="deletion._counted",
+    ),
     Mutant(
         "a pending saga is taken for a locked job",
         "\n   OR (SELECT true FROM pgqueue_step WHERE job_id = asked.id AND compensation IS NOT NULL LIMIT 1)",
@@ -37,7 +46,7 @@ DELETIONS = of_tests(
         statement="DELETE_BATCHES",
     ),
     Mutant("an incomplete batch is left", "completed_at is None", "pk is None", inside="deletion.delete_batches"),
-)  # fmt: skip
+)
 
 REMOVALS = of_tests(
     NEEDS,
@@ -46,7 +55,12 @@ REMOVALS = of_tests(
         Mutant(f"{name} removes a dead compensation", "          job.state = 'succeeded'\n", "          true\n", name)
         for name in WITH_BLOCKS
     ),
-    Mutant("a needed node of a file is removed", "          job.in_graph IS NULL\n", "          true\n", "REMOVE_ARCHIVED"),
+    Mutant(
+        "a needed node of a file is removed",
+        "          job.in_graph IS NULL\n",
+        "          true\n",
+        "REMOVE_ARCHIVED",
+    ),
     Mutant("a needed result is erased", "          NOT %(erases_results)s::boolean\n", "          true\n", "ERASE"),
     Mutant("the answer counts no needed job", "job.need is not None", "False", inside="count_needed"),
     Mutant("a waited event is removed", "            WHERE (\n", "            WHERE true OR (\n", "PRUNE_EVENTS"),
@@ -57,8 +71,12 @@ REMOVALS = of_tests(
         "PRUNE_EVENTS",
     ),
     Mutant("a kept event stops the others", "last_id == last_old_id", "removed == found", inside="prune_events"),
-    Mutant("a tick of an unfinished job goes", "              fired.job_id IS NULL\n", "              true\n",
-           "PRUNE_SCHEDULE_RUNS"),
+    Mutant(
+        "a tick of an unfinished job goes",
+        "              fired.job_id IS NULL\n",
+        "              true\n",
+        "PRUNE_SCHEDULE_RUNS",
+    ),
     Mutant(
         "the callback of a retried job is erased",
         "(succeeded_at IS NOT NULL OR retried.is_unfinished IS NULL)",
@@ -66,6 +84,6 @@ REMOVALS = of_tests(
         "USED_CALLBACKS",
     ),
     Mutant("nested jobs count for nothing", "WHERE parent_id = tree.id", "WHERE false", "USED_CALLBACKS"),
-)  # fmt: skip
+)
 
 TRUST_REMOVAL = [*DELETIONS, *REMOVALS]

@@ -71,6 +71,13 @@ TRUST_ROWS: Final = [
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
     Mutant(
+        "a missing privilege is looked for in all ranges of ids",
+        old="            results.append(write(NONE))\n        parts",
+        new="            pass\n        parts",
+        inside="ranges.in_ranges",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
         "the parts of all ids have a gap",
         old="[0, *(end + 1 for end in ends)]",
         new="[0, *(end + 2 for end in ends)]",

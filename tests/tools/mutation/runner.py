@@ -57,6 +57,13 @@ from tests.tools.mutation.mutants_search import SEARCH
 from tests.tools.mutation.mutants_seen import SEEN
 from tests.tools.mutation.mutants_stats import STATS
 from tests.tools.mutation.mutants_steps import STEPS
+from tests.tools.mutation.mutants_trust_attempts import TRUST_ATTEMPTS
+from tests.tools.mutation.mutants_trust_calls import TRUST_CALLS
+from tests.tools.mutation.mutants_trust_connections import TRUST_CONNECTIONS
+from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
+from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
+from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
+from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
 
 COPIED = (
     "django_pgqueue",
@@ -285,7 +292,7 @@ MUTANTS = [
     Mutant("retry takes what is not finished", "WHERE state IN ('succeeded', 'dead', 'cancelled')\n", "\n", "RETRY"),
     Mutant("retry does not lock", "    FOR NO KEY UPDATE SKIP LOCKED\n", "", "RETRY"),
     Mutant("retry keeps the result", "result = NULL,", "result = result,", "RETRY"),
-    Mutant("run_now takes what is not ready", "state = 'ready'\n            AND ", "", "RUN_NOW"),
+    Mutant("run_now takes what is not ready", "job.state IN ('ready', 'waiting')\n            AND ", "", "RUN_NOW"),
     Mutant("an unknown task is known again by a release", "= 'released' AND NOT", "= '' AND NOT", "RELEASE"),
     Mutant("a failure leaves the task unknown", "        unknown_since = NULL,\n", "", "FAIL"),
     Mutant(
@@ -359,6 +366,13 @@ MUTANTS = [
     *LIVENESS,
     *EVENTS,
     *STEPS,
+    *TRUST_ATTEMPTS,
+    *TRUST_CALLS,
+    *TRUST_CONNECTIONS,
+    *TRUST_FLOW,
+    *TRUST_OUTAGES,
+    *TRUST_REMOVAL,
+    *TRUST_ROWS,
     *SAGAS,
     *JOB_LINES,
     *LOG_CONTEXT,
@@ -423,9 +437,7 @@ def places_of(mutant: Mutant, names: CodeNames) -> list[Place]:
     """Return the code that the mutant names."""
     if mutant.file:
         return [names.whole_file(mutant.file)]
-    if mutant.statement:
-        return [names.statement(mutant.statement)]
-    return [names.place(name) for name in mutant.inside.split(", ")]
+    return [names.place(name, mutant.old) for name in (mutant.statement or mutant.inside).split(", ")]
 
 
 def run_tests(place: Path, tests: Sequence[str]) -> tuple[str, str]:

@@ -88,7 +88,13 @@ def test_mutant_of_renamed_code_is_refused():
 def test_mutant_with_ambiguous_name_is_refused():
     """The message names the files, so that the author can choose one."""
     with pytest.raises(LookupError, match=r"in .*charts\.py, .*isolated_process\.py"):
-        mutated(Mutant("any", "a", "b", inside="_run"), code_names())
+        mutated(Mutant("any", "def _run", "b", inside="_run"), code_names())
+
+
+def test_mutant_of_one_of_two_definitions_is_found_by_its_text():
+    """A new function with the name of another one needs no edit of the mutants."""
+    names = CodeNames({"package/one.py": "def f():\n    a\n", "package/two.py": "def f():\n    c\n"})
+    assert mutated(Mutant("any", "a", "b", inside="f"), names) == {"package/one.py": "def f():\n    b\n"}
 
 
 def test_mutant_of_changed_text_is_refused():

@@ -1,0 +1,117 @@
+"""The querysets of jobs: filters that stay fast, and the methods of an operator for many jobs.
+
+`Job.objects` and whoever chooses jobs use them. The methods go through `job_operations`, as those of a single job do.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from django.db import connections, router
+
+from .job_filters import JobFilters
+from .operations import ChosenJobs, check_deletable, operations
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from .jobs import Job  # noqa: F401 -- named in the base of the class
+    from .operations import JobChange
+
+
+class JobQuerySet(JobFilters["Job"]):
+    """A queryset of jobs, with filters that stay fast, and with the methods of an operator for many jobs.
+
+    `retry()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own, unless the caller
+    has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted. The methods
+    act on the jobs that the queryset has when the call begins.
+
+    Example:
+        >>> Job.objects.due().filter(queue_name="mail").count()
+        >>> Job.objects.dead().filter(task_name=send_receipt.name).retry()
+    """
+
+    def retry(self) -> int:
+        """Make the finished jobs of this queryset ready again, due now, with all their attempts.
+
+        Jobs that are not finished are left alone. So are jobs that have finished since the call began, because another
+        operator may have retried them in the meantime, and jobs whose unique key another job has. Of several jobs with
+        one unique key, only the latest is retried.
+
+        Returns:
+            The number of jobs of this queryset that changed. Those count too that wait again because a job of the
+            queryset that they depend on was retried.
+        """
+        others: set[int] = set()
+        change = partial(operations().retry, others=others)
+        return self._in_batches(change, others, latest_first=True, finished_before=True)
+
+    retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
+    retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
+
+    def cancel(self, *, running: bool = True) -> int:
+        """Cancel the jobs of this queryset.
+
+        Args:
+            running: Whether to ask running jobs to stop as well; they become cancelled instead of being retried. If
+                False, running jobs are left alone, including those that start during the call.
+
+        Returns:
+            The number of jobs of this queryset that changed. Those count too that were cancelled because they depend on
+            another job of the queryset.
+        """
+        others: set[int] = set()
+        return self._in_batches(partial(operations().cancel, running=running, others=others), others)
+
+    cancel.alters_data = True  # type: ignore[attr-defined]  # as above
+    cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
+
+    def run_now(self) -> int:
+        """Make the ready jobs of this queryset that are due later due at once; return how many changed.
+
+        A job that waits for others is due at once when these have ended.
+        """
+        return self._in_batches(operations().run_now)
+
+    run_now.alters_data = True  # type: ignore[attr-defined]  # as above
+    run_now.queryset_only = True  # type: ignore[attr-defined]  # as above
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the finished jobs of this queryset with their executions, in one transaction.
+
+        Jobs that unfinished work needs are left: the log says how many, and why. So are jobs that have changed since
+        they were read, and jobs that stay locked. The `on_delete` of foreign keys in your models is applied.
+
+        Returns:
+            The number of deleted rows, and the numbers by the label of their model, as for other models.
+
+        Raises:
+            CannotDelete: A job of this queryset has not ended. Nothing was deleted: call `cancel()` first.
+        """
+        check_deletable(self)
+        self._result_cache = None
+        alias = self._db or router.db_for_write(self.model)
+        return operations().delete_jobs(self.using(alias), alias)
+
+    delete.alters_data = True  # type: ignore[attr-defined]  # as above
+    delete.queryset_only = True  # type: ignore[attr-defined]  # as above
+
+    _db: str | None
+
+    def _in_batches(
+        self,
+        change: JobChange,
+        others: Collection[int] = (),
+        *,
+        latest_first: bool = False,
+        finished_before: bool = False,
+    ) -> int:
+        """Change the jobs of this queryset, and return how many changed. `change` adds further jobs to `others`."""
+        connection = connections[self._db or router.db_for_write(self.model)]
+        jobs = self.using(connection.alias)
+        chosen = ChosenJobs(jobs, latest_first=latest_first, finished_before=finished_before)
+        for task_names, seen in chosen.batches():
+            chosen.note_changed(change(connection, task_names, seen if finished_before else None))
+        chosen.note_changed(others)
+        return chosen.changed_count
