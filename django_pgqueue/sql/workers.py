@@ -46,8 +46,8 @@ FROM pgqueue_worker AS worker
 WHERE worker.id = ANY (%(worker_ids)s::bigint[])
 """
 
-# Record that a worker has stopped. Return whether that is recorded, or the worker has no record. Otherwise the record
-# is locked.
+# Record that a worker has stopped, and when it was first found out. Return whether that is recorded, or the worker has
+# no record. Otherwise the record is locked.
 #
 # Caller: lifecycle.unregister_worker()
 UNREGISTER_WORKER: Final = """/* pgqueue:unregister_worker */
@@ -57,10 +57,9 @@ WITH mine AS MATERIALIZED (
 stopped AS (
     UPDATE pgqueue_worker
     SET stopped_at = statement_timestamp() + %(time_shift)s::interval
-    WHERE id = ANY (ARRAY (SELECT id FROM mine))
-    RETURNING id
+    WHERE id = ANY (ARRAY (SELECT id FROM mine)) AND stopped_at IS NULL
 )
-SELECT EXISTS (SELECT FROM stopped) OR NOT EXISTS (SELECT FROM pgqueue_worker WHERE id = %(worker_id)s)
+SELECT EXISTS (SELECT FROM mine) OR NOT EXISTS (SELECT FROM pgqueue_worker WHERE id = %(worker_id)s)
 """
 
 # Remove the records of workers whose last heartbeat is older than the retention (a week).
