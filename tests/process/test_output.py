@@ -15,8 +15,8 @@ from django_pgqueue.models import Execution, Job
 from tests.app import tasks
 from tests.helpers import wait_until
 
-from .harness import descendants
-from .test_isolation import is_alive, succeeded
+from .harness import descendants, is_alive
+from .test_isolation import succeeded
 
 pytestmark = pytest.mark.process
 

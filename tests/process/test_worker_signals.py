@@ -12,7 +12,8 @@ import pytest
 from django_pgqueue.models import Execution, Job
 from tests.app import tasks
 
-from .test_isolation import is_alive, succeeded
+from .harness import is_alive
+from .test_isolation import succeeded
 
 pytestmark = pytest.mark.process
 
