@@ -52,8 +52,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a crash is charged to all that a process held",
-            " if execution.execution_id in charged_ids and",
-            " if",
+            "if each.execution_id in charges and each.task_name",
+            "if each.task_name and charges.setdefault(each.execution_id, Charge(Ending.CRASHED, DIED))",
             inside="open_executions.settle",
         ),
         "F02",
@@ -61,9 +61,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a crash is charged to nobody",
-            "set() if process.expected_to_end else set(process.state.suspects())",
-            "set()",
-            inside="_executions_to_charge",
+            "process.state.suspects() if has_crashed else ()",
+            "()",
+            inside="_charges",
         ),
         "F62",
     ),
@@ -232,7 +232,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "ticks go by UTC in every zone",
-            "_cron(expression, instant.astimezone(_zone(time_zone)))",
+            "_cron(expression, instant.astimezone(zone))",
             "_cron(expression, instant)",
             inside="ticks_after",
         ),
@@ -268,8 +268,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "behind a pooler statements are prepared",
-            "    return _open(**params, prepare_threshold=None)\n",
-            "    return _open(**params, prepare_threshold=1)\n",
+            "_open(**params, prepare_threshold=None)\n",
+            "_open(**params, prepare_threshold=1)\n",
             inside="_connect",
         ),
         "F50",
