@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
 from django.db import connection, transaction
 
 from django_pgqueue.db import engine_connection, prepared
+from django_pgqueue.db.startup_options import StartupOptions
 
 STATEMENT = "/* measured */ SELECT number FROM numbers WHERE id = %(id)s::bigint"
 NAMES = "SELECT name FROM pg_prepared_statements WHERE statement LIKE '/* measured */%'"
@@ -16,11 +18,18 @@ NAMES = "SELECT name FROM pg_prepared_statements WHERE statement LIKE '/* measur
 @pytest.fixture(autouse=True)
 def numbers(committing, monkeypatch):
     """A table of one row, and a process that knows that no pooler is in between."""
-    monkeypatch.setattr(engine_connection, "_direct", {"default"})
+    monkeypatch.setattr(engine_connection, "_startup", known(are_accepted=True))
     connection.close()  # so that nothing is prepared yet
     run("CREATE TEMPORARY TABLE numbers (id bigint PRIMARY KEY, number integer)", "INSERT INTO numbers VALUES (1, 7)")
     yield
     connection.close()
+
+
+def known(*, are_accepted: bool) -> defaultdict[str, StartupOptions]:
+    """Return what a process knows whose server, or pooler, accepts or refuses the options of engine connections."""
+    options = StartupOptions()
+    options.are_accepted = are_accepted
+    return defaultdict(StartupOptions, default=options)
 
 
 def run(*statements: str) -> None:
@@ -54,7 +63,7 @@ def test_frequent_statement_is_prepared_once():
 
 
 def test_statement_behind_a_pooler_is_not_prepared(monkeypatch):
-    monkeypatch.setattr(engine_connection, "_direct", set())
+    monkeypatch.setattr(engine_connection, "_startup", known(are_accepted=False))
     assert [read() for _ in range(4)] == [[(7,)]] * 4
     assert not prepared_names()
 
@@ -113,7 +122,7 @@ def test_plans_are_made_anew_now_and_then(monkeypatch, plan_seconds, plan):
 
 
 def test_engine_connection_tells_whether_a_pooler_is_between(monkeypatch):
-    monkeypatch.setattr(engine_connection, "_direct", set())
+    monkeypatch.setattr(engine_connection, "_startup", known(are_accepted=False))
     engine_connection.connect("default", "test").close()
     assert engine_connection.is_direct("default")
     monkeypatch.setattr(engine_connection, "_has_its_options", lambda opened: False)

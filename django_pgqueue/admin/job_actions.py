@@ -272,9 +272,9 @@ def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, un
     if unchanged:
         text = ngettext(
             "%(count)d job was left as it is: it has changed since the page showed it, its state does not allow this, "
-            "or it is locked.",
+            "it is locked, another job has its key, or unfinished work needs it.",
             "%(count)d jobs were left as they are: they have changed since the page showed them, their state does not "
-            "allow this, or they are locked.",
+            "allow this, they are locked, another job has their key, or unfinished work needs them.",
             unchanged,
         )
         messages.warning(request, text % {"count": unchanged})

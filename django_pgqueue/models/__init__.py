@@ -20,8 +20,7 @@ from .execution_logs import ExecutionLog
 from .executions import Execution
 from .history import ArchivedJob
 from .installations import Installation
-from .job_querysets import JobQuerySet
-from .jobs import DeadJob, Job
+from .jobs import DeadJob, Job, JobQuerySet
 from .limits import LimitOverride, LimitState
 from .operations import BATCH_SIZE
 from .pauses import Pause

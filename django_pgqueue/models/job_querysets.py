@@ -1,14 +1,11 @@
-"""The querysets of jobs: filters that stay fast, and the methods of an operator for many jobs.
-
-`Job.objects` and whoever chooses jobs use them. The methods go through `job_operations`, as those of a single job do.
-"""
+"""The methods of a queryset of jobs that change many jobs. They go through `job_operations`, as those of one job do."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from django.db import connections, router
+from django.db import connections, models, router
 
 from .job_filters import JobFilters
 from .operations import ChosenJobs, check_deletable, operations
@@ -16,20 +13,17 @@ from .operations import ChosenJobs, check_deletable, operations
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from .jobs import Job  # noqa: F401 -- named in the base of the class
     from .operations import JobChange
 
+J = TypeVar("J", bound=models.Model)
 
-class JobQuerySet(JobFilters["Job"]):
-    """A queryset of jobs, with filters that stay fast, and with the methods of an operator for many jobs.
+
+class JobChanges(JobFilters[J]):
+    """The part of `JobQuerySet` that changes jobs: the methods of an operator for many jobs.
 
     `retry()`, `cancel()` and `run_now()` run in batches of 1,000 jobs. Each batch commits on its own, unless the caller
     has a transaction open. Jobs that stay locked by another session for 5 s are left alone and not counted. The methods
     act on the jobs that the queryset has when the call begins.
-
-    Example:
-        >>> Job.objects.due().filter(queue_name="mail").count()
-        >>> Job.objects.dead().filter(task_name=send_receipt.name).retry()
     """
 
     def retry(self) -> int:
@@ -45,7 +39,7 @@ class JobQuerySet(JobFilters["Job"]):
         """
         others: set[int] = set()
         change = partial(operations().retry, others=others)
-        return self._in_batches(change, others, latest_first=True, finished_before=True)
+        return self._in_batches(change, others, only_latest=True, finished_before=True)
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
     retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
@@ -104,13 +98,13 @@ class JobQuerySet(JobFilters["Job"]):
         change: JobChange,
         others: Collection[int] = (),
         *,
-        latest_first: bool = False,
+        only_latest: bool = False,
         finished_before: bool = False,
     ) -> int:
         """Change the jobs of this queryset, and return how many changed. `change` adds further jobs to `others`."""
         connection = connections[self._db or router.db_for_write(self.model)]
         jobs = self.using(connection.alias)
-        chosen = ChosenJobs(jobs, latest_first=latest_first, finished_before=finished_before)
+        chosen = ChosenJobs(jobs, only_latest=only_latest, finished_before=finished_before)
         for task_names, seen in chosen.batches():
             chosen.note_changed(change(connection, task_names, seen if finished_before else None))
         chosen.note_changed(others)

@@ -19,7 +19,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 
 from .fields import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
-from .job_querysets import JobQuerySet
+from .job_querysets import JobChanges
 from .operations import operations
 from .result_attributes import TaskResultAttributes
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
 
     from .operations import JobChange
+
+
+class JobQuerySet(JobChanges["Job"]):
+    """A queryset of jobs, with filters that stay fast, and with the methods of an operator for many jobs.
+
+    Example:
+        >>> Job.objects.due().filter(queue_name="mail").count()
+        >>> Job.objects.dead().filter(task_name=send_receipt.name).retry()
+    """
 
 
 class Job(TaskResultAttributes):

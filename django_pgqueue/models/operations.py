@@ -115,13 +115,12 @@ class ChosenJobs:
     The ids are read first, 8 bytes each: a batch can change jobs of later batches, which would then not be found.
     """
 
-    def __init__(self, jobs: QuerySet[Any], *, latest_first: bool = False, finished_before: bool = False) -> None:
+    def __init__(self, jobs: QuerySet[Any], *, only_latest: bool = False, finished_before: bool = False) -> None:
         """Read the ids.
 
         Args:
             jobs: The queryset.
-            latest_first: Whether jobs with a unique key come last, the latest first: it gets the key that several have
-                had.
+            only_latest: Of several jobs with one unique key, leave out all but the latest.
             finished_before: Leave out jobs that have finished since. Another operator may retry a job of a later batch.
                 If that job fails again in the meantime, it would be retried twice.
         """
@@ -138,7 +137,7 @@ class ChosenJobs:
             self._keyed_ids.extend(row[0] for row in page if row[1] is not None)
             if len(page) < ID_PAGE_SIZE:
                 break
-        self._latest_first = latest_first
+        self._only_latest = only_latest
         self._is_changed = bytearray(len(self._ids))
 
     def batches(self) -> Iterator[tuple[dict[int, str], dict[int, Seen]]]:
@@ -150,10 +149,10 @@ class ChosenJobs:
                 yield {row[0]: row[1] for row in batch}, {row[0]: Seen(*row[2:]) for row in batch}
 
     def _in_order(self) -> array[int]:
-        if not self._latest_first:
+        if not self._only_latest:
             return self._ids
-        keyed = set(self._keyed_ids)
-        return array("q", (job_id for job_id in self._ids if job_id not in keyed)) + self._keyed_ids[::-1]
+        superseded = superseded_ids(self._jobs, self._keyed_ids)
+        return array("q", (job_id for job_id in self._ids if job_id not in superseded))
 
     def note_changed(self, job_ids: Iterable[int]) -> None:
         """Note that jobs have changed. Other jobs than the chosen ones do not count."""

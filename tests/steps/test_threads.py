@@ -76,6 +76,26 @@ def test_step_of_coroutine_in_to_thread_after_a_step_is_refused():
 
 
 @pytest.mark.django_db
+def test_step_in_a_thread_that_asgiref_has_used_is_refused():
+    """asgiref calls the threads of the loop's executor too, with `thread_sensitive=False`."""
+
+    async def code(context):
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        await sync_to_async(str, thread_sensitive=False)()
+        return [
+            await asyncio.to_thread(refusal, CALLS["step"], context),
+            await sync_to_async(refusal, thread_sensitive=False)(CALLS["step"], context),
+            await context.astep("last", str),
+        ]
+
+    job = run(tasks.scripted_async, code)
+    assert job.state == "succeeded", job.executions.get().error
+    assert REFUSED in job.result[0] and REFUSED in job.result[1]
+    assert list(JobStep.objects.values_list("name", flat=True)) == ["last"]
+
+
+@pytest.mark.django_db
 def test_thread_inside_a_step_may_do_the_work():
     async def work():
         return await asyncio.to_thread(sum, [1, 2]) + await sync_to_async(len)("abc")

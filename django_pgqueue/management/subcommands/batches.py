@@ -133,7 +133,8 @@ def change_all(
     others: set[int] = set()
     if change is job_operations.retry:
         left_out = superseded_ids(Job.objects.using(audit.alias), [job.pk for job in jobs])
-        jobs = [job for job in jobs if job.pk not in left_out]
+        # In the order of their ids: a node that is retried before its dependency would be ready at once.
+        jobs = sorted((job for job in jobs if job.pk not in left_out), key=lambda job: job.pk)
     change = job_operations.with_others(change, others)
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
     audit.begin(action, total)

@@ -6,6 +6,7 @@ and a thread of the application would keep a connection that nobody closes. `Att
 
 from __future__ import annotations
 
+import sys
 import threading
 
 from asgiref.sync import SyncToAsync
@@ -24,11 +25,25 @@ class StepThread:
     def check(self, name: str) -> None:
         """Raise `StepError` in another thread."""
         ident = threading.get_ident()
-        if self._ident is None and hasattr(SyncToAsync.threadlocal, "main_event_loop"):
-            self._ident = ident  # sync_to_async() has called this thread, as the asynchronous forms do
+        if self._ident is None and _is_in_sync_to_async():
+            self._ident = ident
         if ident != self._ident:
             form = "await the asynchronous form in the coroutine" if self._is_async else "call it in that thread"
             raise StepError(
                 f"the step {name!r} is called in a thread that the task has started, and steps belong to the thread of "
                 f"the job: {form}, and use other threads only inside the functions of steps"
             )
+
+
+def _is_in_sync_to_async() -> bool:
+    """Return whether `sync_to_async()` has called this code in the thread of the asynchronous ORM.
+
+    The asynchronous forms of the steps do that, and applications may. With `thread_sensitive=False`, another thread is
+    called. asgiref leaves no mark in a thread that says which of both it was, so this looks for its frame.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code is SyncToAsync.thread_handler.__code__:
+            return bool(frame.f_locals["self"]._thread_sensitive)
+    return False

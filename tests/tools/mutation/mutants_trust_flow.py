@@ -85,8 +85,8 @@ TRUST_FLOW = [
     ),
     Mutant(
         "a retry of a queryset revives the first job of a key",
-        old="self._keyed_ids[::-1]",
-        new="self._keyed_ids",
+        old="if job_id not in superseded",
+        new="if True",
         inside="ChosenJobs._in_order",
         tests=("tests/test_changed_jobs.py",),
     ),
@@ -94,7 +94,7 @@ TRUST_FLOW = [
         "a queryset counts no dependents",
         old="chosen.note_changed(others)",
         new="pass",
-        inside="JobQuerySet._in_batches",
+        inside="JobChanges._in_batches",
         tests=("tests/test_changed_jobs.py",),
     ),
     Mutant(
@@ -127,7 +127,7 @@ TRUST_FLOW = [
     ),
     Mutant(
         "the first thread that calls a step of a coroutine owns its steps",
-        old='if self._ident is None and hasattr(SyncToAsync.threadlocal, "main_event_loop"):',
+        old="if self._ident is None and _is_in_sync_to_async():",
         new="if self._ident is None:",
         inside="StepThread.check",
         tests=("tests/steps/test_threads.py",),
