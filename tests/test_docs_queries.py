@@ -390,7 +390,7 @@ NO_QUERIES = {
     'Job.objects.using("…")': "the choice of a database, before any query",
     'Job.objects.using("reports")': "the choice of a database, before any query",
     "Model.objects.using(…)": "the model is the application's",
-    "Job.objects.delete()": "the name of a method that deletes what a query has selected",
+    "Job.objects.all().delete()": "no read: it deletes what a query has selected",
     "OrmQ.objects.exists()": "a table of Django Q2",
     'DBTaskResult.objects.filter(status__in=["READY", "RUNNING"])': "a table of django-tasks-db",
     'ProcrastinateJob.objects.filter(status__in=["todo", "doing"])': "a table of Procrastinate",

@@ -162,14 +162,14 @@ CLAUSES = {
     ),
     "claimed job": Clause(
         f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
-        f"floor(1000 * date_part('epoch', {NOW})), headers::text, CASE WHEN isfinite(expires_at) "
+        f"floor(1000 * date_part('epoch', {NOW}))::bigint, headers::text, CASE WHEN isfinite(expires_at) "
         "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
         f"isfinite(unknown_since) THEN date_part('epoch', {NOW}",
         "CLAIM CLAIM_ONE CLAIM_CHUNK",
     ),
     "claimed job with a limit": Clause(
         f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END, "
-        "floor(1000 * date_part('epoch', claimed_at)), headers::text, CASE WHEN isfinite(expires_at) "
+        "floor(1000 * date_part('epoch', claimed_at))::bigint, headers::text, CASE WHEN isfinite(expires_at) "
         "THEN date_part('epoch', expires_at - claimed_at) END",
         "isfinite(unknown_since) THEN date_part('epoch', claimed_at",
         "CLAIM_KEYS CLAIM_LIMITED_JOB",

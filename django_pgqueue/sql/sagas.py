@@ -133,13 +133,14 @@ SELECT count(*) FROM forgotten
 # Return whether the compensation of a job has begun and is not over.
 #
 # Caller: lifecycle.retry(), to say why it has not retried a single job
-# Index:  pgqueue_step_pkey, pgqueue_job_pkey
+# Index:  pgqueue_step_pkey, pgqueue_job_pkey. A condition `compensation_id IS NOT NULL` would let the planner read
+#         pgqueue_step_undone, the index of all compensations
 IS_COMPENSATING: Final = """/* pgqueue:is_compensating */
 SELECT true
 FROM pgqueue_step AS step
 LEFT JOIN pgqueue_job AS undo ON undo.id = step.compensation_id
 WHERE step.job_id = %(job_id)s::bigint
-  AND step.compensation_id IS NOT NULL
+  AND coalesce(step.compensation_id, 0) <> 0
   AND (
       undo.state <> 'succeeded'
       OR (
