@@ -72,7 +72,7 @@ def test_hanging_backoff_of_one_task_does_not_stop_others(committing, engine, mo
 
     monkeypatch.setattr(retry_policy, "BACKOFF_SECONDS", SECONDS)
     hanging = replace(hostile.crash_with_hanging_backoff, backoff=lambda attempt, exception: gate.wait(60) or 1.0)
-    sound = replace(hostile.raise_hostile, backoff=lambda attempt, exception: 7.0)
+    sound = replace(hostile.work, backoff=lambda attempt, exception: 7.0)
     helpers.make_job(engine, task_name=hanging.name)
     claimed = helpers.claim_one(engine)
     for _ in range(HANGING_LIMIT + 1):
