@@ -34,9 +34,14 @@ def _escape_unknown_characters(stream: TextIO) -> None:
     """Let a stream write "ä" as "\\xe4" if its encoding lacks the character. Otherwise the command would fail.
 
     That is the encoding ASCII of a container without a locale, or of a terminal with `LC_ALL=C`.
+
+    `reconfigure()` flushes the stream, and asks for its position if it could be sought when it was made. Both fail for
+    some streams that print well enough: the disk is full, or a program that makes itself a daemon has put a pipe in
+    place of the file. In the second case, `reconfigure()` has set the new value before it fails.
     """
     if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
+        with suppress(OSError, ValueError):  # ValueError: the stream is closed
+            stream.reconfigure(errors="backslashreplace")
 
 
 def write_if_writable(stdout: OutputWrapper, line: str) -> None:

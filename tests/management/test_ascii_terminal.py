@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from io import BytesIO, TextIOWrapper
 
 import pytest
 from django.core.management import CommandError, call_command
 
+from django_pgqueue.management.standard_streams import open_missing_streams
 from django_pgqueue.models import Execution, Job, Pause, Schedule, Worker
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
@@ -59,3 +61,32 @@ def test_command_on_ascii_terminal_escapes_characters(arguments, monkeypatch, jo
 
 def test_job_shown_on_ascii_terminal_has_escapes(monkeypatch, job) -> None:
     assert b"f\\xfcr Zo\\xeb" in printed_by(monkeypatch, "jobs", "show", str(job.pk))
+
+
+def test_stream_that_became_a_pipe_has_escapes(monkeypatch, tmp_path) -> None:
+    """A program that makes itself a daemon replaces the descriptor. Python then still believes that it can seek."""
+    reader, writer = os.pipe()
+    with (tmp_path / "log").open("w", encoding="ascii") as stream, monkeypatch.context() as patch:
+        os.dup2(writer, stream.fileno())
+        os.close(writer)
+        patch.setattr(sys, "stdout", stream)
+        open_missing_streams()
+        stream.write("Zoë")
+    assert os.read(reader, 100) == b"Zo\\xeb"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["full", "closed"])
+def test_stream_that_cannot_be_flushed_is_kept(monkeypatch, is_closed) -> None:
+    stream = open("/dev/full", "w", encoding="ascii")  # noqa: SIM115 -- closing it fails
+    stream.write("a line that waits in the buffer")
+    if is_closed:
+        with pytest.raises(OSError, match="space"):
+            stream.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        open_missing_streams()
+        assert sys.stdout is stream
+    if not is_closed:
+        with pytest.raises(OSError, match="space"):
+            stream.close()

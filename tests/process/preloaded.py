@@ -176,6 +176,9 @@ def become_new(output: int, errors: int, others: list[int]) -> None:
     os.dup2(errors, 2)
     for descriptor in (output, errors, *others):
         os.close(descriptor)
+    # The present streams were made for other files: these may have been seekable, and a pipe is not.
+    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115 -- kept
+    sys.stderr = open(2, "w", 1, encoding=sys.stderr.encoding, errors=sys.stderr.errors, closefd=False)  # noqa: SIM115 -- kept
 
 
 def run(request: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from django.test import Client
 
 from django_pgqueue import InvalidTask, stats
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.lifecycle import rescues
 from tests import helpers
 from tests.admin.test_hostile import IMPORTABLE
 from tests.app import tasks
@@ -222,6 +223,13 @@ def test_stats_hostile_rows_return_figures(hostile):
     assert DROP in stats.names(connection).queues
     assert stats.last_id(connection) >= hostile[-1]
     assert stats.first_id_since(connection, 3600) is not None
+
+
+def test_rescue_of_hostile_rows_ends_infinite_lease(engine, hostile):
+    leases = rescues.ending_leases(engine, 1.0)
+    assert float("-inf") in leases.values()
+    rescues.rescue(engine, lambda execution: 0.0, error="lost", leases=leases)
+    assert float("-inf") not in rescues.ending_leases(engine, 1.0).values()
 
 
 @pytest.mark.process

@@ -119,8 +119,15 @@ TRUST_CONNECTIONS = [
     ),
     Mutant(
         "a command fails on a terminal without a character",
-        old='        stream.reconfigure(errors="backslashreplace")\n',
-        new="        pass\n",
+        old='            stream.reconfigure(errors="backslashreplace")\n',
+        new="            pass\n",
+        inside="_escape_unknown_characters",
+        tests=("tests/management/test_ascii_terminal.py",),
+    ),
+    Mutant(
+        "a worker fails if its output has become a pipe",
+        old="        with suppress(OSError, ValueError):  # ValueError: the stream is closed\n",
+        new="        with suppress(ValueError):\n",
         inside="_escape_unknown_characters",
         tests=("tests/management/test_ascii_terminal.py",),
     ),
