@@ -24,7 +24,8 @@ def ending_leases(connection: Connection, within_seconds: float) -> dict[int, fl
 
     The end is in milliseconds since 1970.
     """
-    return dict(execute(connection, sql.rescues.ENDING_LEASES, {"within_seconds": within_seconds}))
+    rows = execute(connection, sql.rescues.ENDING_LEASES, {"within_seconds": within_seconds})
+    return {execution_id: float(end_ms) for execution_id, end_ms in rows}
 
 
 def prove_commit(connection: Connection) -> None:

@@ -9,10 +9,11 @@ from typing import Final
 # Index:  pgqueue_execution_open, all of it, as RESCUABLE
 # Locks:  none
 #
-# The end stays a float8, as in the fence of RESCUE. A row that is older than the constraints can have the lease
-# -infinity, which no bigint can hold. The statement would fail, and no job of any worker would be rescued.
+# The end is numeric. A float8 loses digits if the role has a low `extra_float_digits`. No bigint can hold the lease
+# -infinity, which a row that is older than the constraints can have: the statement would fail, and no job of any worker
+# would be rescued.
 ENDING_LEASES: Final = """/* pgqueue:ending_leases */
-SELECT id, floor(1000 * date_part('epoch', lease_expires_at))
+SELECT id, floor(1000 * date_part('epoch', lease_expires_at))::numeric
 FROM pgqueue_execution
 WHERE finished_at IS NULL
   AND lease_expires_at
