@@ -56,17 +56,31 @@ TRUST_ATTEMPTS = [
     ),
     Mutant(
         "the end of an attempt is not recorded in the shared memory",
-        old="if each.ending is not Ending.RELEASED:",
+        old="if each.ending not in NOT_COUNTED:",
         new="if False:",
         inside="Pool.finished",
         tests=("tests/worker/test_queue_slots.py",),
     ),
     Mutant(
         "a released job is charged if its process dies before the release is written",
-        old="if each.ending is not Ending.RELEASED:",
+        old="if each.ending not in NOT_COUNTED:",
         new="if True:",
         inside="Pool.finished",
         tests=("tests/worker/test_queue_slots.py",),
+    ),
+    Mutant(
+        "a job whose task is unknown is charged if its process dies before the release is written",
+        old="if each.ending not in NOT_COUNTED:",
+        new="if each.ending.name != 'RELEASED':",
+        inside="Pool.finished",
+        tests=("tests/worker/test_queue_slots.py",),
+    ),
+    Mutant(
+        "a release that waits for a lock is recorded as an attempt that counts",
+        old=" if report.ending not in NOT_COUNTED)",
+        new=")",
+        inside="Completer.tick",
+        tests=("tests/worker/test_completer.py",),
     ),
     Mutant(
         "an isolated job is charged a crash of the worker process",
@@ -77,7 +91,7 @@ TRUST_ATTEMPTS = [
     ),
     Mutant(
         "a report that waits for a lock is not recorded again",
-        old="self._on_locked(report.claimed.execution_id for report in locked if report.ending is not Ending.RELEASED)",
+        old="self._on_locked(report.claimed.execution_id for report in locked if report.ending not in NOT_COUNTED)",
         new="pass",
         inside="Completer.tick",
         tests=("tests/worker/test_completer.py",),
