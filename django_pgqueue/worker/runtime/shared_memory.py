@@ -48,7 +48,7 @@ class ExitReason(IntEnum):
     RECYCLED = 3
     LEASE_LOST = 4
     STUCK = 5
-    """A service had died or hung. No job is charged."""
+    """A service had died or hung. No job is charged a crash."""
     PROMOTED = 6
     """The database became another server, which may use the ids of this process's executions for other executions."""
     FOREIGN = 7

@@ -55,6 +55,20 @@ TRUST_ATTEMPTS = [
         tests=("tests/worker/test_supervision.py",),
     ),
     Mutant(
+        "an attempt that has ended counts only after a crash",
+        old="if process.state.exit_reason not in OTHER_IDS:",
+        new="if has_crashed and not ended_by:",
+        inside="_charges",
+        tests=("tests/worker/test_supervision.py",),
+    ),
+    Mutant(
+        "executions of another database are charged",
+        old="if process.state.exit_reason not in OTHER_IDS:",
+        new="if True:",
+        inside="_charges",
+        tests=("tests/worker/test_supervision.py",),
+    ),
+    Mutant(
         "the end of an attempt is not recorded in the shared memory",
         old="if each.ending not in NOT_COUNTED:",
         new="if False:",
