@@ -16,7 +16,7 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import loops
 from django_pgqueue.worker.slots import pool as pools
-from django_pgqueue.worker.slots.inflight import InFlight
+from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers
 from tests.app import hostile, tasks
 
@@ -186,6 +186,42 @@ def test_loop_blocked_by_a_running_job_keeps_its_jobs(pool, run, block):
     helpers.wait_until(lambda: pool.loops.check() == 0.0)
     blocked.join(20)
     assert not blocked.is_alive()
+
+
+def test_coroutine_runs_in_the_slot_that_in_flight_names(pool, run, monkeypatch):
+    """Another thread frees a slot while the loop starts the job."""
+    freed = pool.loops.free.pop(0)
+    start, started, found = pool.in_flight.start, pool.started, []
+
+    def start_and_free(execution_id, slot, *, wait):
+        claimed = start(execution_id, slot, wait=wait)
+        pool.loops.free.append(freed)
+        return claimed
+
+    def record(claimed, slot):
+        found.append((pool.in_flight.running[claimed.execution_id].slot, slot))
+        started(claimed, slot)
+
+    monkeypatch.setattr(pool.in_flight, "start", start_and_free)
+    monkeypatch.setattr(pool, "started", record)
+    assert endings(pool, *run((hostile.answer,))) == [Ending.SUCCEEDED]
+    [(named, used)] = found
+    assert named == used
+
+
+@pytest.mark.parametrize("refusal", ["full", "released"])
+def test_coroutine_that_may_not_start_leaves_its_slot_free(pool, monkeypatch, refusal):
+    def refuse(*args, **options):
+        if refusal == "full":
+            raise Full
+
+    pool.stop()
+    pool.loop.join(20)
+    monkeypatch.setattr(pool.in_flight, "start", refuse)
+    pool.loops.waiting.append(1)
+    pool.loop._start_waiting()
+    assert sorted(pool.loops.free) == [4, 5, 6, 7]
+    assert list(pool.loops.waiting) == ([1] if refusal == "full" else [])
 
 
 def test_loop_that_no_job_has_used_is_not_asked(pool, run):

@@ -223,14 +223,16 @@ class LoopSlots(threading.Thread):
         with self._guard:
             while self.waiting and self.free and not (self._is_replaced or self.has_failed):
                 execution_id = self.waiting[0]
+                slot = self.free.pop()  # first, because other threads add slots at any time
                 try:
-                    claimed = self.host.in_flight.start(execution_id, self.free[-1], wait=False)
+                    claimed = self.host.in_flight.start(execution_id, slot, wait=False)
                 except Full:
+                    self.free.append(slot)
                     break
                 self.waiting.popleft()
                 if claimed is None:
+                    self.free.append(slot)
                     continue
-                slot = self.free.pop()
                 try:
                     self._start(claimed, slot)
                 except BaseException as error:  # noqa: BLE001 -- a job that was taken needs an owner, whatever happens
