@@ -20,6 +20,27 @@ TRUST_ATTEMPTS = [
         tests=LOOPS,
     ),
     Mutant(
+        "a loop that fails at once is started again for ever",
+        old="limit = AT_ONCE_LIMIT if isinstance(error, (SystemExit, KeyboardInterrupt)) else 1",
+        new="limit = 10**9",
+        inside="LoopRuns.run",
+        tests=LOOPS,
+    ),
+    Mutant(
+        "one subtask that exits ends the loop",
+        old="limit = AT_ONCE_LIMIT if isinstance(error, (SystemExit, KeyboardInterrupt)) else 1",
+        new="limit = 1",
+        inside="LoopRuns.run",
+        tests=LOOPS,
+    ),
+    Mutant(
+        "a process whose loops fail is never replaced",
+        old="self.abandoned += self.current.has_failed",
+        new="pass",
+        inside="Loops.check",
+        tests=LOOPS,
+    ),
+    Mutant(
         "a coroutine job runs in another slot than the one that was recorded",
         old="self.host.in_flight.start(execution_id, slot, wait=False)",
         new="self.host.in_flight.start(execution_id, slot, wait=False); slot = self.free.pop()",
