@@ -32,7 +32,7 @@ ENDED: Final = struct.Struct("=q")
 """The id of an execution that has ended, negative if it cannot have caused the end of the process; 0 for none."""
 
 NO_EXECUTION: Final = -1
-"""Stored in place of the execution that has ended the process, if a signal receiver has ended it."""
+"""Stored in place of the execution that has ended the process, if a receiver or a schedule has ended it."""
 ELSEWHERE: Final = -1.0
 """Stored in place of the time at which an execution must stop, if it runs in an isolated process. Such an execution
 cannot have caused the end of this process."""

@@ -210,8 +210,22 @@ TRUST_ATTEMPTS = [
         tests=("tests/process/test_copies_and_exits.py",),
     ),
     Mutant(
+        "a schedule or a backoff that exits is not recorded",
+        old="return thread.execution_id",
+        new="return 0",
+        inside="_cause",
+        tests=("tests/worker/test_exit_cause.py",),
+    ),
+    Mutant(
+        "a backoff that exits charges no job",
+        old=", job.execution_id)",
+        new=")",
+        inside="_delay",
+        tests=("tests/worker/test_exit_cause.py",),
+    ),
+    Mutant(
         "a receiver that exits is not recorded",
-        old="NO_EXECUTION if threading.current_thread().name == CALLBACKS else 0",
+        old="NO_EXECUTION if thread.name == CALLBACKS else 0",
         new="0",
         inside="_cause",
         tests=("tests/process/test_copies_and_exits.py",),
