@@ -197,9 +197,24 @@ def test_process_state_lists_the_executions_that_ended_last():
     state.ended(0)
     state.note_delayed([3])
     here, elsewhere = state.ended_last()
-    assert (len(here), min(here), elsewhere) == (ENDED_LIMIT - 1, 3, {3})
+    assert (len(here), min(here), elsewhere) == (ENDED_LIMIT - 2, 4, {3})
     assert state.running() == []
     assert state.unwritten() == set()
+
+
+def test_process_state_lists_each_delayed_attempt_once():
+    """Results that wait for locks are reported every 50 ms. They must not push other attempts out of the list."""
+    state = ProcessState(1)
+    state.note_ended(0, 1)
+    state.note_ended(0, 2)
+    for _ in range(ENDED_LIMIT):
+        state.note_delayed([2, 3])
+    here, elsewhere = state.ended_last()
+    assert (here, elsewhere) == ({1}, {2, 3}), "a delayed attempt cannot have ended the process"
+    for execution_id in range(10, ENDED_LIMIT + 10):
+        state.note_ended(0, execution_id)
+    state.note_delayed([2])
+    assert state.ended_last()[1] == {2}, "it is listed again if others have replaced it"
 
 
 @pytest.mark.promise("defect-restarted-ids")

@@ -147,6 +147,20 @@ TRUST_ATTEMPTS = [
         tests=("tests/worker/test_supervision.py",),
     ),
     Mutant(
+        "a report that waits for a lock fills the list of ended attempts",
+        old="if delayed:",
+        new="if False:",
+        inside="ProcessState.note_delayed",
+        tests=("tests/worker/test_supervision.py",),
+    ),
+    Mutant(
+        "a delayed attempt counts as one that may have ended the process",
+        old=" - elsewhere, elsewhere",
+        new=", elsewhere",
+        inside="ProcessState.ended_last",
+        tests=("tests/worker/test_supervision.py",),
+    ),
+    Mutant(
         "a report that waits for a lock is not recorded again",
         old="self._on_locked(report.claimed.execution_id for report in locked if report.ending not in NOT_COUNTED)",
         new="pass",
