@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from . import signals
 from .signals import TaskSignal
-from .states import Outcome, State
+from .states import UNCOUNTED, Outcome, State
 
 
 class Ending(Enum):
@@ -65,3 +65,5 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
 }
 SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)
 """The endings of attempts whose work counts."""
+NOT_COUNTED: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome in UNCOUNTED)
+"""The endings after which the attempt does not count. After some of them, nothing of the job has begun."""

@@ -456,7 +456,7 @@ def dead_process(suspects):
     """Return a worker process that has died while these executions were running."""
 
     class State:
-        ended_by = 0
+        ended_by, exit_reason = 0, 0
 
         def ended_last(self):
             return set(), set()

@@ -138,7 +138,7 @@ def test_settlement_record_of_worker_locked_tries_again(engine, worker_id, link)
 
 def dead_process(worker_id, *suspects):
     state = SimpleNamespace(
-        suspects=lambda: set(suspects), unwritten=set, ended_last=lambda: (set(), set()), ended_by=0
+        suspects=lambda: set(suspects), unwritten=set, ended_last=lambda: (set(), set()), ended_by=0, exit_reason=0
     )
     return SimpleNamespace(worker_id=worker_id, overdue=frozenset(), expected_to_end=False, state=state)
 

@@ -102,6 +102,20 @@ def test_completer_locked_row_delays_only_its_own_job(engine, second, completer)
     assert helpers.state_of(engine, locked.job_id) == "succeeded"
 
 
+@pytest.mark.parametrize("ending", [Ending.UNKNOWN, Ending.POSTPONED, Ending.RELEASED, Ending.SNOOZED])
+def test_completer_locked_release_is_not_recorded(engine, second, completer, ending):
+    """The attempt does not count, so a crash of the process must not charge it."""
+    helpers.make_job(engine)
+    claimed = helpers.claim_one(engine)
+    delayed = []
+    completer._on_locked = delayed.extend
+    with helpers.transaction(second, f"SELECT 1 FROM pgqueue_job WHERE id = {claimed.job_id} FOR UPDATE"):
+        completer.hand_over(report(claimed, ending, delay_seconds=1.0))
+        completer.tick()
+        assert len(completer) == 1
+    assert delayed == []
+
+
 def test_completer_lost_connection_keeps_the_report(engine, completer):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)

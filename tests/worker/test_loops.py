@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import loops
 from django_pgqueue.worker.slots import pool as pools
-from django_pgqueue.worker.slots.inflight import InFlight
+from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers
 from tests.app import hostile, tasks
 
@@ -186,6 +187,98 @@ def test_loop_blocked_by_a_running_job_keeps_its_jobs(pool, run, block):
     helpers.wait_until(lambda: pool.loops.check() == 0.0)
     blocked.join(20)
     assert not blocked.is_alive()
+
+
+@pytest.mark.promise("event-loop-is-replaced")
+def test_loop_that_fails_at_once_is_replaced(pool, run, caplog, monkeypatch):
+    """A job broke the selector. Without an end, each new start of the loop logs a traceback."""
+
+    def refuse(timeout=None):
+        raise ValueError("I/O operation on closed epoll object")
+
+    broken = pool.loop
+    assert endings(pool, *run((hostile.answer,))) == [Ending.SUCCEEDED]
+    monkeypatch.setattr(broken.loop._selector, "select", refuse)
+    broken.loop.call_soon_threadsafe(int)
+    broken.join(20)
+    assert not broken.is_alive()
+    assert broken.has_failed
+    assert len(caplog.records) < 5
+    assert pool.loops.check() == 0.0
+    assert endings(pool, *run((hostile.answer,))) == [Ending.SUCCEEDED]
+    assert pool.loops.abandoned == 1
+
+
+def test_loops_that_fail_again_and_again_wear_the_process_out(pool, monkeypatch):
+    monkeypatch.setattr(pool, "fork_server", SimpleNamespace(is_gone=False))
+    for number in range(pools.STUCK_LIMIT):
+        assert (pool.is_worn, pool.loops.abandoned) == (False, number)
+        pool.loop.has_failed = True
+        pool.loops.check()
+    assert pool.is_worn
+
+
+def test_loop_stopped_by_many_subtasks_goes_on(pool, run):
+    """A SystemExit comes from a job's code, so a few in a row are no sign of a broken loop."""
+
+    def leave():
+        raise SystemExit
+
+    first = pool.loop
+    for _ in range(5):
+        first.loop.call_soon_threadsafe(leave)
+    assert endings(pool, *run((hostile.answer,))) == [Ending.SUCCEEDED]
+    assert pool.loop is first
+    assert not first.has_failed
+
+
+def test_loop_that_always_exits_is_replaced(pool, run, monkeypatch):
+    def leave():
+        raise SystemExit
+
+    broken = pool.loop
+    monkeypatch.setattr(broken.loop, "run_forever", leave)
+    broken.loop.call_soon_threadsafe(broken.loop.stop)
+    broken.join(20)
+    assert broken.has_failed
+    pool.loops.check()
+    assert endings(pool, *run((hostile.answer,))) == [Ending.SUCCEEDED]
+
+
+def test_coroutine_runs_in_the_slot_that_in_flight_names(pool, run, monkeypatch):
+    """Another thread frees a slot while the loop starts the job."""
+    freed = pool.loops.free.pop(0)
+    start, started, found = pool.in_flight.start, pool.started, []
+
+    def start_and_free(execution_id, slot, *, wait):
+        claimed = start(execution_id, slot, wait=wait)
+        pool.loops.free.append(freed)
+        return claimed
+
+    def record(claimed, slot):
+        found.append((pool.in_flight.running[claimed.execution_id].slot, slot))
+        started(claimed, slot)
+
+    monkeypatch.setattr(pool.in_flight, "start", start_and_free)
+    monkeypatch.setattr(pool, "started", record)
+    assert endings(pool, *run((hostile.answer,))) == [Ending.SUCCEEDED]
+    [(named, used)] = found
+    assert named == used
+
+
+@pytest.mark.parametrize("refusal", ["full", "released"])
+def test_coroutine_that_may_not_start_leaves_its_slot_free(pool, monkeypatch, refusal):
+    def refuse(*args, **options):
+        if refusal == "full":
+            raise Full
+
+    pool.stop()
+    pool.loop.join(20)
+    monkeypatch.setattr(pool.in_flight, "start", refuse)
+    pool.loops.waiting.append(1)
+    pool.loop._start_waiting()
+    assert sorted(pool.loops.free) == [4, 5, 6, 7]
+    assert list(pool.loops.waiting) == ([1] if refusal == "full" else [])
 
 
 def test_loop_that_no_job_has_used_is_not_asked(pool, run):

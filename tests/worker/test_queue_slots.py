@@ -134,7 +134,26 @@ def test_pool_records_groups_and_reports_awaited_slots():
     assert woken == []  # job 3 waits for the slot, and no job for this queue
     pool.finished(SimpleNamespace(claimed=jobs[0], others=(), ending=Ending.RELEASED), 0)
     assert woken == [1]
-    assert state.ended_last() == ({2}, set()), "a released job has not used its attempt"
+    pool.loop.loop.close()
+
+
+def test_pool_lists_only_attempts_that_count_as_ended():
+    """Nothing of a job has begun if its task is unknown, for example. A crash of the process must not charge it."""
+    state = ProcessState(4)
+    in_flight = InFlight(2)
+    pool = pools.Pool(
+        Options(database="default", concurrency=2), in_flight, state, None, lambda report: None, None, lambda: None
+    )
+    endings = dict(enumerate(Ending, start=1))
+    for number, ending in endings.items():
+        in_flight.add([job(number, "mail")])
+        claimed = in_flight.start(number, 0, wait=False)
+        pool.started(claimed, 0)
+        pool.finished(SimpleNamespace(claimed=claimed, others=(), ending=ending), 0)
+    here, elsewhere = state.ended_last()
+    uncounted = {Ending.RELEASED, Ending.UNKNOWN, Ending.POSTPONED, Ending.SNOOZED, Ending.SUSPENDED}
+    assert {endings[number] for number in here - {0}} == set(Ending) - uncounted
+    assert not elsewhere
     pool.loop.loop.close()
 
 

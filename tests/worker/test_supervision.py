@@ -16,7 +16,13 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.service import Service
-from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE, ENDED_LIMIT, NO_EXECUTION, ProcessState
+from django_pgqueue.worker.runtime.shared_memory import (
+    ELSEWHERE,
+    ENDED_LIMIT,
+    NO_EXECUTION,
+    ExitReason,
+    ProcessState,
+)
 from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.open_executions import settle
@@ -137,7 +143,10 @@ def test_settle_crashed_execution_is_recorded_as_started(engine, heartbeat_sende
 @pytest.mark.promise("only-started-jobs-charged")
 @pytest.mark.parametrize(
     ("is_expected", "outcomes"),
-    [(False, ["crashed", "failed", "released", "crashed"]), (True, ["released"] * 4)],
+    [
+        (False, ["crashed", "failed", "released", "crashed"]),
+        (True, ["failed", "failed", "released", "released"]),
+    ],
 )
 def test_settle_ended_execution_counts_after_a_crash(engine, heartbeat_sender, process, is_expected, outcomes):
     """The process died before it wrote the results of jobs that had ended. One of them ran in an isolated process."""
@@ -155,8 +164,27 @@ def test_settle_ended_execution_counts_after_a_crash(engine, heartbeat_sender, p
     rows = [helpers.execution_row(engine, each.execution_id) for each in (ended, isolated, prefetched, running)]
     assert [row["outcome"] for row in rows] == outcomes
     jobs = [helpers.job_row(engine, each.job_id) for each in (ended, isolated, prefetched, running)]
-    counted = [(1, 1), (1, 0), (0, 0), (1, 1)]
-    assert [(job["attempt"], job["crashes"]) for job in jobs] == ([(0, 0)] * 4 if is_expected else counted)
+    counted = [(1, 0), (1, 0), (0, 0), (0, 0)] if is_expected else [(1, 1), (1, 0), (0, 0), (1, 1)]
+    assert [(job["attempt"], job["crashes"]) for job in jobs] == counted
+
+
+@pytest.mark.promise("ended-job-counts-in-every-end")
+@pytest.mark.parametrize("end", ["overdue", "STUCK", "LEASE_LOST", "STOPPED", "PROMOTED", "FOREIGN"])
+def test_settle_ended_execution_counts_in_every_other_end(engine, heartbeat_sender, process, end):
+    """Otherwise a job whose result is never written would run again for ever. Other databases reuse ids."""
+    helpers.make_jobs(engine, 3)
+    ended, running, prefetched = helpers.claim_all(engine, worker_id=process.worker_id)
+    process.state.note_ended(0, ended.execution_id)
+    process.state.started(0, running.execution_id)
+    if end == "overdue":
+        process.overdue = frozenset([running.execution_id])
+    else:
+        process.state.exit_reason, process.expected_to_end = ExitReason[end], True
+    settle(heartbeat_sender.link, process, WITHOUT_SIGNALS, by_default=False)
+    jobs = [helpers.job_row(engine, each.job_id) for each in (ended, running, prefetched)]
+    of_ended = (0, 0) if end in ("PROMOTED", "FOREIGN") else (1, 0)
+    of_running = (1, 1) if end == "overdue" else (0, 0)
+    assert [(job["attempt"], job["crashes"]) for job in jobs] == [of_ended, of_running, (0, 0)]
 
 
 def test_process_state_lists_the_executions_that_ended_last():
@@ -169,9 +197,24 @@ def test_process_state_lists_the_executions_that_ended_last():
     state.ended(0)
     state.note_delayed([3])
     here, elsewhere = state.ended_last()
-    assert (len(here), min(here), elsewhere) == (ENDED_LIMIT - 1, 3, {3})
+    assert (len(here), min(here), elsewhere) == (ENDED_LIMIT - 2, 4, {3})
     assert state.running() == []
     assert state.unwritten() == set()
+
+
+def test_process_state_lists_each_delayed_attempt_once():
+    """Results that wait for locks are reported every 50 ms. They must not push other attempts out of the list."""
+    state = ProcessState(1)
+    state.note_ended(0, 1)
+    state.note_ended(0, 2)
+    for _ in range(ENDED_LIMIT):
+        state.note_delayed([2, 3])
+    here, elsewhere = state.ended_last()
+    assert (here, elsewhere) == ({1}, {2, 3}), "a delayed attempt cannot have ended the process"
+    for execution_id in range(10, ENDED_LIMIT + 10):
+        state.note_ended(0, execution_id)
+    state.note_delayed([2])
+    assert state.ended_last()[1] == {2}, "it is listed again if others have replaced it"
 
 
 @pytest.mark.promise("defect-restarted-ids")
@@ -277,17 +320,18 @@ def test_settlement_looks_again_beside_a_hanging_receiver(process, engine, monke
 @pytest.mark.promise("receiver-that-exits-charges-nobody")
 @pytest.mark.parametrize("cause", ["receiver", "job"])
 def test_settle_after_os_exit_charges_only_its_cause(engine, heartbeat_sender, process, cause):
-    helpers.make_jobs(engine, 3)
-    ended, running, exiting = helpers.claim_all(engine, worker_id=process.worker_id)
+    helpers.make_jobs(engine, 4)
+    ended, locked, running, exiting = helpers.claim_all(engine, worker_id=process.worker_id)
     process.state = ProcessState(2)
     process.state.note_ended(0, ended.execution_id)
+    process.state.note_delayed([locked.execution_id])
     process.state.started(0, running.execution_id)
     process.state.started(1, exiting.execution_id)
     process.state.ended_by = NO_EXECUTION if cause == "receiver" else exiting.execution_id
     settle(heartbeat_sender.link, process, WITHOUT_SIGNALS, by_default=False)
-    jobs = [helpers.job_row(engine, each.job_id) for each in (ended, running, exiting)]
-    last = (0, 0) if cause == "receiver" else (1, 1)
-    assert [(job["attempt"], job["crashes"]) for job in jobs] == [(0, 0), (0, 0), last]
+    jobs = [helpers.job_row(engine, each.job_id) for each in (ended, locked, running, exiting)]
+    of_ended, of_exiting = ((0, 0), (0, 0)) if cause == "receiver" else ((1, 0), (1, 1))
+    assert [(job["attempt"], job["crashes"]) for job in jobs] == [of_ended, (1, 0), (0, 0), of_exiting]
 
 
 def test_settlement_after_its_process_died_runs_no_callback(process, engine):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
+from django_pgqueue.endings import NOT_COUNTED, Ending
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
@@ -203,7 +203,7 @@ class Completer(Service):
         self.finished += len(reports) - len(locked)
         health_memory.finished = self.finished
         self.pending.extend(locked)
-        self._on_locked(report.claimed.execution_id for report in locked if report.ending is not Ending.RELEASED)
+        self._on_locked(report.claimed.execution_id for report in locked if report.ending not in NOT_COUNTED)
         if not is_whole:
             took_seconds = time.monotonic() - began
             self._has_awaited.wait(write_interval(took_seconds) - took_seconds)

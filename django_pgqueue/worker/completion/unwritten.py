@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.endings import SUCCESSES, Ending
+from django_pgqueue.endings import NOT_COUNTED, SUCCESSES, Ending
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.retry import DEFAULT_BACKOFF
@@ -58,8 +58,7 @@ def as_kept(report: Report, error: Exception) -> Report | None:
 
 def as_retry(report: Report, error: Exception) -> Report | None:
     """Return a failure without the texts, if the job was to run again. The attempt counts, so repeats are bounded."""
-    uncounted = (Ending.RELEASED, Ending.UNKNOWN, Ending.POSTPONED, Ending.SNOOZED, Ending.SUSPENDED)
-    again = report.ending in uncounted or report.delay_seconds is not None
+    again = report.ending in NOT_COUNTED or report.delay_seconds is not None
     if not again or report.claimed.attempt >= report.claimed.max_attempts:
         return None
     delay_seconds = None if report.ending is Ending.SUSPENDED else report.delay_seconds

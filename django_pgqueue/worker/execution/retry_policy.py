@@ -95,7 +95,10 @@ def _delay(job: Claimed | OpenExecution, exception: BaseException | None, alias:
     try:
         calls_application = callable(get_settings().BACKOFF if task.backoff is None else task.backoff)
         owner = f"the backoff of {task.name}"
-        delay_seconds = call_in_time(delay, BACKOFF_SECONDS, owner) if in_time and calls_application else delay()
+        if in_time and calls_application:
+            delay_seconds = call_in_time(delay, BACKOFF_SECONDS, owner, job.execution_id)
+        else:
+            delay_seconds = delay()
         # Convert it to a plain float, because a subclass of float can override anything.
         return None if delay_seconds is None else float.__float__(delay_seconds)
     except BaseException as error:  # noqa: BLE001 -- the backoff is the application's function, and may raise anything

@@ -1,8 +1,8 @@
 """Record in shared memory which code ends a worker process by `os._exit()`, so that no other job is charged for it.
 
 Nothing shows afterwards which thread has ended a process. `os._exit()` is different, because it runs in that thread: in
-the context of a job, or in the thread that calls signal receivers. The end by a signal, or by C code, has no such
-place. Then all jobs that had started are charged.
+the context of a job, in the thread that calls signal receivers, or in that of a `TimedCall` (a backoff, or a function
+of a schedule). The end by a signal, or by C code, has no such place. Then all jobs that had started are charged.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NoReturn
 from django_pgqueue.context import running_job
 
 from .shared_memory import NO_EXECUTION, ProcessState
+from .time_limit import TimedCall
 
 CALLBACKS: str = "pgqueue-callbacks"
 """The name of the threads that call receivers (see `completion.callbacks`)."""
@@ -32,8 +33,11 @@ def watch(state: ProcessState) -> None:
 
 
 def _cause() -> int:
-    """Return the execution whose code calls this, `NO_EXECUTION` for a receiver, or 0 if that is not known."""
+    """Return the execution whose code calls this, `NO_EXECUTION` for other code that is known, or 0."""
     job = running_job.get()
     if job is not None:
         return job.execution_id
-    return NO_EXECUTION if threading.current_thread().name == CALLBACKS else 0
+    thread = threading.current_thread()
+    if isinstance(thread, TimedCall):
+        return thread.execution_id
+    return NO_EXECUTION if thread.name == CALLBACKS else 0

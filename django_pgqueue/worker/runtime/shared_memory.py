@@ -32,7 +32,7 @@ ENDED: Final = struct.Struct("=q")
 """The id of an execution that has ended, negative if it cannot have caused the end of the process; 0 for none."""
 
 NO_EXECUTION: Final = -1
-"""Stored in place of the execution that has ended the process, if a signal receiver has ended it."""
+"""Stored in place of the execution that has ended the process, if a receiver or a schedule has ended it."""
 ELSEWHERE: Final = -1.0
 """Stored in place of the time at which an execution must stop, if it runs in an isolated process. Such an execution
 cannot have caused the end of this process."""
@@ -48,7 +48,7 @@ class ExitReason(IntEnum):
     RECYCLED = 3
     LEASE_LOST = 4
     STUCK = 5
-    """A service had died or hung. No job is charged."""
+    """A service had died or hung. No job is charged a crash."""
     PROMOTED = 6
     """The database became another server, which may use the ids of this process's executions for other executions."""
     FOREIGN = 7
@@ -139,17 +139,22 @@ class ProcessState:
         self._ended[next(self._ended_count) % ENDED_LIMIT] = -execution_id if self._is_elsewhere[slot] else execution_id
 
     def note_delayed(self, execution_ids: Iterable[int]) -> None:
-        """Record again attempts that have ended and whose results wait for a lock. Safe from any thread.
+        """Record again attempts that have ended and whose results wait for a lock, unless they are listed as such.
 
-        They ended so long ago that they cannot have caused the end of the process.
+        They ended so long ago that they cannot have caused the end of the process. One thread calls this, again and
+        again for the same attempts.
         """
-        for execution_id in execution_ids:
+        delayed = set(execution_ids)
+        if delayed:
+            delayed.difference_update([-key for key in self._ended if key < 0])
+        for execution_id in delayed:
             self._ended[next(self._ended_count) % ENDED_LIMIT] = -execution_id
 
     def ended_last(self) -> tuple[set[int], set[int]]:
         """Return the attempts that have ended last: those that may have ended this process, and the others."""
         ids = set(self._ended)
-        return {key for key in ids if key > 0}, {-key for key in ids if key < 0}
+        elsewhere = {-key for key in ids if key < 0}
+        return {key for key in ids if key > 0} - elsewhere, elsewhere
 
     def running(self) -> list[int]:
         """Return the ids of the executions that have started and not ended."""

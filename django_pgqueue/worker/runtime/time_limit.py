@@ -19,19 +19,22 @@ from typing import Final, Generic, TypeVar
 
 from . import django_connections
 from .process_info import call_here
+from .shared_memory import NO_EXECUTION
 
 T = TypeVar("T")
 HANGING_LIMIT: Final = 3
 """The number of calls of one owner that may hang at a time."""
 
 
-def call_in_time(function: Callable[[], T], seconds: float, owner: str) -> T:
+def call_in_time(function: Callable[[], T], seconds: float, owner: str, execution_id: int = NO_EXECUTION) -> T:
     """Call a function; return its result or raise its exception. `owner` names the function, also in messages.
+
+    `execution_id` is the execution for which it is called, if there is one.
 
     Raises:
         TimeoutError: if the call takes longer than `seconds`, or if three earlier calls of this owner still hang.
     """
-    call = TimedCall(function, owner)
+    call = TimedCall(function, owner, execution_id=execution_id)
     call.join(seconds)
     return call.result(seconds)
 
@@ -43,14 +46,23 @@ class TimedCall(threading.Thread, Generic[T]):
         function: It is called in this thread, which closes the thread's database connections afterwards.
         owner: Identifies the calls that share a quota.
         describe: Return the name of what is being called, for messages. By default the owner.
+        execution_id: The execution that is charged if the function ends the process by `os._exit()`. By default none.
 
     Raises:
         TimeoutError: if three earlier calls of this owner still hang.
     """
 
-    def __init__(self, function: Callable[[], T], owner: str, describe: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[[], T],
+        owner: str,
+        describe: Callable[[], str] | None = None,
+        *,
+        execution_id: int = NO_EXECUTION,
+    ) -> None:
         super().__init__(name="pgqueue-call", daemon=True)
         self.owner = owner
+        self.execution_id = execution_id
         self.is_abandoned = False
         self.began_at = time.monotonic()
         self.describe = describe or (lambda: owner)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue.log_events import event, job_event
+from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
@@ -32,6 +32,7 @@ from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
 
 from .inflight import Full
+from .loop_runs import LoopRuns
 from .orm_thread import OrmThread
 from .stacks import coroutine_frames, execution_of_thread, stack_of_coroutine
 
@@ -65,7 +66,7 @@ class LoopSlots(threading.Thread):
         self.is_used = False
         """Whether a job has started on this loop."""
         self.has_failed = False
-        """Whether this loop could not start a job. It starts no other."""
+        """Whether this loop could not start a job, or ends as soon as it starts. It starts no other job."""
         self.loop = asyncio.new_event_loop()
         self._orm = OrmThread(self.loop, self.running)
         self._ending = False
@@ -81,15 +82,11 @@ class LoopSlots(threading.Thread):
         """Run the loop until it is stopped."""
         asyncio.set_event_loop(self.loop)
         self._context = django_connections.clean_context()
-        while not self._ending:
-            try:
-                self.loop.run_forever()
-            except BaseException:  # a subtask's SystemExit arrives here; it must not stop the other jobs
-                logger.exception(
-                    "a subtask raised an exception that stopped the event loop; the loop is started again",
-                    extra=event("event_loop_interrupted"),
-                )
-        self.loop.close()
+        runs = LoopRuns(self.loop)
+        while not (self._ending or self.has_failed):
+            self.has_failed |= runs.run()
+        with suppress(BaseException):  # a job may have closed parts of it
+            self.loop.close()
 
     def start_waiting(self) -> None:
         """Start the jobs in `waiting` that may run. Safe from any thread."""
@@ -223,14 +220,16 @@ class LoopSlots(threading.Thread):
         with self._guard:
             while self.waiting and self.free and not (self._is_replaced or self.has_failed):
                 execution_id = self.waiting[0]
+                slot = self.free.pop()  # first, because other threads add slots at any time
                 try:
-                    claimed = self.host.in_flight.start(execution_id, self.free[-1], wait=False)
+                    claimed = self.host.in_flight.start(execution_id, slot, wait=False)
                 except Full:
+                    self.free.append(slot)
                     break
                 self.waiting.popleft()
                 if claimed is None:
+                    self.free.append(slot)
                     continue
-                slot = self.free.pop()
                 try:
                     self._start(claimed, slot)
                 except BaseException as error:  # noqa: BLE001 -- a job that was taken needs an owner, whatever happens

@@ -48,7 +48,7 @@ class Loops:
         self.waiting: deque[int] = deque()
         self.free = list(slots)
         self.abandoned = 0
-        """How many loops were abandoned because nothing would end what blocks them. Their threads may never end."""
+        """How many loops have failed, or were abandoned because nothing would end what blocks them."""
         self._on_left = on_left
         self._guard = threading.Lock()
         """Held to replace a loop: the main thread and the deadlines may both find it blocked."""
@@ -85,6 +85,7 @@ class Loops:
         for loop in (self.current, *self._replaced):
             loop.ask()
         if self.current.has_failed or not self.current.is_alive():
+            self.abandoned += self.current.has_failed
             self.abandon(self.current)
         elif self.current.unanswered > UNANSWERED_LIMIT:
             self._replace(self.current)

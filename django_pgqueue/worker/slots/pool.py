@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import Ending
+from django_pgqueue.endings import NOT_COUNTED
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.report import Report, last_resort, released
 from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
@@ -130,7 +130,7 @@ class Pool:
         # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
         for each in (report, *report.others):
             self._hand_over(each)
-            if each.ending is not Ending.RELEASED:
+            if each.ending not in NOT_COUNTED:
                 self.process_state.note_ended(slot, each.claimed.execution_id)
         execution_id = report.claimed.execution_id
         self.deadlines.remove(execution_id)

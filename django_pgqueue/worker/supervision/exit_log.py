@@ -32,7 +32,7 @@ def log_exit(process: ChildProcess, exit_code: int) -> None:
     elif not process.expected_to_end:
         how = exit_code_text(exit_code)
         if process.state.ended_by == NO_EXECUTION:
-            how += ", because a signal receiver has called os._exit()"
+            how += ", because a schedule or a signal receiver has called os._exit()"
         logger.error("worker process %d died (%s)", pid, how, extra=event("process_died", pid=pid, reason=how))
     elif exit_reason is ExitReason.STUCK:
         extra = event("process_stuck", pid=pid, reason="stuck")

@@ -5,7 +5,9 @@ Called by `settlement`, in a helper process or in the supervisor itself. It prot
 * Only an execution that may have ended its process counts as a crash: it ran in the process, or it had ended there and
   its result was not written yet. If `os._exit()` ended the process, only the execution that called it counts, or none
   if a signal receiver called it. A job in an isolated process is never charged a crash of another process.
-* An attempt that has ended counts. Otherwise a job whose end kills its process would run again for ever.
+* An attempt that has ended counts, whatever ended the process. Otherwise a job whose result is never written would run
+  again for ever. It counts without a crash if the attempt cannot have caused the end of the process. If a receiver
+  ended the process, only results that had to wait for a lock, and those of isolated processes, count.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from django_pgqueue.worker.completion.release import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.refusals import Refusals
-from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION
+from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION, ExitReason
 
 from .heartbeat import ChildProcess
 
@@ -37,6 +39,8 @@ DIED: Final = "the worker process died while the job was running"
 DIED_LATER: Final = "the worker process died after the job had ended and before its result was stored"
 UNWRITTEN: Final = "the result of the attempt could not be stored before its worker process ended"
 OVERDUE: Final = "the job ran past its timeout and blocked its whole worker process, which was killed"
+OTHER_IDS: Final = (ExitReason.PROMOTED, ExitReason.FOREIGN)
+"""Reasons after which the ids that the process has recorded can belong to other executions."""
 refusals: Final = Refusals("the completion of execution")
 
 
@@ -45,6 +49,9 @@ class Charge(NamedTuple):
 
     ending: Ending
     error: str
+
+
+UNWRITTEN_ATTEMPT: Final = Charge(Ending.FAILED, UNWRITTEN)
 
 
 def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
@@ -108,11 +115,13 @@ def _charges(process: ChildProcess, left_open: Sequence[OpenExecution]) -> dict[
     charges: dict[int, Charge] = {}
     has_crashed = not process.overdue and not process.expected_to_end
     ended_by = process.state.ended_by if has_crashed else 0
-    if has_crashed and not ended_by:
+    if process.state.exit_reason not in OTHER_IDS:
         here, elsewhere = process.state.ended_last()
-        charges |= dict.fromkeys(elsewhere, Charge(Ending.FAILED, UNWRITTEN))
-        charges |= dict.fromkeys(here, Charge(Ending.CRASHED, DIED_LATER))
-    charges |= dict.fromkeys(process.state.unwritten(), Charge(Ending.FAILED, UNWRITTEN))
+        charges |= dict.fromkeys(elsewhere, UNWRITTEN_ATTEMPT)
+        if ended_by != NO_EXECUTION:  # a receiver charges no job whose result was about to be written
+            has_suspects = has_crashed and not ended_by
+            charges |= dict.fromkeys(here, Charge(Ending.CRASHED, DIED_LATER) if has_suspects else UNWRITTEN_ATTEMPT)
+    charges |= dict.fromkeys(process.state.unwritten(), UNWRITTEN_ATTEMPT)
     running = set(process.overdue or (process.state.suspects() if has_crashed else ()))
     if ended_by:
         running = {ended_by} - {NO_EXECUTION}
