@@ -93,9 +93,23 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "a bulk act fails at its last job if that is refused",
-        old="not (page.is_last and has_changed)",
-        new="True",
+        old="and not passes_refused",
+        new="",
         inside="bulk_changes.change_batch",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "an outage between two batches passes jobs by",
+        old=">= PATIENCE_SECONDS",
+        new=">= 0",
+        inside="BulkActs._execute_batch",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "a failure of all jobs ends an act",
+        old="        except INVALID as error:",
+        new="        except (psycopg.Error, *INVALID) as error:",
+        inside="BulkActs._execute",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
     Mutant(
