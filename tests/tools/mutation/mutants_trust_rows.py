@@ -127,6 +127,20 @@ TRUST_ROWS: Final = [
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
     Mutant(
+        "a division never ends by time",
+        old="time.monotonic() >= until",
+        new="False",
+        inside="ranges._divide",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "a division begins with the same rows each time",
+        old="_left.pop(subject, None) or ",
+        new="",
+        inside="ranges._divide",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
         "a wake-up wakes no range of jobs",
         old="          AND page.job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint\n",
         new="          AND %(first_id)s::bigint + %(last_id)s::bigint IS NOT NULL\n",
