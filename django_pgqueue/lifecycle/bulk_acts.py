@@ -28,6 +28,7 @@ from .audit import NAME_LENGTH, end_audit
 from .bulk_changes import change_batch
 from .bulk_filters import MOST_IDS as MOST_IDS
 from .bulk_filters import Selection as Selection
+from .bulk_filters import invalid_if_unreadable
 from .bulk_selection import Page, read_page
 from .bulk_selection import waiting_jobs as waiting_jobs
 from .execute import execute_with_retry
@@ -201,22 +202,25 @@ def request_act(
     return int(rows[0][0])
 
 
-def waiting_acts(connection: Connection) -> list[WaitingAct]:
-    """Return the next acts that workers execute, the one that is due first at the beginning."""
-    rows = execute_with_retry(connection, sql.bulk_acts.WAITING_ACTS, {"limit": WAITING})
+def waiting_acts(connection: Connection, skipped_ids: Sequence[int] = ()) -> list[WaitingAct]:
+    """Return the next acts that workers execute except these, the one that is due first at the beginning."""
+    rows = execute_with_retry(connection, sql.bulk_acts.WAITING_ACTS, {"limit": WAITING, "skipped_ids": [*skipped_ids]})
     return [WaitingAct(*row) for row in rows]
 
 
-def execute_batch(connection: EngineConnection, audit_id: int) -> Batch | None:
+def execute_batch(connection: EngineConnection, audit_id: int, *, passes_refused: bool = False) -> Batch | None:
     """Execute the next batch of an act, in one transaction; return None if another worker does, or if none is due.
+
+    `passes_refused`: An act that has changed others passes by a page of which the database refuses all jobs.
 
     Raises:
         psycopg.Error: The database refused all jobs of the page, or the connection failed. Nothing was changed.
-        ValueError: The stored filter is invalid.
+        ValueError: The stored filter is invalid, or another value of the entry.
     """
     with connection.transaction():
-        act = _locked(connection, audit_id)
-        return None if act is None else _execute(connection, act)
+        with invalid_if_unreadable():
+            act = _locked(connection, audit_id)
+        return None if act is None else _execute(connection, act, passes_refused=passes_refused and act.has_changed)
 
 
 def _locked(connection: Connection, audit_id: int) -> _Act | None:
@@ -231,16 +235,17 @@ def _locked(connection: Connection, audit_id: int) -> _Act | None:
     return _Act(audit_id, checked, selection, start, at, began_at, rate, stops_on_repeat, has_changed)
 
 
-def _execute(connection: EngineConnection, act: _Act) -> Batch:
+def _execute(connection: EngineConnection, act: _Act, *, passes_refused: bool) -> Batch:
     if act.stops_on_repeat and (repeated := _first_repeat(connection, act)):
         job_id, error = repeated
         end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
         return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
     bounds = {"limit": BATCH, "shown": BATCH, "audit_id": act.audit_id}
-    page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, **bounds)
+    with invalid_if_unreadable():
+        page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, **bounds)
     size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
     change = _transition(act.action, act.selection)
-    batch = change_batch(connection, change, page, size, act.audit_id, has_changed=act.has_changed)
+    batch = change_batch(connection, change, page, size, act.audit_id, passes_refused=passes_refused)
     names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     if batch.is_last:
         end_audit(connection, act.audit_id)

@@ -37,15 +37,14 @@ class Changed(NamedTuple):
 
 
 def change_batch(
-    connection: Connection, change: Change, page: Page, size: int, audit_id: int, *, has_changed: bool
+    connection: Connection, change: Change, page: Page, size: int, audit_id: int, *, passes_refused: bool
 ) -> Changed:
     """Change the first `size` jobs of a page, and record them. If all are refused, go on until one was changed.
 
-    Then try the refused ones again: since they were refused, the same statement has changed another job. `has_changed`
-    says whether an earlier batch of the act has changed a job.
+    Then try the refused ones again: since they were refused, the same statement has changed another job. If
+    `passes_refused`, a page of which all jobs are refused is passed by.
 
-    Raises the error of the first refused job if the database refuses all jobs of the page, unless it is the last page
-    and the act has changed others.
+    Raises the error of the first refused job if the database refuses all jobs of the page, unless `passes_refused`.
     """
     rest, passed, refused, first_error = page, list[Row](), list[Row](), None
     while True:
@@ -61,7 +60,7 @@ def change_batch(
             break
     if changed and refused:
         changed |= _change(connection, change, refused, audit_id)[0]
-    if first_error is not None and not changed and not (page.is_last and has_changed):
+    if first_error is not None and not changed and not passes_refused:
         raise first_error
     rate_count = sum(row.is_fitting for row in batch.rows)
     left = sum(row.is_chosen for row in passed) - len(changed)

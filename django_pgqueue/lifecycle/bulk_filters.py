@@ -6,11 +6,15 @@ execute.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+import psycopg
+
+from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
 from django_pgqueue.states import FINISHED
 
@@ -96,3 +100,12 @@ class Selection:
     def only(self, job_ids: Sequence[int]) -> Selection:
         """Return a filter with these ids and the same target."""
         return replace(Selection(job_ids=tuple(job_ids)), to_queue=self.to_queue)
+
+
+@contextmanager
+def invalid_if_unreadable() -> Iterator[None]:
+    """Raise `ValueError` for values of the entry that only somebody who changed it by hand can have stored."""
+    try:
+        yield
+    except psycopg.DataError as error:
+        raise ValueError(message_without_detail(error)) from error

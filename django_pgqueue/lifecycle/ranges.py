@@ -38,10 +38,11 @@ class IdRange(NamedTuple):
     last_id: int = HIGHEST_ID
 
     def halves(self) -> list[IdRange]:
-        """Return two parts of the range, the lower one first. The range of all ids has more parts."""
-        if self == ALL:
-            ends = [2**bits - 1 for bits in BITS]
-            return [IdRange(first, last) for first, last in zip([0, *(end + 1 for end in ends)], ends, strict=False)]
+        """Return two parts of the range, the lower one first. A range up to the highest id has more parts."""
+        ends = [2**bits - 1 for bits in BITS if 2**bits > self.first_id]
+        if self.last_id == HIGHEST_ID and len(ends) > 1:
+            firsts = [self.first_id, *(end + 1 for end in ends)]
+            return [IdRange(first, last) for first, last in zip(firsts, ends, strict=False)]
         middle = (self.first_id + self.last_id) // 2
         return [IdRange(self.first_id, middle), IdRange(middle + 1, self.last_id)]
 
@@ -51,41 +52,71 @@ NONE: Final = IdRange(1, 0)
 """No ids. If a statement fails for them too, no row is the cause: a table, a column or a privilege is missing."""
 MOST_REFUSED: Final = 1000
 """Rows that one call passes by at most. If all rows are refused, it must end."""
+MOST_SECONDS: Final = 5.0
+"""How long one call divides. A service counts as stuck after 60 s, and its other duties wait."""
+_left: dict[str, list[IdRange]] = {}
+"""For each subject, the parts that its last call has not tried, the next one at the end."""
 
 
-def in_ranges(connection: Connection, subject: str, write: Callable[[IdRange], T], whole: IdRange = ALL) -> list[T]:
+def in_ranges(connection: Connection, subject: str, write: Callable[[IdRange], T]) -> list[T]:
     """Run a statement on a range of ids. If a row makes it fail, run it on parts until only bad rows are left out.
 
-    Return the result for each part. `subject` says in the log what the statement does: "the removal of event". If
-    `MOST_REFUSED` rows are refused, the rows behind them are left to the next call.
+    Return the result for each part. `subject` says in the log what the statement does: "the removal of event". After
+    `MOST_REFUSED` rows or `MOST_SECONDS`, the other parts are left to the next call, which begins with them.
 
     Raises the errors that concern all rows, also if only a run on no row shows that.
     """
     try:
         with savepoint(connection):
-            return [write(whole)]
+            results = [write(ALL)]
+            _left.pop(subject, None)
+            return results
     except FAILURES as error:
         if not may_divide(connection, error):
             raise
-    results: list[T] = []
     with connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext():
         with savepoint(connection):
-            results.append(write(NONE))
-        parts, refused = whole.halves()[::-1], 0
-        while parts and refused < MOST_REFUSED:
-            part = parts.pop()
-            try:
-                with savepoint(connection):
-                    results.append(write(part))
-            except FAILURES as error:
-                if not may_divide(connection, error):
-                    raise
-                if part.first_id == part.last_id:
-                    log_refused(subject, part.first_id, error)
-                    refused += 1
-                else:
-                    parts += part.halves()[::-1]
+            results = [write(NONE)]
+        return results + _divide(connection, subject, write)
+
+
+def _divide(connection: Connection, subject: str, write: Callable[[IdRange], T]) -> list[T]:
+    """Run a statement on parts, beginning with those that the last call has left. Divide the parts that fail."""
+    results, refused, until = list[T](), 0, time.monotonic() + MOST_SECONDS
+    parts = _left.pop(subject, None) or ALL.halves()[::-1]
+    parts = _others(parts) + parts
+    while parts and refused < MOST_REFUSED:
+        part = parts.pop()
+        try:
+            with savepoint(connection):
+                results.append(write(part))
+        except FAILURES as error:
+            if not may_divide(connection, error):
+                raise
+            if part.first_id == part.last_id:
+                log_refused(subject, part.first_id, error)
+                refused += 1
+            else:
+                parts += part.halves()[::-1]
+        if time.monotonic() >= until:
+            break
+    if parts:
+        _left[subject] = parts
     return results
+
+
+def _others(parts: list[IdRange]) -> list[IdRange]:
+    """Return the ids that the last call has tried: from the end of these parts, around to the beginning of them."""
+    begin, end = parts[0].last_id + 1, parts[-1].first_id - 1
+    if begin == end + 1:
+        return []
+    ranges = [IdRange(begin, end)] if begin <= end else [IdRange(0, end), IdRange(begin, HIGHEST_ID)]
+    return [each for each in ranges if each.first_id <= each.last_id]
+
+
+def has_left(subject: str) -> bool:
+    """Return whether the last call has left parts to the next one."""
+    return subject in _left
 
 
 def rows_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> list[Row]:

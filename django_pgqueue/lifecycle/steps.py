@@ -23,13 +23,15 @@ from django_pgqueue.steps import Suspension
 from .completions import key_params, results_of
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges, rows_in_ranges, written
+from .ranges import has_left, page_in_ranges, rows_in_ranges, written
 from .types import ExecutionKey, TransitionResult, TransitionStatus
 
 WAKE_LIMIT: Final = 1000
 """Jobs that one statement wakes at most."""
 SWEEP_LIMIT: Final = 10_000
 """Waits that one call of `wake_missed()` looks at."""
+MISSED: Final = "the missed wake-up of job"
+"""The subject of `wake_missed()` in the log. `wake()` has another subject, because both continue where they have ended."""
 
 
 class StoredStep(NamedTuple):
@@ -165,9 +167,11 @@ def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]
 def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
     """Read one page of all waits behind `after`, and make a job due if its event has come."""
     params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
-    rows = rows_in_ranges(connection, "the wake-up of job", sql.steps.WAKE_MISSED, params)
+    rows = rows_in_ranges(connection, MISSED, sql.steps.WAKE_MISSED, params)
     found, *mark, _ = rows[0]
     job_ids = [job_id for *_, woken in rows for job_id in woken]
+    if has_left(MISSED):  # the next call goes on with the same page
+        return Woken(job_ids, after, is_empty=False)
     return Woken(job_ids, SweepMark(*mark) if found == limit else None, not found)
 
 

@@ -35,14 +35,14 @@ ON CONFLICT (form_token) WHERE form_token IS NOT NULL DO NOTHING
 RETURNING id
 """
 
-# Return the next acts that workers execute, and in how many seconds the next batch of each is due.
+# Return the next acts that workers execute except some, and in how many seconds the next batch of each is due.
 #
 # Caller: lifecycle.waiting_acts(), every few seconds from each worker. It locks nothing
 # Index:  pgqueue_audit_next, which is empty while there is no act
 WAITING_ACTS: Final = """/* pgqueue:waiting_acts */
 SELECT id, extract(epoch FROM next_batch_at - (statement_timestamp() + %(time_shift)s::interval))::float8
 FROM pgqueue_audit
-WHERE next_batch_at IS NOT NULL
+WHERE next_batch_at IS NOT NULL AND id <> ALL (%(skipped_ids)s::bigint[])
 ORDER BY next_batch_at
 LIMIT %(limit)s
 """

@@ -391,6 +391,7 @@ PROOFS: dict[str, Callable[[Any], None]] = {
 @pytest.fixture(autouse=True)
 def each_refusal_is_logged(monkeypatch):
     monkeypatch.setattr(ranges, "_logged_at", {})
+    monkeypatch.setattr(ranges, "_left", {}, raising=False)
 
 
 def test_all_statements_that_write_are_named_once():
@@ -464,8 +465,53 @@ def test_in_ranges_all_rows_refused_ends(engine, monkeypatch):
     assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [1, 2, 3, 4]
 
 
+def test_in_ranges_many_refused_reaches_all_in_later_calls(engine, monkeypatch):
+    """Each call tries other rows first than the call before it, and the last call begins with the first rows again."""
+    monkeypatch.setattr(ranges, "MOST_REFUSED", 5)
+    for number in range(1, 31):
+        insert(engine, "pgqueue_event", id=number)
+    with refused(engine, "OLD.id <= 22 OR OLD.id = 28", "DELETE", "pgqueue_event"):
+        for _ in range(5):
+            lifecycle.events.prune_events(engine, 0.0)
+        assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [*range(1, 23), 28]
+    with refused(engine, "OLD.id > 22", "DELETE", "pgqueue_event"):
+        lifecycle.events.prune_events(engine, 0.0)
+    assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [28]
+
+
+def test_in_ranges_slow_statement_ends_in_time_and_goes_on(monkeypatch, engine):
+    """Even a call with time for one part only divides it, so that later calls reach every row."""
+    clock, done, calls = helpers.Clock(monkeypatch, ranges), set(), []
+
+    def write(part):
+        clock.pass_by(ranges.MOST_SECONDS)
+        calls.append(part)
+        if part.first_id <= 7 <= part.last_id:
+            engine.execute("DO $$BEGIN RAISE EXCEPTION 'not this one'; END$$")
+        done.update(number for number in range(100) if part.first_id <= number <= part.last_id)
+
+    for _ in range(60):
+        before = len(calls)
+        ranges.in_ranges(engine, "nothing", write)
+        assert len(calls) - before == 3, "all rows, no row, and one part"
+        left = ranges._left.get("nothing", [])
+        assert sum(part.last_id - part.first_id + 1 for part in left) <= 2**63, "no part is there twice"
+    assert done == set(range(100)) - {7}
+
+
+def test_wake_missed_out_of_time_keeps_its_page(committing, engine, monkeypatch):
+    def once(engine, ids):
+        monkeypatch.setattr(ranges, "MOST_REFUSED", 0)
+        woken = lifecycle.steps.wake_missed(engine)
+        assert (woken.job_ids, woken.mark) == ([], lifecycle.steps.FIRST_MARK)
+        monkeypatch.setattr(ranges, "MOST_REFUSED", 5)
+        assert lifecycle.steps.wake_missed(engine, woken.mark).mark is None
+
+    prove_wake(engine, once)
+
+
 def test_halves_cover_the_range_without_a_gap():
-    for whole in (ranges.ALL, ranges.IdRange(3, 9), ranges.IdRange(4, 5)):
+    for whole in (ranges.ALL, ranges.IdRange(5000, ranges.HIGHEST_ID), ranges.IdRange(3, 9), ranges.IdRange(4, 5)):
         parts = whole.halves()
         assert (parts[0].first_id, parts[-1].last_id) == whole
         assert [part.last_id + 1 for part in parts[:-1]] == [part.first_id for part in parts[1:]]

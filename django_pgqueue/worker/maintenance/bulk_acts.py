@@ -8,6 +8,7 @@ an empty index.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -28,6 +29,9 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 INVALID: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError)
 """Errors that a filter or a cursor raises after somebody has changed it by hand."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long the database refuses all jobs of a page before an act that has changed others passes them by. A table that a
+trigger needs can be away for a while."""
 
 
 class BulkActs:
@@ -42,14 +46,12 @@ class BulkActs:
         self._reactions = reactions
         self._progressed = progressed
         self._refused = Refusals("a batch of the bulk act")
+        self._refused_since: dict[int, float] = {}
 
     def go_on(self, connection: EngineConnection) -> float | None:
         """Execute one batch of each act that is due; return in how many seconds the next batch is. None: no act."""
-        skipped = set(self._refused.skipped_ids())
         due_in = []
-        for act in lifecycle.bulk_acts.waiting_acts(connection):
-            if act.audit_id in skipped:
-                continue
+        for act in lifecycle.bulk_acts.waiting_acts(connection, self._refused.skipped_ids()):
             next_in = self._execute(connection, act.audit_id) if act.due_in <= 0 else act.due_in
             if next_in is not None:
                 due_in.append(next_in)
@@ -59,13 +61,13 @@ class BulkActs:
         """Execute a batch; return in how many seconds the next one is due. None: not here, or the act has ended."""
         self._progressed()
         try:
-            batch = repeat_if_stale(lambda: lifecycle.bulk_acts.execute_batch(connection, audit_id))
-        except psycopg.errors.InsufficientPrivilege as error:  # another worker may have the grants
-            self._refused.note(audit_id, error)
-            return None
-        except (psycopg.Error, *INVALID) as error:
-            if isinstance(error, psycopg.Error) and (is_lost(connection) or not is_of_rows(error)):
+            batch = self._execute_batch(connection, audit_id)
+        except psycopg.Error as error:
+            if is_lost(connection) or not is_of_rows(error):
                 raise
+            self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
+            return None
+        except INVALID as error:
             lifecycle.end_audit(connection, audit_id, ActOutcome.FAILED, error=message_without_detail(error))
             self._log(audit_id, "?", ActOutcome.FAILED)
             return None
@@ -75,6 +77,17 @@ class BulkActs:
         if batch.outcome is not None:
             self._log(audit_id, batch.action, batch.outcome)
         return batch.due_in
+
+    def _execute_batch(self, connection: EngineConnection, audit_id: int) -> Batch | None:
+        """Execute a batch. If the database has refused all jobs of its page for long, let it pass them by."""
+        since = self._refused_since.setdefault(audit_id, time.monotonic())
+        has_waited = time.monotonic() - since >= PATIENCE_SECONDS
+        batch = repeat_if_stale(
+            lambda: lifecycle.bulk_acts.execute_batch(connection, audit_id, passes_refused=has_waited)
+        )
+        del self._refused_since[audit_id]
+        self._refused.forget(audit_id)
+        return batch
 
     def _react(self, connection: EngineConnection, batch: Batch) -> None:
         if batch.action is TransitionName.DELETE:  # nobody waits for a finished job

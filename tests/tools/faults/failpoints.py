@@ -276,9 +276,9 @@ def _wrapped_on_breakers(act: str, function: Callable[..., Any]) -> Callable[...
 
 def _wrapped_batch(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapped(connection: Any, audit_id: int) -> Any:
+    def wrapped(connection: Any, audit_id: int, **options: Any) -> Any:
         hit(BATCHES[0], connection)
-        batch = function(connection, audit_id)
+        batch = function(connection, audit_id, **options)
         if batch is not None:
             hit(BATCHES[1], connection)
         return batch

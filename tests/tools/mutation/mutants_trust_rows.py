@@ -93,9 +93,23 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "a bulk act fails at its last job if that is refused",
-        old="not (page.is_last and has_changed)",
-        new="True",
+        old="and not passes_refused",
+        new="",
         inside="bulk_changes.change_batch",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "an outage between two batches passes jobs by",
+        old=">= PATIENCE_SECONDS",
+        new=">= 0",
+        inside="BulkActs._execute_batch",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "a failure of all jobs ends an act",
+        old="        except INVALID as error:",
+        new="        except (psycopg.Error, *INVALID) as error:",
+        inside="BulkActs._execute",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
     Mutant(
@@ -110,6 +124,20 @@ TRUST_ROWS: Final = [
         old="    return divided(connection, keys, remove).refused",
         new="    remove(keys)\n    return []",
         inside="remove_orphans",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "a division never ends by time",
+        old="time.monotonic() >= until",
+        new="False",
+        inside="ranges._divide",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "a division begins with the same rows each time",
+        old="_left.pop(subject, None) or ",
+        new="",
+        inside="ranges._divide",
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
     Mutant(
