@@ -30,8 +30,8 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "a job that cannot be claimed is set aside at once",
-        old="if self._refusals.note(job_id, error, statement):",
-        new="if self._refusals.note(job_id, error, statement) or True:",
+        old="if is_to_blame and",
+        new="if",
         inside="Claimer._note_failure",
         tests=("tests/worker/test_blame.py",),
     ),
@@ -125,6 +125,27 @@ TRUST_ROWS: Final = [
         new="    remove(keys)\n    return []",
         inside="remove_orphans",
         tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "a failure that no job can be the cause of looks like an empty queue",
+        old="if job_id is None and is_first:",
+        new="if False:",
+        inside="Claimer._claim_one_by_one",
+        tests=("tests/worker/test_blame.py",),
+    ),
+    Mutant(
+        "a failed claim of limited jobs without any job looks like an empty queue",
+        old="if is_of_all:",
+        new="if False:",
+        inside="Claimer._claim_key_by_key",
+        tests=("tests/worker/test_blame.py",),
+    ),
+    Mutant(
+        "a failed claim of one kind of lanes stops the claims of the others",
+        old="failure = failure or error  # the claims of other kinds can work",
+        new="raise",
+        inside="Claimer.claim",
+        tests=("tests/worker/test_blame.py",),
     ),
     Mutant(
         "a division never ends by time",
