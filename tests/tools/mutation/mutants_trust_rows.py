@@ -148,6 +148,13 @@ TRUST_ROWS: Final = [
         tests=("tests/worker/test_blame.py",),
     ),
     Mutant(
+        "a connection without options takes the last slot",
+        old="without_options().close()",
+        new="kept = without_options()",
+        inside="StartupOptions._try_without",
+        tests=("tests/test_startup_options.py",),
+    ),
+    Mutant(
         "a division never ends by time",
         old="time.monotonic() >= until",
         new="False",
