@@ -1,4 +1,4 @@
-"""Find the code of the package by its name, such as `Claimer._set_aside` or `CLAIM`, wherever it is defined.
+"""Find the code of the package by its name, such as `Claimer._note_failure` or `CLAIM`, wherever it is defined.
 
 The mutants and the pages of `docs/internals` name code. A name stays right when its code moves to another module.
 """

@@ -65,7 +65,7 @@ def test_connect_refused_options_remembers_the_refusal(proxy, refusal):
     proxy.answer = refuse_options(refusal)
     for _ in range(4):
         assert not is_prepared()
-    assert proxy.with_options() == [True, False, True, False, False, False]
+    assert proxy.with_options() == [True, False, True, False, False, False, False]
 
 
 def test_connect_ignored_options_remembers_it(proxy):
@@ -112,6 +112,36 @@ def test_connect_outage_that_ends_in_between_keeps_options(proxy):
     assert proxy.with_options() == [True, False, True]
     assert is_prepared()
     assert proxy.with_options() == [True, False, True, True]
+
+
+def test_connect_last_slot_taken_by_itself_keeps_options(proxy):
+    """Too many clients fail the first attempt. A connection of this process must not be one of those at the second."""
+    open_now, failed = [], []
+
+    def connection(name):
+        class Opened:
+            def close(self):
+                open_now.remove(self)
+
+        if open_now or not failed:
+            failed.append(name)
+            raise psycopg.OperationalError("FATAL: sorry, too many clients already")
+        open_now.append(Opened())
+        return open_now[0]
+
+    options = StartupOptions()
+    with_options = options.connect(lambda: connection("options"), lambda: connection("plain"))
+    assert (open_now, options.are_accepted, failed) == ([with_options], True, ["options"])
+
+
+def test_connect_message_without_options_too_is_no_refusal(proxy):
+    """All attempts with options fail, and the attempts without them do so with the same message in between."""
+    full = ("53300", "sorry, too many clients already")
+    answers = iter([full, None, full, full])
+    proxy.answer = lambda startup: next(answers, None)
+    with pytest.raises(psycopg.OperationalError, match="too many clients"):
+        connect()
+    assert is_prepared(), "the options were not refused"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +192,7 @@ def test_connect_options_accepted_later_are_used_again(proxy, monkeypatch):
     assert not is_prepared()
     monkeypatch.setattr(startup_options, "RECHECK_SECONDS", 0.0)
     assert not is_prepared()
-    assert proxy.with_options() == [True, False, True, True, False], "the known refusal needs no second attempt"
+    assert proxy.with_options() == [True, False, True, False, True, False], "the known refusal needs no second attempt"
     proxy.answer = lambda startup: None
     assert is_prepared()
 

@@ -80,19 +80,22 @@ class StartupOptions:
         return not self.are_accepted or seconds < SLOW_SECONDS
 
     def _try_without(self, with_options: Callable[[], C | None], without_options: Callable[[], C]) -> C:
-        """Open a connection without options, and let a second attempt with options decide whether they are refused."""
-        connection = without_options()
+        """Open a connection without options, and let a second attempt with options decide whether they are refused.
+
+        The first connection is closed before the second attempt, because it can have taken the last free slot of the
+        server. If the third attempt fails too, without options, the server is to blame, and the options are not.
+        """
+        without_options().close()
         try:
-            second = with_options()
+            second, message = with_options(), ""
         except psycopg.DatabaseError as error:
-            self._refuse(message_of(error))
-            return connection
-        if second is None:
-            self._refuse("")
-            return connection
-        connection.close()  # the first failure was an outage that has ended
-        self._accept()
-        return second
+            second, message = None, message_of(error)
+        if second is not None:  # the first failure was an outage that has ended
+            self._accept()
+            return second
+        connection = without_options()
+        self._refuse(message)
+        return connection
 
     def _accept(self) -> None:
         self.are_accepted = True

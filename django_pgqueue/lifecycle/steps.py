@@ -31,7 +31,7 @@ WAKE_LIMIT: Final = 1000
 SWEEP_LIMIT: Final = 10_000
 """Waits that one call of `wake_missed()` looks at."""
 MISSED: Final = "the missed wake-up of job"
-"""The subject of `wake_missed()` in the log. `wake()` has another subject, because both continue where they have ended."""
+"""The subject of `wake_missed()` in the log. `wake()` has another one: each continues where it has ended."""
 
 
 class StoredStep(NamedTuple):

@@ -6,9 +6,10 @@ import contextlib
 import time
 from types import MappingProxyType
 
+import psycopg
 import pytest
 
-from django_pgqueue import registry
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import execute, repeat_if_stale
 from django_pgqueue.endings import Ending
 from django_pgqueue.limits import Limit
@@ -152,6 +153,51 @@ def test_claim_other_statement_succeeds_blames_no_row(engine, claims, clock, kin
             clock.pass_by(61.0)
     assert sorted(claimed) == sorted(others)
     assert states(engine)[lone] == "ready"
+
+
+@contextlib.contextmanager
+def missing_table_of_statements(engine, table):
+    """Add a trigger that fails for each INSERT or UPDATE, also for one that finds no row."""
+    engine.execute(
+        "CREATE FUNCTION users_rule() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN INSERT INTO users_audit VALUES (1); RETURN NULL; END$$"
+    )
+    engine.execute(
+        f"CREATE TRIGGER users_rule AFTER INSERT OR UPDATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION users_rule()"
+    )
+    try:
+        yield
+    finally:
+        engine.execute("DROP FUNCTION users_rule CASCADE")
+
+
+@pytest.mark.promise("failure-of-all-claims-blames-no-job")
+@pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_claim_failure_without_any_row_is_raised(engine, claims, monkeypatch, kind, table):
+    """The service reports the error and backs off. Without that, the worker would look healthy, and not pause."""
+    [lone] = add_jobs(engine, kind, 1)
+    monkeypatch.setattr(lifecycle, "next_in_line", lambda *given, **options: None)
+    monkeypatch.setattr(lifecycle.limits, "next_of_key", lambda *given, **options: None)
+    with missing_table_of_statements(engine, table), pytest.raises(psycopg.errors.UndefinedTable, match="users_audit"):
+        claims.round()
+    assert claims.round() == [lone]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_claim_failure_of_one_kind_stops_no_other(engine, claims, monkeypatch, kind):
+    name = {"plain": "_claim_plain", "limited": "_claim_limited", "chunk": "_claim_chunks"}[kind]
+    job_ids = {other: add_jobs(engine, other, 2) for other in KINDS}
+
+    def fail(*given):
+        raise psycopg.errors.UndefinedTable("no")
+
+    monkeypatch.setattr(claims.claimer, name, fail)
+    found = []
+    for _ in range(3):
+        with contextlib.suppress(psycopg.errors.UndefinedTable):  # raised when only these jobs are left
+            found += claims.round()
+    assert sorted(found) == sorted(job_id for other in KINDS if other != kind for job_id in job_ids[other])
 
 
 @pytest.mark.promise("bad-row-claims")

@@ -19,13 +19,11 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import repeat_if_stale
-from django_pgqueue.endings import Ending
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
 from django_pgqueue.lifecycle.claims import is_sequence_behind
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import Reactions, ended
-from django_pgqueue.states import State
+from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.runtime.refusals import LOG_SECONDS, Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.queue_slots import UNLIMITED
@@ -35,6 +33,7 @@ from .lane_groups import by_kind
 from .lane_of_job import cursor_behind
 from .lanes import Lanes
 from .node_results import with_results
+from .unclaimable import set_aside
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -64,23 +63,25 @@ class Claimer:
 
     def claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
-        claimed: list[Claimed] = []
+        claimed, failure = list[Claimed](), None
         for lanes in by_kind(cursors, self.in_flight.queue_slots):
-            left = room - len(claimed)
-            if left <= 0:
-                break
             of_queue = self._room_of_queue(next(iter(lanes)).queue_name, claimed)
-            if of_queue <= 0:
+            left, free_slots = min(room - len(claimed), of_queue), min(self._free_slots(claimed), of_queue)
+            if left <= 0:
                 continue
             try:
-                free_slots = min(self._free_slots(claimed), of_queue)
-                claimed += self._claim_from(connection, lanes, min(left, of_queue), free_slots)
-            except lifecycle.FAILURES:
-                if not claimed:
+                claimed += self._claim_from(connection, lanes, left, free_slots)
+            except lifecycle.FAILURES as error:
+                if claimed:
+                    break  # the claimed jobs must run. If the error lasts, the next claim raises it
+                if not lifecycle.may_divide(connection, error):
                     raise
-                break  # the claimed jobs must run. If the error lasts, the next claim raises it
+                failure = failure or error  # the claims of other kinds can work
+                continue
             if self._needs_slot(next(iter(lanes)), self._free_slots(claimed)):
                 break  # jobs that are prefetched now would take the next free slot
+        if failure is not None and not claimed:
+            raise failure
         self.lanes.move_cursors(claimed)
         return with_results(connection, claimed)
 
@@ -122,7 +123,7 @@ class Claimer:
         except lifecycle.FAILURES as error:
             self._raise_unless_of_row(connection, error)
             with connection.unprepared():
-                return self._claim_one_by_one(connection, cursors, room, free_slots)
+                return self._claim_one_by_one(connection, cursors, room, free_slots, error)
         self.lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < guaranteed)
         return claimed
 
@@ -135,23 +136,30 @@ class Claimer:
         except lifecycle.FAILURES as error:
             self._raise_unless_of_row(connection, error)
             with connection.unprepared():
-                return self._claim_key_by_key(connection, lane, room, free_slots)
+                return self._claim_key_by_key(connection, lane, room, free_slots, error)
         return self._noted(claimed, LIMITED)
 
-    def _claim_key_by_key(self, connection: EngineConnection, lane: Lane, room: int, free_slots: int) -> list[Claimed]:
-        """Claim one job of each key. Where that fails, note the next job of the key."""
+    def _claim_key_by_key(
+        self, connection: EngineConnection, lane: Lane, room: int, free_slots: int, failure: Exception
+    ) -> list[Claimed]:
+        """Claim one job of each key. Where that fails, note the next job. If there is none, raise the failure."""
+        is_of_all = True
         limited, claimed, until = self.lanes.limited, list[Claimed](), time.monotonic() + SEARCH_SECONDS
         for key in limited.due_keys(connection, lane):
             if len(claimed) >= room or time.monotonic() > until:
+                is_of_all = False
                 break
             slots = max(0, free_slots - len(claimed))
             try:
                 jobs = limited.claim_from_key(connection, lane, key, free_slots=slots, **self._options())
             except lifecycle.FAILURES as error:
                 self._raise_unless_of_row(connection, error)
-                self._note_next_of(connection, lane, key, LIMITED, error)
+                is_of_all &= not self._note_next_of(connection, lane, key, LIMITED, error)
             else:
+                is_of_all = False
                 claimed += self._noted(jobs, LIMITED)
+        if is_of_all:
+            raise failure
         return claimed
 
     def _claim_chunks(self, connection: EngineConnection, lane: Lane, cursor: Cursor, slots: int) -> list[Claimed]:
@@ -192,13 +200,14 @@ class Claimer:
                 return lifecycle.chunks.claim_chunk(connection, lane, ChunkRule(1, 0.0), **self._options())
             except lifecycle.FAILURES as error:
                 self._raise_unless_of_row(connection, error)
-                self._note_next_of(connection, lane, lane.chunk_key or "", CHUNK, error)
+                if not self._note_next_of(connection, lane, lane.chunk_key or "", CHUNK, error):
+                    raise
         return ChunkClaim(None, 0.0)
 
     def _note_next_of(
         self, connection: EngineConnection, lane: Lane, key: str, statement: str, error: Exception
-    ) -> None:
-        """Note that the next job of a key cannot be claimed."""
+    ) -> bool:
+        """Note that the next job of a key cannot be claimed. Return whether there is one."""
         limit = registry.limits().get(limits.name_of(key))
         options = self._options()
         skipped = {name: options[name] for name in ("skipped_ids", "paused_tasks")}
@@ -206,6 +215,7 @@ class Claimer:
         job_id = lifecycle.limits.next_of_key(connection, lane, key, is_ordered=is_ordered, **skipped)
         if job_id is not None:
             self._note_failure(connection, job_id, statement, error)
+        return job_id is not None
 
     def _noted(self, claimed: list[Claimed], statement: str) -> list[Claimed]:
         """Note that a statement has claimed these jobs, and return them."""
@@ -214,8 +224,9 @@ class Claimer:
 
     def _note_failure(self, connection: EngineConnection, job_id: int, statement: str, error: Exception) -> None:
         """Skip a job that a statement cannot claim alone. If only this job is to blame, set it aside."""
-        if self._refusals.note(job_id, error, statement):
-            self._set_aside(connection, job_id, error)
+        is_to_blame = self._refusals.note(job_id, error, statement)
+        if is_to_blame and set_aside(connection, job_id, error, self.worker_id, self._reactions):
+            self._refusals.forget(job_id)
 
     def _raise_unless_of_row(self, connection: EngineConnection, error: Exception) -> None:
         """Raise an error that no row can be the cause of, and log another one, at most once a minute."""
@@ -246,10 +257,13 @@ class Claimer:
         return self._noted(claimed, PLAIN)
 
     def _claim_one_by_one(
-        self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int
+        self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int, free_slots: int, failure: Exception
     ) -> list[Claimed]:
-        """Claim single jobs for `SEARCH_SECONDS` at most. Note those that cannot be claimed, and pass them by."""
-        claimed, until = list[Claimed](), time.monotonic() + SEARCH_SECONDS
+        """Claim single jobs for `SEARCH_SECONDS` at most. Note those that cannot be claimed, and pass them by.
+
+        Raises the failure that no job can be the cause of, because none is next.
+        """
+        claimed, until, is_first = list[Claimed](), time.monotonic() + SEARCH_SECONDS, True
         while len(claimed) < room and time.monotonic() < until:
             job_id = lifecycle.next_in_line(
                 connection,
@@ -257,8 +271,11 @@ class Claimer:
                 skipped_ids=self._refusals.skipped_ids(),
                 paused_tasks=self.lanes.paused_tasks,
             )
+            if job_id is None and is_first:
+                raise failure
             if job_id is None:
                 break
+            is_first = False
             try:
                 jobs = self._claim_rows(connection, cursors, 1, max(0, free_slots - len(claimed)))
             except lifecycle.FAILURES as error:
@@ -269,30 +286,3 @@ class Claimer:
                     break
                 claimed += jobs
         return claimed
-
-    def _set_aside(self, connection: EngineConnection, job_id: int, error: Exception) -> None:
-        """End a job as dead. If the database refuses that too, the job is skipped as before."""
-        reason = f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000]
-        try:
-            dead = lifecycle.set_aside(
-                connection,
-                job_id,
-                worker_id=self.worker_id,
-                exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
-                error=reason,
-            )
-        except lifecycle.FAILURES as refusal:
-            if not lifecycle.may_divide(connection, refusal):
-                raise
-            return
-        self._refusals.forget(job_id)
-        if dead is None:  # another session has changed or locked the job
-            return
-        logger.error(
-            "job %s cannot be claimed and is now dead: %s",
-            job_id,
-            message_without_detail(error),
-            extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
-        )
-        result = TransitionResult(TransitionStatus.DONE, State.DEAD)
-        self._reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])

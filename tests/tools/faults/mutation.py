@@ -160,8 +160,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a row that cannot be claimed is not set aside",
-            "            self._set_aside(connection, job_id, error)\n",
-            "            pass\n",
+            "if is_to_blame and set_aside(",
+            "if False and set_aside(",
             inside="Claimer._note_failure",
         ),
         "F82",

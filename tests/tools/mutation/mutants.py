@@ -18,7 +18,7 @@ class Mutant(NamedTuple):
     statement: str = ""
     """The name of an SQL statement."""
     inside: str = ""
-    """The name of a class, function or constant, such as `Claimer._set_aside`. Separate several names with commas.
+    """The name of a class, function or constant, such as `Claimer._note_failure`. Separate several names with commas.
 
     If several definitions with this name contain `old`, prefix it with the last parts of the module: `claims.claim`.
     """

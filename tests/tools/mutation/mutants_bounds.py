@@ -153,8 +153,8 @@ QUEUE_OPTIONS = of_tests(
     ("tests/worker/test_queue_slots.py",),
     Mutant(
         "a claim takes more jobs of a queue than it has slots",
-        "min(left, of_queue), free_slots",
-        "left, free_slots",
+        "min(room - len(claimed), of_queue), min(",
+        "room - len(claimed), min(",
         inside="Claimer.claim",
     ),
     Mutant(
