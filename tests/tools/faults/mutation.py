@@ -336,8 +336,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a batch of a bulk act is no transaction",
-            "    with connection.transaction():\n        act = _locked",
-            "    if True:\n        act = _locked",
+            "    with connection.transaction():\n        with",
+            "    if True:\n        with",
             inside="execute_batch",
         ),
         "F126",

@@ -33,8 +33,8 @@ BULK_ACTS = [
         Mutant("an act has no rate", "batch.rate_count / act.rate if act.rate else 0.0", "0.0", inside="_execute"),
         Mutant(
             "a batch is no transaction",
-            "with connection.transaction():\n        act",
-            "if True:\n        act",
+            "with connection.transaction():\n        with",
+            "if True:\n        with",
             inside="execute_batch",
         ),
         Mutant(

@@ -129,8 +129,8 @@ LIVENESS = [
             ),
             Mutant(
                 "a backoff may hang",
-                "if in_time and calls_application else",
-                "if False else",
+                "if in_time and calls_application:",
+                "if False:",
                 inside="retry_policy._delay",
             ),
             Mutant(

@@ -49,8 +49,8 @@ TRUST_CONNECTIONS = [
     ),
     Mutant(
         "an outage that ends between two attempts counts as a refusal",
-        old="            second = with_options()\n",
-        new="            second = None\n",
+        old='second, message = with_options(), ""',
+        new='second, message = None, ""',
         inside="StartupOptions._try_without",
         tests=POOLERS,
     ),
