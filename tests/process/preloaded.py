@@ -15,6 +15,7 @@ import atexit
 import functools
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -177,8 +178,18 @@ def become_new(output: int, errors: int, others: list[int]) -> None:
     for descriptor in (output, errors, *others):
         os.close(descriptor)
     # The present streams were made for other files: these may have been seekable, and a pipe is not.
-    sys.stdout = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115 -- kept
-    sys.stderr = open(2, "w", 1, encoding=sys.stderr.encoding, errors=sys.stderr.errors, closefd=False)  # noqa: SIM115 -- kept
+    sys.stdout, sys.stderr = renewed(sys.stdout, 1), renewed(sys.stderr, 2)
+
+
+def renewed(stream: Any, descriptor: int) -> io.TextIOWrapper:
+    """Return a stream like this one, made for the file that the descriptor is now."""
+    return io.TextIOWrapper(
+        open(descriptor, "wb", 0 if stream.write_through else -1, closefd=False),
+        stream.encoding,
+        stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def run(request: dict[str, Any]) -> None:
