@@ -16,7 +16,7 @@ CAN_FORK: Final = hasattr(os, "fork")
 
 
 def after_fork_in_child(function: Callable[[], None]) -> None:
-    """Call the function in each process that is forked from this one. Without `fork()` there is none."""
+    """Register a function that each process forked from this one calls first. Without `fork()`, do nothing."""
     if CAN_FORK:
         os.register_at_fork(after_in_child=function)
 

@@ -23,7 +23,7 @@ ENVIRONMENT = {"options": "PGOPTIONS", "connect_timeout": "PGCONNECT_TIMEOUT", "
 
 @pytest.fixture
 def place(request, monkeypatch, tmp_path):
-    """Return a function that sets a parameter in one of `PLACES`, for the alias `default`."""
+    """Return a function that sets a parameter of the alias `default` in one of the `PLACES`."""
     options = {}
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", options)
     monkeypatch.setattr(engine_connection, "_for_django", {})

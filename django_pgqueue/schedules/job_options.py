@@ -47,7 +47,7 @@ class Application(Protocol):
             function: The project's code.
             owner: Identifies the calls that may not hang too often.
             occasion: If this raises `NotReturned`, a later call for the same owner and occasion returns the result.
-            describe: Return the name of what is being called, for messages.
+            describe: Return the name of the function that is called, for messages.
         """
 
     def publish(self, signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:

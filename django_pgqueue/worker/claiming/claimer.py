@@ -142,7 +142,7 @@ class Claimer:
     def _claim_key_by_key(
         self, connection: EngineConnection, lane: Lane, room: int, free_slots: int, failure: Exception
     ) -> list[Claimed]:
-        """Claim one job of each key. Where that fails, note the next job. If there is none, raise the failure."""
+        """Claim one job of each key. If the claim of a key fails, note its next job; without one, raise the error."""
         is_of_all = True
         limited, claimed, until = self.lanes.limited, list[Claimed](), time.monotonic() + SEARCH_SECONDS
         for key in limited.due_keys(connection, lane):

@@ -37,7 +37,7 @@ class PendingCalls:
             function: Called in a thread of its own. If a call for this owner and occasion is pending, it is not called.
             owner: Identifies the calls that share a quota (see `time_limit`).
             occasion: A result for another occasion is not used.
-            describe: Return the name of what is being called, for messages.
+            describe: Return the name of the function that is called, for messages.
 
         Raises:
             NotReturned: The call has not returned yet. Ask again.

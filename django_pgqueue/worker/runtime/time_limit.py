@@ -45,7 +45,7 @@ class TimedCall(threading.Thread, Generic[T]):
     Args:
         function: It is called in this thread, which closes the thread's database connections afterwards.
         owner: Identifies the calls that share a quota.
-        describe: Return the name of what is being called, for messages. By default the owner.
+        describe: Return the name of the function that is called, for messages. By default the owner.
         execution_id: The execution that is charged if the function ends the process by `os._exit()`. By default none.
 
     Raises:

@@ -89,6 +89,6 @@ def _explains(frozen: Record, crash: Event, pids: list[int]) -> bool:
 
 
 def _fault_before(history: History, event: Event) -> str:
-    """Return words about the latest fault before an event, for the person who looks for the cause."""
+    """Describe the latest fault before an event, because it may be the cause."""
     before = [record["name"] for record in history.said("fault") if record["wall"] <= event.at]
     return f" (after the fault '{before[-1]}')" if before else ""

@@ -132,7 +132,7 @@ def _pooler(run: Run, settings: dict[str, str]) -> Iterator[Pooler]:
 
 
 def beside_pooler(run: Run, **settings: str) -> Pooler:
-    """Start PgBouncer for those that are told to use it. `settings` are PgBouncer's."""
+    """Start PgBouncer with these settings. Only workers with its address connect through it."""
     return run.enter(_pooler(run, settings))
 
 

@@ -304,7 +304,10 @@ PERIODS = of_tests(
         inside="_add_many_for_period",
     ),
     Mutant(
-        "one that is gone is none", "if existing_job is None and is_for_period:", "if False:", inside="unique.insert"
+        "the job of a uniqueness window is not looked for again",
+        "if existing_job is None and is_for_period:",
+        "if False:",
+        inside="unique.insert",
     ),
     Mutant(
         "a throttled call changes nothing",
@@ -351,7 +354,10 @@ PAUSES = of_tests(
         inside="_wait_until_none",
     ),
     Mutant(
-        "a resumed worker is not told", "PAUSES_CHANGED)\n    return any", "'')\n    return any", inside="resume_named"
+        "a resume does not notify the workers",
+        "PAUSES_CHANGED)\n    return any",
+        "'')\n    return any",
+        inside="resume_named",
     ),
     Mutant(
         "a clear reads the first page only",
@@ -388,10 +394,13 @@ CANCELLING = of_tests(
         inside="Fetcher._sleep",
     ),
     Mutant(
-        "no running job is told", "self.pool.ask_to_cancel(requested)", "set()", inside="LeaseMonitor._handle_requests"
+        "no running job gets a request to cancel",
+        "self.pool.ask_to_cancel(requested)",
+        "set()",
+        inside="LeaseMonitor._handle_requests",
     ),
     Mutant(
-        "what waits here is not given back",
+        "prefetched jobs are not released",
         "self.in_flight.take(requested)",
         "[]",
         inside="LeaseMonitor._handle_requests",
