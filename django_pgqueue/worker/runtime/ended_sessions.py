@@ -2,8 +2,8 @@
 
 The server ends idle sessions by `idle_session_timeout`, a pooler by its own limit, an operator by
 `pg_terminate_backend()`. A connection outlives its job, so without this check the next job would fail, which has done
-nothing wrong. The check polls the socket, which takes a microsecond and sends nothing. It happens when Django is about
-to use the connection, not when the job starts: a job may wait for a minute before it sends its first statement.
+nothing wrong. The check polls the socket, which takes 5 µs on a busy machine and sends nothing. It happens when Django
+is about to use the connection, not when the job starts: a job may wait for a minute before its first statement.
 
 `django_connections` decides when a session may be replaced. A session that ends between the check and the statement
 still fails the job.
