@@ -72,9 +72,9 @@ class Recording(PgQueueBackend):
 
     def clear(self) -> None:
         """Forget what was enqueued."""
-        from django_pgqueue.models import Job  # after the apps are loaded
+        from django_pgqueue.testing import delete_all_jobs  # after the apps are loaded
 
-        Job.objects.all().delete()
+        delete_all_jobs()
         self.results.clear()
 
 
