@@ -114,11 +114,6 @@ def _others(parts: list[IdRange]) -> list[IdRange]:
     return [each for each in ranges if each.first_id <= each.last_id]
 
 
-def has_left(subject: str) -> bool:
-    """Return whether the last call has left parts to the next one."""
-    return subject in _left
-
-
 def rows_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> list[Row]:
     """Run a statement with the parameters of an `IdRange`, as `in_ranges()` does; return the rows of all parts."""
 

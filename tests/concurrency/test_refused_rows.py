@@ -17,6 +17,7 @@ from django_pgqueue import batch_ends, lifecycle
 from django_pgqueue.breakers import Breaker
 from django_pgqueue.endings import Ending
 from django_pgqueue.job_log import LogBuffer
+from django_pgqueue.lifecycle import execute as execute_module
 from django_pgqueue.lifecycle import ranges
 from django_pgqueue.lifecycle.breakers import Ended, Suspect
 from django_pgqueue.lifecycle.history import erase_callbacks
@@ -193,9 +194,9 @@ def refused(engine: Any, condition: str, event: str = "UPDATE", table: str = "pg
     return helpers.users_trigger(engine, condition, event=event, table=table)
 
 
-def waiting_jobs(engine: Any) -> list[int]:
+def waiting_jobs(engine: Any, count: int = 5) -> list[int]:
     """Add jobs that are suspended until an event comes."""
-    job_ids = [helpers.make_suspended_job(engine) for _ in range(5)]
+    job_ids = [helpers.make_suspended_job(engine) for _ in range(count)]
     engine.execute("UPDATE pgqueue_step SET kind = 'wait', event_name = 'paid', event_key = '7'")
     return job_ids
 
@@ -210,6 +211,19 @@ def prove_wake(engine: Any, wake: Callable[[Any, list[int]], object]) -> None:
     with refused(engine, f"NEW.id = {job_ids[2]}"):
         wake(engine, job_ids)
     assert due(engine) == [job_id for job_id in job_ids if job_id != job_ids[2]]
+
+
+def statements_of(monkeypatch: Any) -> list[str]:
+    """Return a list that the names of all statements are added to which transitions run from now on."""
+    seen: list[str] = []
+
+    def execute(connection: Any, statement: str, params: Any) -> Any:
+        seen.append(re.findall(r"pgqueue:(\w+)", statement)[0])
+        return run(connection, statement, params)
+
+    run = execute_module.execute
+    monkeypatch.setattr(execute_module, "execute", execute)
+    return seen
 
 
 def prove_requeue(engine: Any) -> None:
@@ -369,7 +383,6 @@ def prove_keep_logs(engine: Any) -> None:
 PROOFS: dict[str, Callable[[Any], None]] = {
     "WAKE": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.wake(engine, "paid", "7")),
     "WAKE_SUSPENDED": lambda engine: prove_wake(engine, lifecycle.steps.wake_suspended),
-    "WAKE_MISSED": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.steps.wake_missed(engine)),
     "REQUEUE": prove_requeue,
     "REMOVE_ORPHANS": prove_remove_orphans,
     "REMOVE_STEPS": prove_remove_steps,
@@ -499,15 +512,21 @@ def test_in_ranges_slow_statement_ends_in_time_and_goes_on(monkeypatch, engine):
     assert done == set(range(100)) - {7}
 
 
-def test_wake_missed_out_of_time_keeps_its_page(committing, engine, monkeypatch):
-    def once(engine, ids):
-        monkeypatch.setattr(ranges, "MOST_REFUSED", 0)
+def test_wake_missed_many_refused_wakes_the_others_at_once(committing, engine, monkeypatch):
+    """Each part names its jobs: no part reads the waits again. Without refused jobs, two statements are enough."""
+    job_ids = waiting_jobs(engine, 400)
+    seen = statements_of(monkeypatch)
+    lifecycle.events.send_event(engine, "paid", "7", None)
+    with refused(engine, "NEW.id % 2 = 0"):
         woken = lifecycle.steps.wake_missed(engine)
-        assert (woken.job_ids, woken.mark) == ([], lifecycle.steps.FIRST_MARK)
-        monkeypatch.setattr(ranges, "MOST_REFUSED", 5)
-        assert lifecycle.steps.wake_missed(engine, woken.mark).mark is None
-
-    prove_wake(engine, once)
+    assert sorted(woken.job_ids) == due(engine) == [job_id for job_id in job_ids if job_id % 2]
+    assert (woken.mark, seen.count("missed_wake_ups")) == (None, 1)
+    assert len(seen) <= 2 * 400 + 2
+    seen.clear()
+    assert len(lifecycle.steps.wake_missed(engine).job_ids) == 200
+    assert len(seen) == 2
+    assert lifecycle.steps.wake_missed(engine).job_ids == []
+    assert len(seen) == 3
 
 
 def test_halves_cover_the_range_without_a_gap():

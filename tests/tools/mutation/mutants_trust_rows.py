@@ -169,6 +169,20 @@ TRUST_ROWS: Final = [
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
     Mutant(
+        "the sweep of waits looks at woken jobs again",
+        old="          AND run_after > statement_timestamp() + %(time_shift)s::interval\n",
+        new="",
+        statement="MISSED_WAKE_UPS",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "the sweep of waits reads the waits for each part",
+        old="woken = _wake_waiting(",
+        new="execute_with_retry(connection, sql.steps.MISSED_WAKE_UPS, params)\n    woken = _wake_waiting(",
+        inside="lifecycle.steps.wake_missed",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
         "a wake-up wakes no range of jobs",
         old="          AND page.job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint\n",
         new="          AND %(first_id)s::bigint + %(last_id)s::bigint IS NOT NULL\n",
