@@ -23,7 +23,7 @@ from django_pgqueue.steps import Suspension
 from .completions import key_params, results_of
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges, rows_in_ranges, written
+from .ranges import Written, page_in_ranges, rows_in_ranges, written
 from .types import ExecutionKey, TransitionResult, TransitionStatus
 
 WAKE_LIMIT: Final = 1000
@@ -155,19 +155,24 @@ def wake(connection: Connection, event_name: str, event_key: str, after_id: int 
 def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]:
     """Make a job due if its event has come. Return the ids of the jobs that are due now."""
 
-    return set(_wake_waiting(connection, "the wake-up of job", job_ids))
+    return set(_wake_waiting(connection, "the wake-up of job", job_ids).done)
 
 
 def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
-    """Read one page of all waits behind `after`, and make a job due if its event has come."""
+    """Read one page of all waits behind `after`, and make a job due if its event has come.
+
+    If time was up before it tried all jobs of the page, and it woke others, the next call reads the same page.
+    """
     params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
     [(found, *mark, job_ids)] = execute_with_retry(connection, sql.steps.MISSED_WAKE_UPS, params)
-    woken = _wake_waiting(connection, "the missed wake-up of job", job_ids) if job_ids else []
+    woken, left = _wake_waiting(connection, "the missed wake-up of job", job_ids)
+    if woken and left:
+        return Woken(woken, after, is_empty=False)
     return Woken(woken, SweepMark(*mark) if found == limit else None, not found)
 
 
-def _wake_waiting(connection: Connection, subject: str, job_ids: Iterable[int]) -> list[int]:
-    """Make jobs due whose event has come, and return them. `subject` is for the log."""
+def _wake_waiting(connection: Connection, subject: str, job_ids: Iterable[int]) -> Written[int]:
+    """Make jobs due whose event has come. `subject` is for the log."""
 
     def wake(part: Sequence[int]) -> list[int]:
         rows = execute_with_retry(connection, sql.steps.WAKE_SUSPENDED, {"job_ids": numbers(part)})

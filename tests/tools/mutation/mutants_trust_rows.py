@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.tools.mutation.mutants import Mutant
+from tests.tools.mutation.mutants import Mutant, of_tests
 
 TRUST_ROWS: Final = [
     Mutant(
@@ -181,6 +181,51 @@ TRUST_ROWS: Final = [
         new="execute_with_retry(connection, sql.steps.MISSED_WAKE_UPS, params)\n    woken = _wake_waiting(",
         inside="lifecycle.steps.wake_missed",
         tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    *of_tests(
+        ("tests/concurrency/test_slow_refusals.py",),
+        Mutant(
+            "a division of given rows never ends by time",
+            old="if is_late and has_ended_rows:",
+            new="if False:",
+            inside="execute._divide",
+        ),
+        Mutant(
+            "a division that is late tries all parts of a level",
+            old="waiting.pop() if is_late else waiting.popleft()",
+            new="waiting.popleft()",
+            inside="execute._divide",
+        ),
+        Mutant(
+            "a division tries the rows in a fixed order",
+            old="    random.shuffle(pieces)\n",
+            new="",
+            inside="execute._pieces",
+        ),
+        Mutant(
+            "the completer forgets what time was up for",
+            old="        by_status[TransitionStatus.LOCKED] += parts.left\n",
+            new="",
+            inside="writer.finish",
+        ),
+        Mutant(
+            "a settlement is over although time was up",
+            old="        is_complete &= not unreleased and not unwritten\n",
+            new="",
+            inside="open_executions.settle",
+        ),
+        Mutant(
+            "counts of attempts are dropped when time is up",
+            old="        if left:\n",
+            new="        if False:\n",
+            inside="AttemptCounter.write",
+        ),
+        Mutant(
+            "the sweep of waits leaves its page when time is up",
+            old="if woken and left:",
+            new="if False:",
+            inside="lifecycle.steps.wake_missed",
+        ),
     ),
     Mutant(
         "a wake-up wakes no range of jobs",
