@@ -183,6 +183,27 @@ TRUST_ROWS: Final = [
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
     *of_tests(
+        ("tests/worker/test_outages.py",),
+        Mutant(
+            "a failing duty ends the round",
+            old="if concerns_all_statements(error):",
+            new="if True:",
+            inside="Maintenance.tick",
+        ),
+        Mutant(
+            "an outage does not end the round of maintenance",
+            old="if concerns_all_statements(error):",
+            new="if False:",
+            inside="Maintenance.tick",
+        ),
+        Mutant(
+            "a failing duty is tried again at once",
+            old="        duty.due_at = time.monotonic() + pause_seconds\n",
+            new="        duty.due_at = 0.0\n",
+            inside="Maintenance._note_failure",
+        ),
+    ),
+    *of_tests(
         ("tests/concurrency/test_slow_refusals.py",),
         Mutant(
             "a division of given rows never ends by time",
