@@ -6,6 +6,7 @@ from functools import partial
 
 import psycopg
 import pytest
+from psycopg.errors import LockNotAvailable, QueryCanceled
 
 from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import execute
@@ -14,6 +15,7 @@ from django_pgqueue.states import State
 from django_pgqueue.worker.completion import release
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.maintenance import firing
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -207,6 +209,25 @@ def test_scheduler_trigger_refuses_one_tick_others_fire(engine, sqlstate):
     bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good", task_name="other")
     with helpers.users_trigger(engine, f"NEW.task_name = '{helpers.NOOP}'", sqlstate, event="INSERT"):
         Scheduler().turn(engine)
+    problems = engine.execute("SELECT id, problem <> '' FROM pgqueue_schedule ORDER BY id").fetchall()
+    assert problems == [(bad, True), (good, False)]
+
+
+@pytest.mark.parametrize(
+    "error", [LockNotAvailable("locked"), QueryCanceled("slow"), RuntimeError("no"), KeyError("zone")], ids=repr
+)
+def test_scheduler_one_schedule_fails_others_fire(engine, monkeypatch, error):
+    bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good", task_name="other")
+
+    def look(connection, schedule, due):
+        if schedule.schedule_id == bad:
+            raise error
+        return original(connection, schedule, due)
+
+    original = firing._look
+    monkeypatch.setattr(firing, "_look", look)
+    Scheduler().turn(engine)
+    assert [row["task_name"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == ["other"]
     problems = engine.execute("SELECT id, problem <> '' FROM pgqueue_schedule ORDER BY id").fetchall()
     assert problems == [(bad, True), (good, False)]
 
