@@ -15,6 +15,7 @@ import pytest
 
 from django_pgqueue import batch_ends, lifecycle
 from django_pgqueue.breakers import Breaker
+from django_pgqueue.db import statements
 from django_pgqueue.endings import Ending
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import execute as execute_module
@@ -219,9 +220,8 @@ def statements_of(monkeypatch: Any) -> list[str]:
 
     def execute(connection: Any, statement: str, params: Any) -> Any:
         seen.append(re.findall(r"pgqueue:(\w+)", statement)[0])
-        return run(connection, statement, params)
+        return statements.execute(connection, statement, params)
 
-    run = execute_module.execute
     monkeypatch.setattr(execute_module, "execute", execute)
     return seen
 
