@@ -41,7 +41,8 @@ def send_now(signal: TaskSignal, task_name: str | None, arguments: dict[str, Any
 class Settled(NamedTuple):
     """The result of `settle()`.
 
-    These batches were not ended: another session has `locked` them, or the database `refused` to write their ends.
+    These batches were not ended: another session has `locked` them or time was up, or the database `refused` to write
+    their ends.
     """
 
     locked: set[int]
@@ -66,6 +67,7 @@ def settle(connection: Connection, batch_ids: Iterable[int], publish: Publish = 
         waiting = set()
         parts = lifecycle.divided(connection, over, partial(_end, connection))
         refused += parts.refused
+        locked |= set(parts.left)
         for batch_id, events in parts.answers.items():
             if events is None:
                 locked.add(batch_id)

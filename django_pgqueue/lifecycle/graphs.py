@@ -50,7 +50,8 @@ class Advanced(NamedTuple):
 
     jobs: list[AdvancedJob]
     locked_ids: set[int]
-    """Jobs that another session has locked: pass them to `advance()` later, or leave them to the sweep."""
+    """Jobs that another session has locked, or that time was up for: pass them to `advance()` later, or leave them to
+    the sweep."""
     refused: list[Refused[int]]
 
 
@@ -138,7 +139,7 @@ def advance(
             parts = divided(connection, page, partial(_advance_jobs, connection))
             advanced = [job for job in parts.answers.values() if job is not None]
             pending |= {job.job_id for job in advanced if job.state is State.CANCELLED}
-            left |= {job_id for job_id, job in parts.answers.items() if job is None}
+            left |= {*parts.left, *(job_id for job_id, job in parts.answers.items() if job is None)}
             jobs += advanced
             refused += parts.refused
             if advanced:
@@ -226,7 +227,7 @@ def restore(
 def postpone(connection: Connection, job_ids: Collection[int]) -> list[int]:
     """Make ready nodes wait again whose dependencies have not ended. Return them: `advance()` has to look at them."""
     select = partial(_selected, connection, sql.graphs.POSTPONE)
-    return written(connection, "the return to waiting of job", sorted(job_ids), select)
+    return written(connection, "the return to waiting of job", sorted(job_ids), select).done
 
 
 def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:

@@ -8,6 +8,7 @@ of them waits for a row lock in the database. A locked row is tried again, for a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -271,7 +272,7 @@ def _in_parts(
 
     Raises the first job's error if the database refuses all of them.
     """
-    done: Divided[int, str | None] = divided(connection, job_ids, transition)
+    done: Divided[int, str | None] = divided(connection, job_ids, transition, most_seconds=math.inf)
     _report(done.refused, some_changed=bool(done.answers))
     return done.answers, [job_id for job_id, _ in done.refused]
 

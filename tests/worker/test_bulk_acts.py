@@ -431,6 +431,25 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     link.close()
 
 
+def test_act_locked_each_time_others_go_on(engine, monkeypatch):
+    """An act that is skipped comes after the others, so each of them has its turn."""
+    die(engine, 2)
+    first, second = (request(engine, "retry", DEAD) for _ in range(2))
+    seen = []
+
+    def execute_batch(connection, audit_id, **more):
+        seen.append(audit_id)
+        if audit_id == seen[0]:
+            raise psycopg.errors.LockNotAvailable("locked")
+
+    monkeypatch.setattr(bulk_acts, "execute_batch", execute_batch)
+    acts = BulkActs(FOREGROUND, lambda: None)
+    acts.go_on(engine)
+    acts.go_on(engine)
+    assert sorted(seen[:2]) == sorted([first, second])
+    assert seen[2:] == [seen[1]]
+
+
 def test_preview_counts_in_the_database(engine, monkeypatch):
     """The rows of a preview are few, however many jobs it counts."""
     die(engine, 30, task_name="shop.charge")

@@ -16,7 +16,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
-from django_pgqueue.db.errors import is_of_rows, message_without_detail
+from django_pgqueue.db.errors import concerns_all_statements, message_without_detail
 from django_pgqueue.db.notifications import notify_cancel_requested
 from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.lifecycle.bulk_acts import Batch
@@ -63,7 +63,7 @@ class BulkActs:
         try:
             batch = self._execute_batch(connection, audit_id)
         except psycopg.Error as error:
-            if is_lost(connection) or not is_of_rows(error):
+            if is_lost(connection) or concerns_all_statements(error):
                 raise
             self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
             return None

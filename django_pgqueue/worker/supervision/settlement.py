@@ -14,7 +14,7 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NoReturn
@@ -23,6 +23,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, Observer, Reactions
@@ -203,6 +204,23 @@ class Settlement:
         return True
 
 
+def _settle_all(
+    link: Link, processes: Sequence[ChildProcess], written: MutableSequence[int] | mmap.mmap, reactions: Reactions
+) -> bool:
+    """Settle these processes, and note in `written` which are. Return whether the database cannot be reached.
+
+    A process whose settlement fails does not keep the others from being settled, unless theirs would fail too.
+    """
+    for number, process in enumerate(processes):
+        try:
+            written[number] = settle(link, process, reactions, by_default=False)
+        except (psycopg.Error, OSError) as error:
+            outage_log.report("settlement", error)
+            if concerns_all_statements(error):
+                return not link.connected_at
+    return False
+
+
 def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoReturn:
     """Close the executions of these worker processes, then call signal receivers. Runs in a forked process."""
     exit_code = 1
@@ -215,14 +233,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         events = Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))
         counters: list[Observer] = [breakers, *([counter] if get_settings().STATS else [])]
         reactions = Reactions([events, counts, *counters], AnyWaiters())
-        no_connection = False
-        for number, process in enumerate(processes):
-            try:
-                written[number] = settle(link, process, reactions, by_default=False)
-            except (psycopg.Error, OSError) as error:
-                outage_log.report("settlement", error)
-                no_connection = not link.connected_at
-                break
+        no_connection = _settle_all(link, processes, written, reactions)
         _write_counts(link, counter)
         _write_counts(link, breakers)
         for callback in callbacks:

@@ -33,9 +33,9 @@ STATEMENTS = of_tests(
     ),
     Mutant(
         "the sweep ends the backoff of a failure",
-        "              job.run_after = due.wake_at\n",
-        "              true\n",
-        statement="WAKE_MISSED",
+        "                    job.run_after = step.wake_at\n",
+        "                    true\n",
+        statement="WAKE_SUSPENDED",
     ),
     Mutant(
         "a wait that was passed wakes its job",
