@@ -20,6 +20,7 @@ from .codecs import readable as readable
 from .deletion import delete_batches as delete_batches
 from .deletion import delete_job as delete_job
 from .deletion import delete_jobs as delete_jobs
+from .lifecycle.graphs import waiting_ids
 from .reactions import advanced_transitions, after_application, after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
@@ -29,7 +30,7 @@ from .waiting.results import wait as wait
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from .lifecycle.graphs import AdvancedJob
+    from .lifecycle.graphs import AdvancedJob, Restored
     from .models.operations import JobChange, Record, Transition
 
 
@@ -47,15 +48,15 @@ def retry(
     The result also has those of these jobs that wait now because another one was retried that they depend on. `others`
     gets the ids of further jobs that wait now.
     """
-    waiting: set[int] = set()
+    restored: dict[int, Restored] = {}
 
     def transition(*args: Any, **options: Any) -> dict[int, State]:
-        changed = lifecycle.retry(*args, **options, waiting=waiting)
-        return dict.fromkeys(waiting & task_names.keys(), State.WAITING) | changed
+        changed = lifecycle.retry(*args, **options, restored=restored)
+        return {job_id: State.WAITING for job_id in waiting_ids(restored) if job_id in task_names} | changed
 
     changed = _run(connection, transition, task_names, seen, alone=alone, record=record, makes_due=True)
     if others is not None:
-        others |= waiting
+        others |= waiting_ids(restored)
     return changed
 
 

@@ -186,6 +186,32 @@ WHERE place <= %(shown)s::bigint
 ORDER BY finished_at, id
 """
 
+# Return which of these jobs a filter of finished jobs chooses, whatever their state is now.
+#
+# Caller: lifecycle.bulk_selection.chosen_of(), for dependents that a batch has restored. A later batch would have
+#         visited those that the filter chooses
+# Index:  primary key; pgqueue_execution_job if the filter has an exception class
+BULK_CHOSEN: Final = """/* pgqueue:bulk_chosen */
+SELECT job.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id, queue_name, task_name, limit_key FROM pgqueue_job WHERE id = given.id OFFSET 0
+) AS job
+WHERE (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+  AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+      limit_key = %(limit_key)s::varchar
+      OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+  ))
+  AND (%(exception_class)s::text IS NULL OR coalesce((
+      SELECT exception_class
+      FROM pgqueue_execution
+      WHERE job_id = job.id
+      ORDER BY job_id DESC, id DESC
+      LIMIT 1
+  ), '') = %(exception_class)s::text)
+"""
+
 # Return the next ready jobs, in claim order of one lane after the other. A job that was retried, has failed, or was
 # made due since the preview has a `run_after` after the preview, and has become due or has an attempt that ended since.
 # A job that became due since is left alone too, because a retried job looks the same.
@@ -408,7 +434,7 @@ WHERE place <= %(shown)s::bigint
 ORDER BY worker_id, execution_id
 """
 
-# Return the next jobs of a list of ids.
+# Return the next jobs of a list of ids. A job that the act has changed is not chosen again.
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  primary key, pgqueue_execution_job
@@ -430,7 +456,9 @@ FROM (
     FROM (
         SELECT
             listed.id, listed.task_name, state, finished_at, run_after,
-            state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AS is_chosen,
+            state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AND (
+                SELECT true FROM pgqueue_audit_job WHERE job_id = listed.id AND audit_id = %(audit_id)s::bigint LIMIT 1
+            ) IS NULL AS is_chosen,
             CASE
                 WHEN latest.id > listed.id THEN false
                 WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
