@@ -12,19 +12,19 @@ BULK_ACTS = [
             "a dependent that a batch restores is not counted",
             "*(chosen - again), ",
             "",
-            inside="_Changes._change_at_once",
+            inside="bulk_changes._Changes._change_at_once",
         ),
         Mutant(
             "a dependent that a batch cancels is not counted",
             "*cancelled.intersection(self._act.selection.job_ids)",
             "",
-            inside="_Changes._change_at_once",
+            inside="bulk_changes._Changes._change_at_once",
         ),
         Mutant(
             "a node that was cancelled again and restored still counts as left",
             " - len(counted & self.recorded)",
             "",
-            inside="_Changes.left",
+            inside="bulk_changes._Changes.left",
         ),
         Mutant(
             "a restored dependent counts although the filter leaves it out",
@@ -51,7 +51,7 @@ BULK_ACTS = [
             "an act takes what was retried since",
             "for row in rows if row.is_fitting]",
             "for row in rows if row.is_chosen]",
-            inside="_Changes.change",
+            inside="bulk_changes._Changes.change",
         ),
         Mutant(
             "a preview counts only what it shows",

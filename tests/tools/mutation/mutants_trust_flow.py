@@ -105,6 +105,20 @@ TRUST_FLOW = [
         tests=("tests/test_changed_jobs.py",),
     ),
     Mutant(
+        "a job that another batch has changed still counts as left",
+        old=" - no_longer_left",
+        new="",
+        inside="Tally.add",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
+        "a command does not record dependents of later batches",
+        old="record({*changed, *others})",
+        new="record(changed)",
+        inside="job_operations._run",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
         "a command or an action revives the first job of a key",
         old="superseded.add(earlier)",
         new="superseded.add(job_id)",

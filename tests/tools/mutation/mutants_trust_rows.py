@@ -116,7 +116,7 @@ TRUST_ROWS: Final = [
         "the jobs of a batch whose record is refused stay as they are",
         old="        refusal: Exception = error\n",
         new="        return error\n",
-        inside="_Changes.change",
+        inside="bulk_changes._Changes.change",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
     Mutant(
