@@ -240,7 +240,9 @@ def _finished(selection: Selection, cursor: Sequence[Any] | None, at: datetime) 
         **_of_finished(selection),
         "after_at": after_at,
         "after_id": after_id,
+        "since_at": selection.since or FIRST_INSTANT,
         "until_at": min(at, selection.until or at),
+        "previewed_at": at,
     }
 
 

@@ -479,7 +479,10 @@ FILL = (
 )
 ASKED = 50
 PLANS = {
-    "BULK_PAGE_FINISHED": (("retry", Selection("dead", exception_class="x")), {"pgqueue_job_finished"}),
+    "BULK_PAGE_FINISHED": (
+        ("retry", Selection("dead", exception_class="x")),
+        {"pgqueue_job_finished", "pgqueue_job_keyed"},
+    ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
     "BULK_PAGE_READY_LIMITED": (("cancel", Selection("ready")), {"pgqueue_job_limited", "pgqueue_audit_job_once"}),
     "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),

@@ -43,8 +43,8 @@ BULK_ACTS = [
         ("tests/worker/test_bulk_acts.py",),
         Mutant(
             "an act takes what died since",
-            "AND finished_at <= %(until_at)s::timestamptz",
-            "AND (true OR finished_at <= %(until_at)s::timestamptz)",
+            "\n      AND finished_at <= %(until_at)s::timestamptz",
+            "\n      AND (true OR finished_at <= %(until_at)s::timestamptz)",
             "BULK_PAGE_FINISHED",
         ),
         Mutant(
