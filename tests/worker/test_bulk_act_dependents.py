@@ -190,6 +190,6 @@ class Seen(list[Any]):
 def test_cancel_by_workers_reacts_to_the_end_of_dependents(engine, policy, state):
     nodes, seen = tree(engine, policy), Seen()
     request(engine, "cancel", Selection(job_ids=(nodes[0],)))
-    BulkActs(seen, lambda: None).go_on(engine)  # type: ignore[arg-type]
+    BulkActs(seen, lambda: None).go_on(engine)
     found = {each.job_id: each.result.state for each in seen if each.job_id in nodes[1:5]}
     assert found == dict.fromkeys(nodes[1:5], state)

@@ -6,6 +6,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import execute
 from django_pgqueue.lifecycle import bulk_acts, bulk_selection
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview
 from tests import helpers
@@ -89,7 +90,6 @@ def buffers_per_job(engine: EngineConnection, monkeypatch: pytest.MonkeyPatch, c
     jobs_of_key(engine, count)
     engine.execute("VACUUM ANALYZE pgqueue_job")
     buffers = 0
-    execute = bulk_selection.execute
 
     def explained(on, statement, params):
         nonlocal buffers
