@@ -375,7 +375,9 @@ def test_act_record_of_one_job_refused_others_are_changed(engine):
     "change",
     [
         "filter = '[]'", "filter = '{\"word\": \"gone\"}'", "filter = '{\"nonsense\": 1}'", "cursor = '7'",
-        "cursor = '[\"x\", 1]'", "action = 'explode'", "rate = -1", "previewed_at = 'infinity'",
+        "cursor = '[\"x\", 1]'",
+        'cursor = \'{"position": ["x", 1], "cancelled_again": []}\'',
+        "action = 'explode'", "rate = -1", "previewed_at = 'infinity'",
     ],
 )  # fmt: skip
 def test_entry_changed_by_hand_fails_and_stops_no_other(engine, change):
@@ -496,7 +498,10 @@ FILL = (
 )
 ASKED = 50
 PLANS = {
-    "BULK_PAGE_FINISHED": (("retry", Selection("dead", exception_class="x")), {"pgqueue_job_finished"}),
+    "BULK_PAGE_FINISHED": (
+        ("retry", Selection("dead", exception_class="x")),
+        {"pgqueue_job_finished", "pgqueue_job_keyed"},
+    ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
     "BULK_PAGE_READY_LIMITED": (("cancel", Selection("ready")), {"pgqueue_job_limited", "pgqueue_audit_job_once"}),
     "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),

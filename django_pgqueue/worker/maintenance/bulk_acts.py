@@ -21,7 +21,7 @@ from django_pgqueue.db.notifications import notify_cancel_requested
 from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.lifecycle.bulk_acts import Batch
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import Reactions, operated
+from django_pgqueue.reactions import Reactions, advanced_transitions, operated
 from django_pgqueue.states import ActOutcome, State, TransitionName
 from django_pgqueue.worker.runtime.refusals import Refusals
 
@@ -95,7 +95,8 @@ class BulkActs:
         if State.RUNNING in batch.changed.values():
             notify_cancel_requested(connection)
         makes_due = batch.action is not TransitionName.CANCEL
-        self._reactions.after(connection, operated(batch.changed, batch.task_names, makes_due=makes_due))
+        transitions = operated(batch.changed, batch.task_names, makes_due=makes_due)
+        self._reactions.after(connection, [*transitions, *advanced_transitions(batch.advanced)])
 
     @staticmethod
     def _log(audit_id: int, action: str, outcome: ActOutcome) -> None:

@@ -114,9 +114,9 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "the jobs of a batch whose record is refused stay as they are",
-        old="        refusal = error\n",
-        new="        return {}, error\n",
-        inside="bulk_changes._change",
+        old="        refusal: Exception = error\n",
+        new="        return error\n",
+        inside="bulk_changes._Changes.change",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
     Mutant(
