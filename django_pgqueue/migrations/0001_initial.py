@@ -556,12 +556,7 @@ class Migration(migrations.Migration):
                         models.F("state"),
                         models.F("finished_at"),
                         models.F("id"),
-                        condition=models.Q(
-                            ("unique_key__isnull", False),
-                            models.Q(
-                                ("finished_at__isnull", False), ("unique_ready_only__isnull", False), _connector="OR"
-                            ),
-                        ),
+                        condition=models.Q(("finished_at__isnull", False), ("unique_key__isnull", False)),
                         name="pgqueue_job_keyed",
                     ),
                     models.Index(

@@ -59,8 +59,7 @@ INDEXES: Final = [
     models.Index(fields=["id"], name="pgqueue_job_waiting", condition=Q(state="waiting")),
     models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
-    # Contains only finished jobs with a unique key, and those whose key is kept only while they are ready. A bulk
-    # retry finds out with one index search whether a job is the latest of its key.
+    # Contains only finished jobs with a unique key. A bulk retry finds out whether a job is the latest of its key.
     models.Index(
         "task_name",
         "unique_key",
@@ -68,7 +67,7 @@ INDEXES: Final = [
         "finished_at",
         "id",
         name="pgqueue_job_keyed",
-        condition=Q(unique_key__isnull=False) & (Q(finished_at__isnull=False) | Q(unique_ready_only__isnull=False)),
+        condition=Q(unique_key__isnull=False, finished_at__isnull=False),
     ),
 ]
 CONSTRAINTS: Final = [

@@ -112,13 +112,13 @@ LIMIT 1
 #
 # Caller: lifecycle.preview(), lifecycle.execute_batch()
 # Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class; pgqueue_job_keyed
-# Cost:   with `latest_of_keys`, up to three index searches for each job with a unique key. A job needs 3 buffers if 500
+# Cost:   with `latest_of_keys`, up to two index searches for each job with a unique key. A job needs 3 buffers if 500
 #         jobs have its key, and 3 if 5,000 have it
 #
 # `latest_of_keys`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
 # the key. The latest one can be on a later page, or on an earlier one, and an earlier batch can have retried it. So a
-# job is left if a later one with its key is chosen, or has changed since the preview: it has ended since, or it was
-# retried since and is running. If it is ready, RETRY leaves the others.
+# job is left if a later one with its key is chosen, or has ended since the preview. While that one has not ended, it
+# holds the key, so RETRY leaves the others.
 BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
 WITH oldest AS MATERIALIZED (
     SELECT id, task_name, unique_key, state, finished_at, run_after
@@ -180,15 +180,6 @@ FROM (
                     WHERE task_name = oldest.task_name AND unique_key = oldest.unique_key
                       AND state IN ('succeeded', 'dead', 'cancelled')
                       AND finished_at > %(previewed_at)s::timestamptz
-                      AND id > oldest.id AND enqueued_at <= %(previewed_at)s::timestamptz
-                    LIMIT 1
-                ) IS NULL
-                AND (
-                    SELECT true
-                    FROM pgqueue_job
-                    WHERE task_name = oldest.task_name AND unique_key = oldest.unique_key
-                      AND state = 'running' AND unique_ready_only IS NOT NULL
-                      AND run_after > %(previewed_at)s::timestamptz
                       AND id > oldest.id AND enqueued_at <= %(previewed_at)s::timestamptz
                     LIMIT 1
                 ) IS NULL

@@ -175,13 +175,6 @@ TRUST_FLOW = [
         tests=("tests/worker/test_bulk_acts_of_keys.py",),
     ),
     Mutant(
-        "a bulk act revives another job of a key whose latest is running",
-        old="AND state = 'running' AND unique_ready_only",
-        new="AND false AND unique_ready_only",
-        statement="BULK_PAGE_FINISHED",
-        tests=("tests/worker/test_bulk_acts_of_keys.py",),
-    ),
-    Mutant(
         "a bulk act on a list revives another job of a key whose latest is running",
         old=" OR run_after > %(previewed_at)s::timestamptz)\n    GROUP",
         new=")\n    GROUP",
