@@ -47,7 +47,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> None:
     """Count, and print a table."""
     options = parsed(arguments)
-    if options.record:
+    if options.record and not options.server_instructions:
         recording.record_all()
         return
     forms = options.forms
@@ -60,12 +60,16 @@ def main(arguments: Sequence[str]) -> None:
             return
         figures = merged(each(found, forms, "calls"), entered(found, forms), more(program, found, forms))
     if options.server_instructions:
-        figures = merged(figures, or_not_counted(server_instructions, options.python, options.checkout, forms))
+        instructions = or_not_counted(server_instructions, options.python, options.checkout, forms)
+        figures = merged(figures, instructions)
+        if options.record and instructions:
+            recorded.record_server_instructions(found.versions["postgresql"], instructions)
     about = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     print(f"{about}\n\n{tables.figures(figures)}")  # noqa: T201 -- as above
     if options.json:
         options.json.write_text(json.dumps({"versions": found.versions, "forms": figures}, indent=1) + "\n")
-    if changed := recorded.changes(found, "calls"):
+    changed = recorded.changes(found, "calls")
+    if changed and options.checkout == CHECKOUT:
         say(recorded.message(changed))
 
 

@@ -2,7 +2,7 @@
 
 `recorded.json` has the figures of each form for each version of Python, and those of the server for each major version
 of PostgreSQL. Calls of libraries are compared only if Django and psycopg have the recorded versions, because a release
-of theirs may change them.
+of theirs may change them. The instructions of the server are recorded on demand, and not compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FILE: Final = Path(__file__).with_name("recorded.json")
 LIMIT: Final = 0.03
 """A count may be so much higher or lower than the recorded one."""
 LEAST: Final = 1e-9
-PYTHON, POSTGRESQL, BYTECODE = "python", "postgresql", "bytecode"
+PYTHON, POSTGRESQL, BYTECODE, CALLGRIND = "python", "postgresql", "bytecode", "server_instructions"
 LIBRARIES: Final = ("django", "psycopg")
 
 
@@ -73,18 +73,28 @@ def read() -> dict[str, Any]:
 
 
 def is_recorded(found: Found, name: str) -> bool:
-    """Return whether there are counts for these versions of Python and PostgreSQL."""
+    """Return whether there are counts for this version of Python or of PostgreSQL."""
     recorded = read()
-    return all(version in recorded.get(section, {}) for section, (version, _) in parts_of(found, name).items())
+    return any(version in recorded.get(section, {}) for section, (version, _) in parts_of(found, name).items())
 
 
 def record(found: Found, name: str) -> None:
     """Keep these counts in place of those of the same versions."""
-    recorded = read()
     libraries = {library: found.versions[library] for library in LIBRARIES}
     for section, (version, forms) in parts_of(found, name).items():
-        about = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **({} if section == POSTGRESQL else libraries)}
-        recorded.setdefault(section, {})[version] = {**about, "forms": forms}
+        _keep(section, version, {} if section == POSTGRESQL else libraries, forms)
+
+
+def record_server_instructions(version: str, forms: Mapping[str, Figures]) -> None:
+    """Keep the instructions of a major version of PostgreSQL. Nothing compares them, because they take minutes."""
+    kept = read().get(CALLGRIND, {}).get(version, {}).get("forms", {})
+    rounded = {form: {name: float(round(value)) for name, value in of_form.items()} for form, of_form in forms.items()}
+    _keep(CALLGRIND, version, {}, {**kept, **rounded})
+
+
+def _keep(section: str, version: str, libraries: Mapping[str, str], forms: Mapping[str, Figures]) -> None:
+    recorded = read()
+    recorded.setdefault(section, {})[version] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **libraries, "forms": forms}
     ordered = {section: dict(sorted(recorded[section].items())) for section in sorted(recorded)}
     FILE.write_text(json.dumps(ordered, indent=1) + "\n")
 

@@ -63,11 +63,16 @@ def test_changes_new_django_ignores_library_calls():
     assert [change.figure for change in recorded.changes(counted(library_calls=3000), "calls")] == ["library_calls"]
 
 
-def test_is_recorded_other_version_is_false():
+def test_is_recorded_other_versions_is_false():
     recorded.record(counted(), "calls")
     assert recorded.is_recorded(counted(), "calls")
-    assert not recorded.is_recorded(counted(python="3.13"), "calls")
-    assert not recorded.is_recorded(counted(postgresql="17"), "calls")
+    assert not recorded.is_recorded(counted(python="3.13", postgresql="17"), "calls")
+
+
+def test_changes_other_python_compares_server_only():
+    recorded.record(counted(), "calls")
+    found = recorded.changes(counted(calls=9000, rows=500, python="3.13"), "calls")
+    assert [change.figure for change in found] == ["rows"]
 
 
 def test_record_second_version_keeps_first_one():
@@ -97,3 +102,10 @@ def test_system_calls_counted_between_marks(tmp_path):
         "7 write(1)                = 0\n"
     )
     assert outside._calls_between_marks(log) == {"thread": {"poll": 1, "futex": 1}}
+
+
+def test_record_server_instructions_keeps_other_forms(own_file):
+    recorded.record_server_instructions("18", {"thread": {"server_instructions": 295_631.8}})
+    recorded.record_server_instructions("18", {"orm": {"server_instructions": 1.0}})
+    forms = recorded.read()["server_instructions"]["18"]["forms"]
+    assert forms == {"thread": {"server_instructions": 295_632.0}, "orm": {"server_instructions": 1.0}}

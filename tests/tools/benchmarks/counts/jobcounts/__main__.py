@@ -100,7 +100,9 @@ def _counted(
             form.run(clock, engine)
     _mark("end")
     figures = {} if options.alone else observer.counts()
-    return {**figures, "functions": {} if meter is None else by_function(meter.counts)}
+    if engine is not None:
+        observer.check_succeeded((WARM_BATCHES + options.batches) * BATCH)
+    return {**figures, "functions": {} if meter is None else by_function(meter.tally)}
 
 
 def _prepare(form: Form, batches: int, observer: Observer) -> None:

@@ -34,7 +34,7 @@ CANCEL: Final = ("worker.slots.query_cancel:watch", "worker.query_cancel:watch",
 IDLE_FUNCTIONS: Final = frozenset({"_next", "run", "select"})
 """The functions in which a thread of a slot or the event loop waits for a job."""
 LONG_SECONDS: Final = 1e6
-WAIT_SECONDS: Final = 60.0
+WAIT_SECONDS: Final = 300.0
 
 
 class FixedRate:

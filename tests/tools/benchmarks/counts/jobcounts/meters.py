@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
 HERE: Final = str(Path(__file__).parent)
 PACKAGE: Final = "django_pgqueue"
-Counts = Counter[CodeType]
+
+
+class Tally:
+    """How often each code object was seen, by its id: the hash of a code object takes longer than a call."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.codes: dict[int, CodeType] = {}
+
+    def add(self, code: CodeType) -> None:
+        """Count one more of this code."""
+        key = id(code)
+        if key in self.numbers:
+            self.numbers[key] += 1
+        else:
+            self.codes[key], self.numbers[key] = code, 1
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.numbers.clear()
+        self.codes.clear()
 
 
 class CallMeter:
@@ -24,7 +46,7 @@ class CallMeter:
     """
 
     def __init__(self) -> None:
-        self.counts: Counts = Counter()
+        self.tally = Tally()
         self._counts_now = False
 
     def install(self) -> None:
@@ -41,7 +63,7 @@ class CallMeter:
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and self._counts_now:
-            self.counts[frame.f_code] += 1
+            self.tally.add(frame.f_code)
 
 
 class InstructionMeter:
@@ -51,20 +73,24 @@ class InstructionMeter:
 
     def __init__(self, *, libraries: bool = True) -> None:
         """Count the instructions of all code. Without `libraries`, only those of the package: that is quicker."""
-        self.counts: Counts = Counter()
+        self.tally = Tally()
         self._libraries = libraries
 
     def install(self) -> None:
         """Reserve the place of a tool."""
         monitoring = sys.monitoring  # type: ignore[attr-defined]  # since 3.12
         monitoring.use_tool_id(self.TOOL, "jobcounts")
-        event, disable, counts = monitoring.events.INSTRUCTION, monitoring.DISABLE, self.counts
-        is_counted = self._is_counted
+        event, disable, numbers = monitoring.events.INSTRUCTION, monitoring.DISABLE, self.tally.numbers
+        add, is_counted = self.tally.add, self._is_counted
 
         def note(code: CodeType, offset: int) -> object:
-            if not is_counted(code.co_filename):
+            key = id(code)
+            if key in numbers:
+                numbers[key] += 1
+            elif is_counted(code.co_filename):
+                add(code)
+            else:
                 return disable
-            counts[code] += 1
             return None
 
         monitoring.register_callback(self.TOOL, event, note)
@@ -78,14 +104,14 @@ class InstructionMeter:
         monitoring.set_events(self.TOOL, 0)
 
     def _is_counted(self, filename: str) -> bool:
-        return not filename.startswith(HERE) and (self._libraries or f"/{PACKAGE}/" in filename)
+        return not filename.startswith(HERE) and (self._libraries or filename.startswith(_package_directory()))
 
 
 class LockMeter:
     """Counts acquisitions of locks that Python code creates. Install it before anything else is imported."""
 
     def __init__(self) -> None:
-        self.counts: Counts = Counter()
+        self.tally = Tally()
         self._counts_now = False
 
     def install(self) -> None:
@@ -126,7 +152,7 @@ class LockMeter:
     def note(self) -> None:
         """Count an acquisition by the caller of the lock."""
         if self._counts_now:
-            self.counts[sys._getframe(2).f_code] += 1
+            self.tally.add(sys._getframe(2).f_code)
 
 
 Meter = CallMeter | InstructionMeter | LockMeter
@@ -149,27 +175,34 @@ def measuring(meter: Meter | None) -> Iterator[None]:
         if meter is None:
             yield
         else:
-            meter.counts.clear()
+            meter.tally.clear()
             with meter.on():
                 yield
     finally:
         gc.enable()
 
 
-def by_function(counts: Counts) -> dict[str, int]:
+def by_function(tally: Tally) -> dict[str, int]:
     """Return the counts by function, such as `django_pgqueue/task.py Task.enqueue` or `library json/decoder.py decode`.
 
     Functions of this program do not count.
     """
     found: Counter[str] = Counter()
-    for code, count in counts.items():
+    for key, code in tally.codes.items():
         if not code.co_filename.startswith(HERE):
-            found[f"{_place(code.co_filename)} {code.co_qualname}"] += count
+            found[f"{_place(code.co_filename)} {code.co_qualname}"] += tally.numbers[key]
     return dict(found)
 
 
 def _place(filename: str) -> str:
-    before, found, rest = filename.rpartition(f"/{PACKAGE}/")
-    if found:
-        return f"{PACKAGE}/{rest}"
-    return "library " + "/".join(Path(before or rest).parts[-2:])
+    directory = _package_directory()
+    if filename.startswith(directory):
+        return f"{PACKAGE}{filename.removeprefix(directory)}"
+    return "library " + "/".join(Path(filename).parts[-2:])
+
+
+@cache
+def _package_directory() -> str:
+    """Return the directory of the counted package. Its name may occur in the paths of libraries too."""
+    [directory] = importlib.util.find_spec(PACKAGE).submodule_search_locations  # type: ignore[union-attr, misc]
+    return directory

@@ -57,6 +57,12 @@ class Observer:
         """Run a statement in the counted database, outside of a count."""
         self._own.execute(statement.encode())
 
+    def check_succeeded(self, jobs: int) -> None:
+        """Raise an error unless so many jobs have succeeded: a failed job costs something else."""
+        [succeeded] = self._own.execute("SELECT count(*) FROM pgqueue_job WHERE state = 'succeeded'").fetchall()
+        if succeeded != (jobs,):
+            raise RuntimeError(f"{succeeded[0]} jobs have succeeded instead of {jobs}")
+
     def sessions(self) -> list[int]:
         """Return the process ids of the sessions of the counted database, except for the one of this observer."""
         return [pid for (pid,) in self._own.execute(SESSIONS.encode())]
