@@ -12,8 +12,8 @@ from typing import Final
 from example_project.embedded.server import BIN_VARIABLE
 from tests.tools.benchmarks.counts import recorded, recording, tables
 from tests.tools.benchmarks.counts.figures import FORMS, Figures, Found, each, entered, merged
-from tests.tools.benchmarks.counts.outside import NotCounted, server_instructions, system_calls
-from tests.tools.benchmarks.counts.private_server import CHECKOUT, Program, private_server
+from tests.tools.benchmarks.counts.outside import server_instructions, system_calls
+from tests.tools.benchmarks.counts.private_server import CHECKOUT, NotCounted, Program, private_server
 from tests.tools.benchmarks.telling import say
 
 BYTECODE_BATCHES: Final = 1

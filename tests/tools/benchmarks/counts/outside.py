@@ -18,7 +18,7 @@ import psycopg
 
 from example_project.embedded.server import service_account
 from tests.tools.benchmarks.counts.figures import Figures
-from tests.tools.benchmarks.counts.private_server import Program, connect, private_server
+from tests.tools.benchmarks.counts.private_server import NotCounted, Program, connect, private_server
 
 MARK: Final = re.compile(r'"/jobcounts/(\w+) ?(\w*)"')
 CALL: Final = re.compile(r"^(?:\d+ +)?(\w+)\(")
@@ -29,10 +29,6 @@ BATCHES: Final = (7, 17)
 batch, all statements are prepared."""
 START_SECONDS: Final = 240.0
 PROFILE_SECONDS: Final = 120.0
-
-
-class NotCounted(Exception):
-    """A program that is needed is not installed."""
 
 
 def system_calls(program: Program, forms: Sequence[str]) -> dict[str, Figures]:

@@ -33,6 +33,10 @@ DATABASE: Final = "counts"
 SECONDS: Final = 1800.0
 
 
+class NotCounted(Exception):
+    """A program or an extension that is needed is not installed."""
+
+
 class Program:
     """The counted program, with the package of one checkout, on one Python and one database.
 
@@ -107,9 +111,18 @@ def connect(cluster: Cluster) -> psycopg.Connection[Any]:
     )
 
 
+def has_extensions() -> bool:
+    """Return whether PostgreSQL was installed with the extensions that count: the wheel and Debian's packages are."""
+    prefix = binaries().parent
+    places = (prefix / "share", Path("/usr/share/postgresql") / prefix.name)
+    return any(any(place.rglob("pg_walinspect.control")) for place in places)
+
+
 @contextmanager
 def private_server() -> Iterator[Cluster]:
     """Start a new server, and remove it at the end."""
+    if not has_extensions():
+        raise NotCounted(f"the PostgreSQL in {binaries()} has no extension pg_walinspect")
     with tempfile.TemporaryDirectory(prefix="pgq", dir="/tmp") as name:
         home = Path(name)
         home.chmod(0o755)

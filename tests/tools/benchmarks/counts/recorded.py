@@ -18,6 +18,8 @@ from tests.tools.benchmarks.counts.figures import NAMES, SERVER_FIGURES, Figures
 FILE: Final = Path(__file__).with_name("recorded.json")
 LIMIT: Final = 0.03
 """A count may be so much higher or lower than the recorded one."""
+NOISE: Final = 0.002
+"""Two counts of the same code differ by less than this."""
 LEAST: Final = 1e-9
 PYTHON, POSTGRESQL, BYTECODE, CALLGRIND = "python", "postgresql", "bytecode", "server_instructions"
 LIBRARIES: Final = ("django", "psycopg")
@@ -72,6 +74,14 @@ def read() -> dict[str, Any]:
     return recorded
 
 
+def _settled(figures: Figures, before: Figures) -> Figures:
+    """Return the figures, with the recorded value of each one that differs only by noise: that changes no file."""
+    return {
+        name: before[name] if name in before and abs(value - before[name]) <= NOISE * before[name] else value
+        for name, value in figures.items()
+    }
+
+
 def is_recorded(found: Found, name: str) -> bool:
     """Return whether there are counts for this version of Python or of PostgreSQL."""
     recorded = read()
@@ -94,7 +104,12 @@ def record_server_instructions(version: str, forms: Mapping[str, Figures]) -> No
 
 def _keep(section: str, version: str, libraries: Mapping[str, str], forms: Mapping[str, Figures]) -> None:
     recorded = read()
-    recorded.setdefault(section, {})[version] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **libraries, "forms": forms}
+    versions = recorded.setdefault(section, {})
+    before = versions.get(version, {"forms": {}})
+    settled = {form: _settled(figures, before["forms"].get(form, {})) for form, figures in forms.items()}
+    if settled == before["forms"] and all(before.get(name) == value for name, value in libraries.items()):
+        return
+    versions[version] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", **libraries, "forms": settled}
     ordered = {section: dict(sorted(recorded[section].items())) for section in sorted(recorded)}
     FILE.write_text(json.dumps(ordered, indent=1) + "\n")
 

@@ -109,3 +109,13 @@ def test_record_server_instructions_keeps_other_forms(own_file):
     recorded.record_server_instructions("18", {"orm": {"server_instructions": 1.0}})
     forms = recorded.read()["server_instructions"]["18"]["forms"]
     assert forms == {"thread": {"server_instructions": 295_632.0}, "orm": {"server_instructions": 1.0}}
+
+
+def test_record_noise_leaves_file_as_it_is(own_file):
+    recorded.record(counted(), "calls")
+    before = own_file.read_text()
+    recorded.record(counted(calls=7705), "calls")
+    assert own_file.read_text() == before
+    recorded.record(counted(calls=7800), "calls")
+    assert recorded.changes(counted(calls=7800), "calls") == []
+    assert own_file.read_text() != before

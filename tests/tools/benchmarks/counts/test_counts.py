@@ -10,7 +10,7 @@ import pytest
 
 from tests.tools.benchmarks.counts import recorded
 from tests.tools.benchmarks.counts.figures import Found
-from tests.tools.benchmarks.counts.private_server import Program, private_server
+from tests.tools.benchmarks.counts.private_server import Program, has_extensions, private_server
 
 pytestmark = pytest.mark.slow
 HAS_MONITORING = sys.version_info >= (3, 12)
@@ -19,6 +19,8 @@ HAS_MONITORING = sys.version_info >= (3, 12)
 @pytest.fixture(scope="module")
 def program() -> Iterator[Program]:
     """Return the counted program on a private server."""
+    if not has_extensions():
+        pytest.skip("this PostgreSQL was installed without the extension pg_walinspect")
     with private_server() as cluster:
         program = Program(cluster)
         program.make_tables()
