@@ -18,6 +18,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
+from django_pgqueue.lifecycle.new_jobs import NewJob
 from django_pgqueue.options import STORED
 from django_pgqueue.states import Outcome
 
@@ -185,14 +186,8 @@ def make_nodes(
     """Add nodes of a workflow, each of which depends on the jobs `needs`. Return their ids."""
     job_ids, needed = lifecycle.graphs.draw_ids(connection, count), list(needs)
     row = {"task_name": NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10, "delay_seconds": 0.0}
-    lifecycle.graphs.add_nodes(
-        connection,
-        job_ids=job_ids,
-        waits=[bool(needed)] * count,
-        arguments=[NO_ARGUMENTS] * count,
-        options=[0] * count,
-        rows=[{**row, "batch_id": batch_id}],
-    )
+    job = NewJob({**row, "batch_id": batch_id}, NO_ARGUMENTS)
+    lifecycle.graphs.add_nodes(connection, job_ids, [bool(needed)] * count, [job] * count)
     edges = [(job_id, needs_id, policy) for job_id in job_ids for needs_id in needed]
     if edges:
         lifecycle.graphs.add_dependencies(connection, edges)

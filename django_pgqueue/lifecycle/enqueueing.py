@@ -18,6 +18,7 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import NO_LIMIT, CallLimit
 from django_pgqueue.options import UNSET
 
+from .new_jobs import NewJob, Row
 from .types import Enqueued
 
 Limits = Sequence[CallLimit | None]
@@ -52,6 +53,22 @@ def enqueue_each(
     given = {"arguments": arguments, "limits": limits_as_json(limits)}
     params = {**given, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
     return [row[0] for row in execute(connection, sql.enqueueing.ENQUEUE_EACH, params)]
+
+
+def params_of(jobs: Sequence[NewJob]) -> dict[str, Any]:
+    """Return jobs, each with a row of its own, as the statements take them. A row that jobs share is sent once."""
+    places: dict[int, int] = {}
+    rows: list[Row] = []
+    for job in jobs:
+        if id(job.row) not in places:
+            places[id(job.row)] = len(rows)
+            rows.append(job.row if job.uniqueness is None else {**job.row, **job.uniqueness.columns()})
+    return {
+        "arguments": f"[{','.join(job.arguments for job in jobs)}]",
+        "numbers": arrays.numbers(places[id(job.row)] for job in jobs),
+        "options": numbered(rows),
+        "limits": limits_as_json([job.limit for job in jobs]),
+    }
 
 
 def limits_as_json(limits: Limits) -> str | None:

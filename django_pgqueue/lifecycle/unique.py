@@ -13,15 +13,15 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django_pgqueue import sql
-from django_pgqueue.db import arrays
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
-from .enqueueing import Limits, limits_as_json, numbered
+from .enqueueing import Limits, limits_as_json, params_of
 from .execute import transaction_of
+from .new_jobs import NewJob
 from .ranges import rows_in_ranges
 from .steps import remove_steps
 from .types import Enqueued
@@ -132,24 +132,12 @@ def enqueue_many_unique(
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
 
 
-def enqueue_each_unique(
-    connection: Connection,
-    *,
-    arguments: str,
-    unique_keys: Sequence[str | None],
-    numbers: Sequence[int],
-    rows: Sequence[dict[str, Any]],
-    limits: Limits = (),
-) -> list[tuple[int, str, str | None]]:
-    """Do as `enqueue_unique()` for each element of the JSON array `arguments`, in one statement.
+def enqueue_each_unique(connection: Connection, jobs: Sequence[NewJob]) -> list[tuple[int, str, str | None]]:
+    """Do as `enqueue_unique()` for each of these jobs, in one statement. A job without a key is always added.
 
-    The element at a place has the key `unique_keys[place]` and the row `rows[numbers[place]]`, which includes
-    `unique_ready_only`. A job without a key is always added.
-
-    Return the ids, tasks and keys of the new jobs, sorted by id. The ids have the order of the elements.
+    Return the ids, tasks and keys of the new jobs, sorted by id. The ids have the order of `jobs`.
     """
-    given = {"arguments": arguments, "keys": json.dumps(unique_keys), "limits": limits_as_json(limits)}
-    params = {**given, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
+    params = {**params_of(jobs), "keys": json.dumps([job.key for job in jobs])}
     return sorted(execute(connection, sql.unique.ENQUEUE_EACH_UNIQUE, params), key=lambda row: row[0])
 
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.enqueue import unique
-from django_pgqueue.enqueue.call_limits import columns_of_call
+from django_pgqueue.enqueue import new_job
+from django_pgqueue.enqueue.call_limits import limit_of_call
 from django_pgqueue.enqueue.search_keys import search_keys_of
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
@@ -164,10 +164,11 @@ class _ProjectCode:
         return search_keys_of(self._task, *decode_arguments(self._arguments or ""))
 
     def _limit_columns(self) -> Mapping[str, Any]:
-        return columns_of_call(self._task, *self._call())
+        limit = limit_of_call(self._task, self._call)
+        return {} if limit is None else limit._asdict()
 
     def _unique_key(self) -> str | None:
-        return unique.key_of(self._task, *self._call())
+        return new_job.key_of(self._task, self._call)
 
 
 def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:

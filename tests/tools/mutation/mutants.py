@@ -238,10 +238,8 @@ UNIQUE = of_tests(
         "RETRY",
     ),
     Mutant("another task's job has the key", "    WHERE task_name = %(task_name)s\n      AND", "    WHERE", "HOLDERS"),
-    Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", inside="unique.insert"),
-    Mutant(
-        "of many none is refused", 'if is_duplicate and task.on_conflict == "raise"', "if False", inside="insert_keyed"
-    ),
+    Mutant("no second try to have a key", "for _ in range(TRIES):", "for _ in range(1):", inside="_insert_unique"),
+    Mutant("of many none is refused", 'if is_duplicate and on_conflict == "raise"', "if False", inside="insert_keyed"),
     Mutant(
         "an existing job is returned as a new one",
         "job.is_duplicate, job.enqueued_on = True, alias",
@@ -299,19 +297,19 @@ PERIODS = of_tests(
     Mutant("to forget waits for who takes it anew", *NOT_SKIPPED, "PRUNE_WINDOWS"),
     Mutant(
         "of a period the last call counts",
-        "calls if replaces else reversed(calls)",
-        "calls",
+        "jobs if replaces else reversed(jobs)",
+        "jobs",
         inside="_add_many_for_period",
     ),
     Mutant(
         "the job of a uniqueness window is not looked for again",
         "if existing_job is None and is_for_period:",
         "if False:",
-        inside="unique.insert",
+        inside="_insert_unique",
     ),
     Mutant(
         "a throttled call changes nothing",
-        'if not added and task.on_conflict == "replace":',
+        'if not added and uniqueness.on_conflict == "replace":',
         "if False:",
         inside="_add_one_for_period",
     ),

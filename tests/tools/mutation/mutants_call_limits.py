@@ -28,7 +28,7 @@ CALL_LIMITS = [
             "a copy loses its limit",
             "task.limit.name != name_of(job.limit_key)",
             "False",
-            inside="copies._limit_columns",
+            inside="_keeps_limit",
         ),
         Mutant("a replaced job keeps its limit", "limit_key = excluded.limit_key, ", "", "ENQUEUE_OR_REPLACE"),
         Mutant("a window's job keeps its limit", "limit_key = waiting.limit_key, ", "", "REPLACE_FOR_PERIOD"),

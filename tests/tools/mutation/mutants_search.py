@@ -18,8 +18,13 @@ WRITTEN = of_tests(
         "    if True:\n",
         inside="atomic_unless_open",
     ),
-    Mutant("a duplicate writes its keys", "if not job.is_duplicate:", "if True:", inside="search_keys._insert"),
-    Mutant("old keys stay after a replacement", 'task.on_conflict == "replace"', "False", inside="write_search_keys"),
+    Mutant("a duplicate writes its keys", "if not added.is_duplicate:", "if True:", inside="inserting.insert"),
+    Mutant(
+        "old keys stay after a replacement",
+        'job.uniqueness.on_conflict == "replace"',
+        "False",
+        inside="write_search_keys",
+    ),
     Mutant("enqueue_many() writes no keys", " and not task.search", "", inside="Insertion.__init__"),
     Mutant(
         "a sensitive argument is a search key",
