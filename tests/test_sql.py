@@ -27,8 +27,8 @@ from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey, ranges, rescues
+from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 from django_pgqueue.lifecycle.needs import needs_of
-from django_pgqueue.lifecycle.new_jobs import NewJob, Uniqueness
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
@@ -395,7 +395,7 @@ def call_everything_of_schedules(engine):
         engine, schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
     )
     schedule = helpers.schedule_of(engine, schedule_id)
-    lifecycle.run_schedule(engine, schedule, lifecycle.JobOptions("default", 0, 1))
+    lifecycle.run_schedule(engine, schedule, helpers.new_job())
     lifecycle.arguments_of(engine, schedule)
     lifecycle.note_problem(engine, schedule, "why")
     lifecycle.pause_schedule(engine, schedule_id)

@@ -22,7 +22,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import batch_ends, lifecycle
 from django_pgqueue.lifecycle import TransitionStatus, batches, graphs
-from django_pgqueue.lifecycle.new_jobs import NewJob
+from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.states import FINISHED, State
 from tests import helpers
 from tests.histories import TICK, History, action, end_attempt, state_after

@@ -22,7 +22,7 @@ from django.db import transaction
 from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.lifecycle.new_jobs import NewJob, Row
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
 from django_pgqueue.serialization import chunks, normalise_call

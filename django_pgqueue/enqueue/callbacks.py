@@ -6,9 +6,7 @@ passed to the middleware now, so the statement that adds the job needs no code o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue.exceptions import InvalidTask
@@ -70,6 +68,4 @@ def parts_of(
     """Return the options of the job of a checked call, and its arguments, as JSON texts. `headers` are added."""
     task = call.task
     job = new_job(task, task.encoded_call(call.args, call.kwargs), row_of(task, connection.alias))
-    row = {**job.columns(), "search_keys": job.search_keys or {}}
-    row["headers"] = {**json.loads(row["headers"] or "{}"), **(headers or {})} or None
-    return json.dumps(row, default=datetime.isoformat), job.arguments
+    return job.stored(headers or {}), job.arguments

@@ -20,7 +20,7 @@ from django_pgqueue import codecs, lifecycle
 from django_pgqueue.batch_reference import BatchFinished
 from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.exceptions import DuplicateJob, InvalidTask, QueueError
-from django_pgqueue.lifecycle.new_jobs import NewJob, Row, Uniqueness
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 from django_pgqueue.reactions import after_enqueue
 
 if TYPE_CHECKING:

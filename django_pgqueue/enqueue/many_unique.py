@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle.new_jobs import NewJob, Row, Uniqueness
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 
 from . import inserting
 from .inserting import TRIES

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle.new_jobs import NewJob, Row
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 from django_pgqueue.limits import CallLimit
 from django_pgqueue.serialization import CHUNK, CHUNK_SIZE
 

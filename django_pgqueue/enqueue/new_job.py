@@ -19,7 +19,7 @@ from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lazy_strings import lazy_problems
-from django_pgqueue.lifecycle.new_jobs import NewJob, Row, Uniqueness
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 from django_pgqueue.options import columns_of
 from django_pgqueue.serialization import encode_arguments
 from django_pgqueue.signatures import signature_of

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle.new_jobs import NewJob, Row
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 from django_pgqueue.placeholders import has_placeholders, refuse_markers, with_markers
 
 from . import inserting

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from django_pgqueue.lifecycle.new_jobs import SearchKeys
+from django_pgqueue.lifecycle.enqueueing import SearchKeys
 from django_pgqueue.redaction import BY_POSITION
 from django_pgqueue.search_text import as_search_text
 from django_pgqueue.serialization import normalise

@@ -1,16 +1,17 @@
-"""Add jobs without a unique key, on the caller's connection and in the caller's transaction.
+"""`NewJob`: everything that is written for one job; and the functions that add jobs without a unique key.
 
-`Task.enqueue()` and `Task.enqueue_many()` call these functions. `unique` has the ones for jobs with a key. `row` is
-the name of the task, the headers, and what `options.columns_of()` returns. For one job, it includes the columns of the
-limit, if the job has one.
+`enqueue.new_job()` makes it from the call of a task. The functions run on the caller's connection and in the caller's
+transaction. `Task.enqueue()` and `enqueue_many()` call them. `unique` has the ones for jobs with a key, and
+`add_jobs()` for the transitions that add jobs themselves. `row` is the name of the task, the headers, and what
+`options.columns_of()` returns. For one job, it includes the columns of the limit, if the job has one.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db import arrays
@@ -18,11 +19,76 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import NO_LIMIT, CallLimit
 from django_pgqueue.options import UNSET
 
-from .new_jobs import NewJob, Row
 from .types import Enqueued
 
+Row = dict[str, Any]
+"""The name, the headers and the options of a job, as the insert statements take them. Jobs can share a row."""
+SearchKeys = Mapping[str, str]
+"""Texts by the names of the arguments."""
 Limits = Sequence[CallLimit | None]
 """The limits of the calls of one statement, or nothing if no call has a limit."""
+
+
+class Uniqueness(NamedTuple):
+    """How the jobs of a task keep their unique keys, and what a call does whose key another job has."""
+
+    ready_only: bool
+    """Whether a job has its key until it is claimed for the first time. Otherwise it has it until it has ended."""
+    period_seconds: float | None
+    """Length of the uniqueness window. None: the key depends on the state of the job that has it."""
+    on_conflict: str
+    has_steps: bool
+    """Whether the jobs can have durable steps, which a replacement removes."""
+
+    def columns(self) -> Row:
+        """Return the column of a row that says how long a job keeps its key."""
+        return {"unique_ready_only": self.ready_only or None}
+
+    @property
+    def can_share_statement(self) -> bool:
+        """Whether one statement can add jobs of this task and other such jobs, with any tasks and options."""
+        return self.on_conflict != "replace" and self.period_seconds is None
+
+
+class NewJob(NamedTuple):
+    """A job to add. `arguments` is the text to store."""
+
+    row: Row
+    arguments: str
+    search_keys: SearchKeys | None = None
+    """None: its task has no search keys."""
+    limit: CallLimit | None = None
+    uniqueness: Uniqueness | None = None
+    """None: its task has no unique key."""
+    key: str | None = None
+    """None: the job is not unique."""
+
+    @property
+    def task_name(self) -> str:
+        return str(self.row["task_name"])
+
+    @property
+    def queue_name(self) -> str:
+        return str(self.row["queue_name"])
+
+    def columns(self) -> Row:
+        """Return the values that the statement which adds this job alone needs, apart from the arguments."""
+        return self.row if self.limit is None else {**self.row, **self.limit._asdict()}
+
+    def stored(self, headers: Mapping[str, Any]) -> str:
+        """Return the job without its arguments as JSON text, for `stored_job()`. `headers` are added."""
+        row = {**self.columns(), "search_keys": self.search_keys or {}}
+        row["headers"] = {**json.loads(row["headers"] or "{}"), **headers} or None
+        return json.dumps(row, default=datetime.isoformat)
+
+
+def stored_job(stored: str, arguments: str) -> NewJob:
+    """Return the job that was stored for a callback of a batch or a compensation."""
+    row = json.loads(stored)
+    row.pop("arguments", None)  # of a callback. They are used as text, so that numbers keep their digits.
+    search_keys = row.pop("search_keys", None)
+    limit = [row.pop(name, None) for name in CallLimit._fields]
+    return NewJob(row, arguments, search_keys, CallLimit(*limit) if limit[0] else None)
 
 
 def enqueue(connection: Connection, *, arguments: str, **row: Any) -> Enqueued:

@@ -22,9 +22,8 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
-from .enqueueing import params_of
+from .enqueueing import NewJob, params_of
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
-from .new_jobs import NewJob
 from .pruning import PRUNE_LIMIT
 from .ranges import page_in_ranges, written
 from .types import NodeResult

@@ -8,21 +8,22 @@ task has a key at a time, by the states of that job or for a uniqueness window (
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django_pgqueue import sql
+from django_pgqueue.db import arrays
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
-from .enqueueing import Limits, limits_as_json, params_of
+from .enqueueing import Limits, NewJob, limits_as_json, params_of
 from .execute import transaction_of
-from .new_jobs import NewJob
 from .ranges import rows_in_ranges
+from .search_keys import add_search_keys
 from .steps import remove_steps
 from .types import Enqueued
 
@@ -132,13 +133,37 @@ def enqueue_many_unique(
     return sorted(((job_id, key) for job_id, key in rows), key=lambda pair: pair[0])
 
 
-def enqueue_each_unique(connection: Connection, jobs: Sequence[NewJob]) -> list[tuple[int, str, str | None]]:
+def enqueue_each_unique(
+    connection: Connection, jobs: Sequence[NewJob], job_ids: Collection[int] = ()
+) -> list[tuple[int, str, str | None]]:
     """Do as `enqueue_unique()` for each of these jobs, in one statement. A job without a key is always added.
 
-    Return the ids, tasks and keys of the new jobs, sorted by id. The ids have the order of `jobs`.
+    `job_ids` are the ids of the jobs, if they were drawn before. Otherwise the ids have the order of `jobs`. Return the
+    ids, tasks and keys of the new jobs, sorted by id.
     """
-    params = {**params_of(jobs), "keys": json.dumps([job.key for job in jobs])}
+    params = {**params_of(jobs), "keys": json.dumps([job.key for job in jobs]), "job_ids": arrays.numbers(job_ids)}
     return sorted(execute(connection, sql.unique.ENQUEUE_EACH_UNIQUE, params), key=lambda row: row[0])
+
+
+def add_jobs(connection: Connection, jobs: Mapping[int, NewJob]) -> list[int]:
+    """Add jobs by the ids that were drawn for them, with their search keys, in the caller's transaction.
+
+    The transitions that add jobs themselves call it: ends of batches, compensations and schedules. A job with a unique
+    key is not added if another job has the key. A job whose key has a uniqueness window must be alone. Return the ids
+    of the new jobs.
+    """
+    if not jobs:
+        return []
+    first = next(iter(jobs.values()))
+    if first.key is not None and first.uniqueness is not None and first.uniqueness.period_seconds is not None:
+        calls = f'[{{"key":{json.dumps(first.key)},"call":{first.arguments}}}]'
+        period: dict[str, Any] = {"period_seconds": first.uniqueness.period_seconds, "job_ids": jobs.keys()}
+        opened = enqueue_for_period(connection, calls=calls, limits=[first.limit], **period, **first.row)
+        added = [enqueued.job_id for enqueued in opened]
+    else:
+        added = [row[0] for row in enqueue_each_unique(connection, list(jobs.values()), jobs.keys())]
+    add_search_keys(connection, {job_id: jobs[job_id].search_keys or {} for job_id in added})
+    return added
 
 
 def holders(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:
@@ -148,17 +173,23 @@ def holders(connection: Connection, task_name: str, unique_keys: Collection[str]
 
 
 def enqueue_for_period(
-    connection: Connection, *, calls: str, period_seconds: float, limits: Limits = (), **row: Any
+    connection: Connection,
+    *,
+    calls: str,
+    period_seconds: float,
+    limits: Limits = (),
+    job_ids: Collection[int] = (),
+    **row: Any,
 ) -> list[Enqueued]:
     """Add those of `calls` whose keys have no open uniqueness window, and open one of `period_seconds` for each.
 
     `calls` is a JSON array as for `enqueue_many_unique()`, with no key in it twice. A job with a null key is always
     added. If an uncommitted transaction has just taken one of the keys, this function waits for its end.
 
-    Return the new jobs in the order of `calls`.
+    `job_ids` are the ids of the jobs, if they were drawn before. Return the new jobs in the order of `calls`.
     """
     given = {"calls": calls, "limits": limits_as_json(limits), "period_seconds": period_seconds}
-    params = {**UNSET, **row, **given}
+    params = {**UNSET, **row, **given, "job_ids": arrays.numbers(job_ids)}
     return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 

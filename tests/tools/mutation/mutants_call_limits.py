@@ -37,8 +37,8 @@ CALL_LIMITS = [
         ("tests/worker/test_job_options.py",),
         Mutant(
             "a schedule's job has no limit",
-            "        if task.has_limit_key:\n",
-            "        if False:\n",
+            "call_project=self._named)",
+            "call_project=self._named)._replace(limit=None)",
             inside="_ProjectCode.__call__",
         ),
         Mutant("old code fires a limited job", "if schedule.is_limited and", "if False and", inside="_check_code"),

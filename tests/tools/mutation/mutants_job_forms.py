@@ -46,15 +46,17 @@ FORMS = [
             inside="edit_and_retry._changes",
         ),
         Mutant("middleware changes the headers of a copy", ", **(task.headers or {})}", "}", inside="insert_copy"),
+        Mutant("a copy replaces another job", '"on_conflict": "skip"}', "}", inside="_uniqueness", times=2),
+        Mutant("a copy has no key", "if job.unique_key is None:", "if True:", inside="_uniqueness"),
+    ),
+    *of_tests(
+        ("tests/test_ways_to_enqueue.py",),
         Mutant(
             "a copy has no search keys",
             "inserting.insert(connection, new)",
             "inserting.insert(connection, new._replace(search_keys=None))",
             inside="insert_copy",
-            tests=("tests/test_ways_to_enqueue.py",),
         ),
-        Mutant("a copy replaces another job", '"on_conflict": "skip"}', "}", inside="_uniqueness", times=2),
-        Mutant("a copy has no key", "if job.unique_key is None:", "if True:", inside="_uniqueness"),
     ),
     *of_tests(
         ("tests/admin/test_argument_form.py",),

@@ -52,9 +52,9 @@ SEARCHED = [
         ("tests/worker/test_job_options.py",),
         Mutant(
             "a schedule's job has no keys",
-            "        if task.search:\n",
-            "        if False:\n",
-            inside="_ProjectCode.__call__",
+            "jobs[job_id].search_keys or {}",
+            "{}",
+            inside="add_jobs",
         ),
     ),
 ]
