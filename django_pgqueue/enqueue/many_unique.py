@@ -39,7 +39,7 @@ def insert_keyed(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> lis
     results: list[tuple[int, bool]] = []
     announced: dict[int, NewJob] = {}
     for job in jobs:
-        task_and_key, on_conflict = (job.task_name, job.key), _rule(job).on_conflict
+        task_and_key, on_conflict = (job.row["task_name"], job.key), _rule(job).on_conflict
         if job.key is None:
             job_id, is_duplicate = next(without_key), False
         elif task_and_key in new:
@@ -76,13 +76,13 @@ def _add_or_find(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> tup
         with suppress(_KeyFreed), _savepoint(connection, left):
             added = _add_all(connection, left) if left else []
             new = {(name, key) for _, name, key in added}
-            taken = [job for job in left if job.key is not None and (job.task_name, job.key) not in new]
+            taken = [job for job in left if job.key is not None and (job.row["task_name"], job.key) not in new]
             if refused := next((job for job in taken if _rule(job).on_conflict == "raise"), None):
                 raise inserting.duplicate(refused.task_name, None)
             existing |= _all_holders(connection, taken)
-            left = [job for job in left if (job.task_name, job.key) not in existing]
             if all((job.task_name, job.key) in existing for job in taken):
                 return added, existing
+            left = [job for job in left if (job.task_name, job.key) not in existing]
             raise _KeyFreed
     raise inserting.neither_added_nor_found(left[0].task_name)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django.db import connections, router
@@ -20,7 +20,7 @@ from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lazy_strings import lazy_problems
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
-from django_pgqueue.options import columns_of
+from django_pgqueue.options import UniqueWhile, columns_of
 from django_pgqueue.serialization import encode_arguments
 from django_pgqueue.signatures import signature_of
 from django_pgqueue.validation import check_call, wrong_key
@@ -118,8 +118,13 @@ def key_of(task: TaskDefinition, decode: Callable[[], CallArguments]) -> str | N
 
 def uniqueness_of(task: TaskDefinition) -> Uniqueness:
     """Return how the jobs of a task with a unique key keep it."""
-    period_seconds = None if isinstance(task.unique_while, str) else seconds(task.unique_while)
-    return Uniqueness(task.unique_while == "ready", period_seconds, task.on_conflict, task.takes_context)
+    return _uniqueness(task.unique_while, task.on_conflict, task.takes_context)
+
+
+@lru_cache(maxsize=100)  # it is needed for each call of `enqueue_many()`
+def _uniqueness(unique_while: UniqueWhile, on_conflict: str, has_steps: bool) -> Uniqueness:  # noqa: FBT001
+    period_seconds = None if isinstance(unique_while, str) else seconds(unique_while)
+    return Uniqueness(unique_while == "ready", period_seconds, on_conflict, has_steps)
 
 
 def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -65,11 +65,13 @@ class NewJob(NamedTuple):
 
     @property
     def task_name(self) -> str:
-        return str(self.row["task_name"])
+        name: str = self.row["task_name"]
+        return name
 
     @property
     def queue_name(self) -> str:
-        return str(self.row["queue_name"])
+        name: str = self.row["queue_name"]
+        return name
 
     def columns(self) -> Row:
         """Return the values that the statement which adds this job alone needs, apart from the arguments."""

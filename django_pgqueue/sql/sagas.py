@@ -3,8 +3,8 @@
 from typing import Final
 
 # For each of these jobs, draw an id for the job of its next compensation: that of its last finished step which has one.
-# Return what the compensations are. Return nothing for a job while an earlier compensation of it has not succeeded. If a
-# job has succeeded, forget its compensations.
+# Return what the compensations are. Return nothing for a job while an earlier compensation of it has not succeeded. If
+# a job has succeeded, forget its compensations.
 #
 # Caller: lifecycle.sagas.compensate(), after the end of a job with steps or of a compensation, and from the sweep. It
 #         adds the jobs of the compensations in the same transaction
