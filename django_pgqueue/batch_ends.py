@@ -83,12 +83,16 @@ def _end(connection: Connection, batch_ids: Collection[int]) -> dict[int, list[B
 
 def _announce(connection: Connection, events: Iterable[BatchEvent], publish: Publish) -> int:
     """Wake the workers for the callbacks of one batch, and send `job_enqueued` for each. Return their number."""
-    added = [(each.job_id, each.task_name, each.queue_name or "") for each in events if each.job_id is not None]
+    added = [
+        (each.job_id, each.job.task_name, each.job.queue_name)
+        for each in events
+        if each.job_id is not None and each.job is not None
+    ]
     if added and isinstance(connection, EngineConnection):
         wake_workers(connection)
     for job_id, task_name, queue_name in added:
         if not isinstance(connection, EngineConnection):
-            after_enqueue(cast("BaseDatabaseWrapper", connection), task_name or "", queue_name, [job_id])
+            after_enqueue(cast("BaseDatabaseWrapper", connection), task_name, queue_name, [job_id])
         elif signals.job_enqueued.receivers:
             about = {"job_id": job_id, "database": connection.alias, "queue_name": queue_name}
             publish(signals.job_enqueued, task_name, about)

@@ -49,8 +49,3 @@ def check_parent(parent: Any) -> None:
         )
     if parent is not None and parent.id is None:
         raise InvalidTask("the parent of a batch is not stored yet: use it in a with statement, or call its open()")
-
-
-def batch_column(batch: BatchReference | None) -> dict[str, Any]:
-    """Return the column of a job's row that has its batch."""
-    return {"batch_id": None if batch is None else batch.id}

@@ -21,7 +21,7 @@ from . import batch_ends, lifecycle
 from .batch_progress import BatchProgress, progress_of
 from .batch_reference import BatchReference, check_parent
 from .context import running_database, running_job
-from .enqueue import bulk, joining
+from .enqueue import bulk, inserting
 from .enqueue.advice import called_in_coroutine, listed
 from .enqueue.callbacks import stored_call
 from .enqueue.calls import TaskCall
@@ -119,7 +119,7 @@ class Batch(BatchReference):
             parent_id = None if self._parent is None else self._parent.id
             # Without a nested block: an error in one would make the caller's transaction roll back.
             with nullcontext() if connection.in_atomic_block else transaction.atomic(using=self.database):
-                joining.check_open(connection, {"batch_id": parent_id})
+                inserting.check_open(connection, parent_id)
                 created = lifecycle.batches.create_batch(
                     connection, description=self._description, parent_id=parent_id, callbacks=callbacks
                 )

@@ -102,6 +102,13 @@ class TaskDefinition(TaskFields):
         plan = self.plan
         return (args, kwargs) if plan is None else plan.decode(args, kwargs)
 
+    def converted_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
+        """Return a call as the functions of options get it: as the task would, but with primary keys instead of rows.
+
+        Raise `TypeError` or `ValueError` if an argument does not fit.
+        """
+        return self.decoded_call(*self.encoded_call(args, kwargs))
+
     def early_plan(self) -> CallPlan | None:
         """Return a plan while the task's module is still imported, or None if its annotations cannot be used yet."""
         try:

@@ -16,14 +16,14 @@ from itertools import chain
 from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from . import validation
-from .batch_reference import BatchReference, batch_column, batch_problems
+from .batch_reference import BatchReference, batch_problems
 from .chunks import MAX_CHUNK
 from .conf import get_settings
 from .exceptions import Duration
 from .limits import Limit
 from .retry import Backoff, check_backoff
 from .setting_kinds import Retention
-from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due, expiry
+from .validation import ON_CONFLICT, ON_MISSING, UNIQUE_WHILE, Check, RunAfter, as_errors, as_names, due
 
 Errors = tuple[type[BaseException], ...]
 Isolation = Literal["process"]
@@ -146,8 +146,17 @@ def _attempts(max_attempts: int | None) -> dict[str, Any]:
     return {"max_attempts": max_attempts or get_settings().MAX_ATTEMPTS}
 
 
+def _expiry(expires: RunAfter | None) -> dict[str, Any]:
+    expires_at, expires_seconds = (None, None) if expires is None else due(expires)
+    return {"expires_at": expires_at, "expires_seconds": None if expires_at is not None else expires_seconds}
+
+
+def _batch(batch: BatchReference | None) -> dict[str, Any]:
+    return {"batch_id": None if batch is None else batch.id}
+
+
 def _due(run_after: RunAfter | None) -> dict[str, Any]:
-    run_at, delay_seconds = due(run_after)
+    run_at, delay_seconds = (None, 0.0) if run_after is None else due(run_after)
     return {"run_after": run_at, "delay_seconds": delay_seconds}
 
 
@@ -174,12 +183,12 @@ class SharedFields:
     timeout: Duration | None = option(validation.timeout_problems, is_backend_default=True)
     isolation: Isolation | None = option(validation.isolation_problems)
     keep_logs: KeepLogs | None = option(validation.keep_logs_problems)
-    expires: RunAfter | None = option(validation.expiry_problems, "expires_at", "expires_seconds", values=expiry)
+    expires: RunAfter | None = option(validation.expiry_problems, "expires_at", "expires_seconds", values=_expiry)
     unique_key: UniqueKey | None = option(validation.unique_key_problems)
     unique_while: UniqueWhile = option(validation.unique_while_problems, default=UNIQUE_WHILE[0])
     on_conflict: OnConflict = option(validation.on_conflict_problems, default=ON_CONFLICT[0])
     limit: Limit | None = option(validation.limit_problems)
-    batch: BatchReference | None = option(batch_problems, "batch_id", values=batch_column)
+    batch: BatchReference | None = option(batch_problems, "batch_id", values=_batch)
     """Set by `using()`."""
     headers: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     """Set by `using()`. Not an option of `@task`."""
@@ -223,33 +232,12 @@ BACKEND_DEFAULTS: Final = frozenset(name.upper() for name, known in OPTIONS.item
 
 
 class JobOptions(NamedTuple):
-    """Options of a scheduled job. The schedule's row stores those in `STORED`; the others are set for each job."""
+    """Options of scheduled jobs that the schedule's row stores, in the order in which `sql.schedules` returns them."""
 
     queue_name: str
     priority: int
     max_attempts: int
     expires_seconds: float | None = None
-    headers: str | None = None
-    """JSON text."""
-    unique_key: str | None = None
-    unique_ready_only: bool | None = None
-    period_seconds: float | None = None
-    """Length of the key's uniqueness window. None: the key depends on the state of the job that has it."""
-    task_name: str | None = None
-    """The task's current name, because the row may have an earlier one. Unique keys use the current name."""
-    search_keys: str | None = None
-    """JSON text of an object: the job's search keys."""
-    limit_key: str | None = None
-    limit_weight: int | None = None
-    limit_order: int | None = None
-
-    def stored(self) -> dict[str, Any]:
-        """Return the columns of the schedule's row that contain options."""
-        return {name: getattr(self, name) for name in STORED}
-
-
-STORED: Final = tuple(name for name in JobOptions._fields if name in UNSET and name != "headers")
-"""Columns of a schedule's row that contain options of its jobs, in the order in which `sql.schedules` returns them."""
 
 
 def normalise(task: SharedFields) -> None:
@@ -276,4 +264,4 @@ def columns_of(task: TaskFields) -> dict[str, Any]:
 def scheduled_options(task: TaskFields) -> JobOptions:
     """Return the options that a schedule of this task stores for its jobs."""
     columns = columns_of(task)
-    return JobOptions(**{name: columns[name] for name in STORED})
+    return JobOptions(**{name: columns[name] for name in JobOptions._fields})

@@ -20,13 +20,14 @@ from . import queues
 from .conf import get_settings
 from .db.transactions import run_after_commits_elsewhere
 from .definition import TaskDefinition
-from .enqueue import bulk, call_limits, joining, plain, search_keys, unique
+from .enqueue import bulk, call_limits, inserting
 from .enqueue.advice import called_in_coroutine, missing_attribute
-from .enqueue.calls import Calls, TaskCall, check_fit
+from .enqueue.calls import Calls, TaskCall
 from .enqueue.job_ids import JobIds
+from .enqueue.new_job import check_fit, connection_for, new_job, row_of
 from .options import DatabaseOf, UsingOptions
+from .reactions import after_enqueue
 from .redaction import hidden_from_reports, hiding_class
-from .serialization import encode_arguments
 from .using_options import UNCHANGED, Unchanged, changed_options
 from .validation import RunAfter
 
@@ -151,7 +152,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
         if job.is_duplicate:
             return job
         self.send_enqueued(job)
-        return plain.reload(job) if get_settings().IMMEDIATE else job
+        return inserting.reload(job) if get_settings().IMMEDIATE else job
 
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
@@ -162,24 +163,18 @@ class Task(TaskDefinition, Generic[P, R_co]):
 
     def prepare_insert(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = None
-    ) -> plain.PreparedInsert:
+    ) -> inserting.PreparedInsert:
         """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
         check_fit(self, args, kwargs)
         call = self.encoded_call(args, kwargs)
-        arguments, keys = encode_arguments(*call), search_keys.search_keys_of(self, *call)
-        connection = plain.connection_for(self, args, kwargs, callers_level=callers_level)
-        row = plain.row_of(self, connection) | call_limits.columns_of_call(self, args, kwargs)
-        if (key := unique.key_of(self, args, kwargs)) is not None:
-            insert = partial(unique.insert, self, connection, key, arguments, row)
-        else:
-            insert = partial(plain.insert, connection, arguments, row)
-        run = joining.with_open_batch(connection, row, search_keys.with_search_keys(self, connection, insert, keys))
+        connection = connection_for(self, args, kwargs, callers_level=callers_level)
+        run = partial(inserting.insert, connection, new_job(self, call, row_of(self, connection.alias)))
         # It can run after a commit, when the method that hides variables has returned.
-        return plain.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
+        return inserting.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
 
     def send_enqueued(self, job: Job) -> None:
         """Announce a job: wake the workers and send `job_enqueued`, which runs the job if `IMMEDIATE` is set."""
-        plain.send_enqueued(self, connections[str(job._state.db)], [job.pk])
+        after_enqueue(connections[str(job._state.db)], self.name, self.queue_name, [job.pk])
 
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Add a job from asynchronous code, in a thread. Arguments and errors are those of `enqueue()`.
@@ -200,7 +195,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
             Job.DoesNotExist: There is no such job, or it has another task.
             InvalidTask: The database depends on the arguments, so the id does not identify one job.
         """
-        return plain.job_of(self, result_id)
+        return inserting.job_of(self, result_id)
 
     async def aget_result(self, result_id: str | int) -> Job:
         """Return a job of this task by its id, from asynchronous code."""

@@ -52,13 +52,6 @@ def due(run_after: RunAfter | None) -> tuple[datetime | None, float]:
     return None, 0.0 if run_after is None else seconds(run_after)
 
 
-def expiry(expires: RunAfter | None) -> dict[str, Any]:
-    """Return `expires_at` and `expires_seconds` for an `expires` option. At most one of them is not None."""
-    expires_at, expires_seconds = due(expires)
-    is_relative = expires is not None and expires_at is None
-    return {"expires_at": expires_at, "expires_seconds": expires_seconds if is_relative else None}
-
-
 @lru_cache(maxsize=1000)
 def check_call(func: Callable[..., Any], positional: int, names: tuple[str, ...]) -> None:
     """Check that a function accepts a number of positional arguments and these keywords.

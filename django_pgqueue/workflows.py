@@ -19,9 +19,9 @@ from . import lifecycle
 from .batch_progress import BatchProgress
 from .batch_reference import check_parent
 from .batches import Batch
-from .enqueue import plain
 from .enqueue.advice import called_in_coroutine, listed
-from .enqueue.calls import TaskCall, check_fit
+from .enqueue.calls import TaskCall
+from .enqueue.new_job import alias_of, check_fit
 from .enqueue.nodes import EncodedNodes, NodeCall
 from .exceptions import InvalidTask
 from .placeholders import ResultPlaceholder, has_placeholders, placeholders_in
@@ -195,7 +195,7 @@ class Workflow:
                 f"the database of {task.name} depends on its arguments, and results are not known yet: "
                 "write using(database=…).s(…)"
             )
-        alias = plain.alias_of(task, call.args, call.kwargs)
+        alias = alias_of(task, call.args, call.kwargs)
         self._database = self._database or alias
         if alias != self._database:
             raise InvalidTask(

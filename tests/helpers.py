@@ -18,7 +18,9 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
-from django_pgqueue.options import STORED
+from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
+from django_pgqueue.limits import CallLimit
+from django_pgqueue.options import UNSET
 from django_pgqueue.states import Outcome
 
 NOOP = "tests.app.tasks.noop"
@@ -185,14 +187,8 @@ def make_nodes(
     """Add nodes of a workflow, each of which depends on the jobs `needs`. Return their ids."""
     job_ids, needed = lifecycle.graphs.draw_ids(connection, count), list(needs)
     row = {"task_name": NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10, "delay_seconds": 0.0}
-    lifecycle.graphs.add_nodes(
-        connection,
-        job_ids=job_ids,
-        waits=[bool(needed)] * count,
-        arguments=[NO_ARGUMENTS] * count,
-        options=[0] * count,
-        rows=[{**row, "batch_id": batch_id}],
-    )
+    job = NewJob({**row, "batch_id": batch_id}, NO_ARGUMENTS)
+    lifecycle.graphs.add_nodes(connection, job_ids, [bool(needed)] * count, [job] * count)
     edges = [(job_id, needs_id, policy) for job_id in job_ids for needs_id in needed]
     if edges:
         lifecycle.graphs.add_dependencies(connection, edges)
@@ -233,7 +229,7 @@ def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
         "jitter_seconds": 0.0,
         **changes,
     }
-    given = {column: columns.pop(column) for column in STORED if column in columns}
+    given = {column: columns.pop(column) for column in lifecycle.JobOptions._fields if column in columns}
     options = lifecycle.JobOptions(**{"queue_name": "default", "priority": 0, "max_attempts": 10, **given})
     return lifecycle.Definition(name=name, options=options, **columns)
 
@@ -247,6 +243,20 @@ def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **c
     return made
 
 
+def new_job(
+    key: str | None = None,
+    period_seconds: float | None = None,
+    *,
+    search_keys: dict[str, str] | None = None,
+    limit: CallLimit | None = None,
+    **columns: Any,
+) -> NewJob:
+    """Return a job that is not added yet. A schedule gives it its arguments."""
+    of_task = {"task_name": NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10, "delay_seconds": 0.0}
+    rule = None if key is None else Uniqueness(False, period_seconds, "skip", has_steps=False)
+    return NewJob({**UNSET, **of_task, **columns}, NO_ARGUMENTS, search_keys, limit, rule, key)
+
+
 def schedule_of(connection, schedule_id: int) -> lifecycle.Scheduled:
     [found] = [one for one in lifecycle.read_schedules(connection)[1] if one.schedule_id == schedule_id]
     return found
@@ -255,8 +265,7 @@ def schedule_of(connection, schedule_id: int) -> lifecycle.Scheduled:
 def tick_of(one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Tick:
     """Return the next tick of a schedule as it was read."""
     following_at = one.next_run_at + timedelta(seconds=following_in)
-    tick = lifecycle.Tick(one, one.next_run_at, one.next_run_at, following_at, lifecycle.JobOptions("default", 0, 10))
-    return tick._replace(**changes)
+    return lifecycle.Tick(one, one.next_run_at, one.next_run_at, following_at, new_job())._replace(**changes)
 
 
 def fire(connection, one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Fired | None:

@@ -29,7 +29,7 @@ from django_pgqueue import (
     middleware,
     signals,
 )
-from django_pgqueue.enqueue.unique import TRIES
+from django_pgqueue.enqueue.inserting import TRIES
 from django_pgqueue.models import Job
 from django_pgqueue.serialization import CHUNK
 from tests import helpers

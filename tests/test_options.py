@@ -19,7 +19,6 @@ from django_pgqueue import InvalidTask, Limit, options, registry, task, using_op
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.batch_reference import BatchReference
-from django_pgqueue.lifecycle.ticks import OF_KEYS
 from django_pgqueue.limits import CallLimit
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
@@ -35,7 +34,8 @@ SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_confl
 PARAMETERS = {"headers", *(parameter for parameters in CARRIED.values() for parameter in parameters)}
 LIMIT_COLUMNS = set(CallLimit._fields)
 """The columns of a limit, which depend on the arguments of each call."""
-SCHEDULED = {"headers", "delay_seconds", *options.STORED, *LIMIT_COLUMNS}
+STORED = JobOptions._fields
+"""The columns of a schedule's row that contain options of its jobs."""
 BATCH = BatchReference(7, "default")
 LIMIT = Limit("options", concurrency=3, weight=2)
 JOB_COLUMNS = {field.name for field in Job._meta.concrete_fields}
@@ -155,29 +155,22 @@ def test_options_for_users_all_have_a_description():
 
 
 def test_inserts_finds_statements_that_insert_jobs():
-    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_UNIQUE", "FIRE"} <= set(inserts())
+    assert {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH", "ENQUEUE_UNIQUE"} <= set(inserts())
 
 
-def test_only_jobs_without_a_unique_key_are_fired_together():
-    """FIRE_MANY needs no column for one, and has the name of the task under another name."""
-    assert OF_KEYS - {"task_name"} == {"unique_key", "unique_ready_only", "period_seconds"}
-    assert "current_task_name" in STATEMENTS["FIRE_MANY"]
+def test_transitions_that_add_jobs_leave_the_insert_to_others():
+    """A schedule, a batch or a job with compensations decides. ENQUEUE_EACH_UNIQUE and ENQUEUE_FOR_PERIOD insert."""
+    assert not {"FIRE", "RUN_SCHEDULE", "END_BATCHES", "COMPENSATE"} & set(inserts())
 
 
 @pytest.mark.parametrize("name", inserts())
 def test_insert_statement_writes_every_option(name):
-    is_of_schedule = "pgqueue_schedule" in STATEMENTS[name]
-    missing = {"RUN_SCHEDULE": {"delay_seconds"}, "FIRE_MANY": OF_KEYS, "COMPENSATE": {"batch_id"}}.get(name, set())
-    missing = missing | {"batch_id"} if is_of_schedule else missing
-    wanted = (SCHEDULED if is_of_schedule else PARAMETERS) - missing
-    recordset = re.search(
-        r"json_to_record(?:set\(%\(\w+\)s::json|\(\w+\.call)\) AS (\w+) \(([^)]+)\)", STATEMENTS[name]
-    )
+    recordset = re.search(r"json_to_recordset\(%\(options\)s::json\) AS (\w+) \(([^)]+)\)", STATEMENTS[name])
     given = placeholders(name) if recordset is None else set(re.findall(r"(\w+) \w+", recordset[2]))
-    assert wanted <= given
-    assert recordset is None or wanted <= set(re.findall(rf"\b{recordset[1]}\.(\w+)", STATEMENTS[name]))
+    assert given >= PARAMETERS
+    assert recordset is None or set(re.findall(rf"\b{recordset[1]}\.(\w+)", STATEMENTS[name])) >= PARAMETERS
     [columns] = re.findall(r"INSERT INTO pgqueue_job\s+\(([^)]+)\)", STATEMENTS[name])
-    assert not (PARAMETERS & JOB_COLUMNS | LIMIT_COLUMNS) - (missing - {"task_name"}) - set(re.split(r",\s+", columns))
+    assert not (PARAMETERS & JOB_COLUMNS | LIMIT_COLUMNS) - set(re.split(r",\s+", columns))
 
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if "_OR_REPLACE" in name or "REPLACE_" in name])
@@ -200,19 +193,19 @@ def test_values_of_an_option_have_the_declared_parameters(name):
 
 
 def test_scheduled_job_has_every_option():
-    without = {name for name, parameters in CARRIED.items() if not set(parameters) & set(options.STORED)}
+    without = {name for name, parameters in CARRIED.items() if not set(parameters) & set(STORED)}
     assert without == {"run_after", "batch"}, "the tick determines when the job runs, and has no batch"
 
 
 def test_schedule_stores_every_option():
-    assert set(options.STORED) <= {field.name for field in Schedule._meta.concrete_fields}
-    assert set(options.STORED) <= placeholders("ADD_SCHEDULE") & placeholders("CHANGE_SCHEDULE")
+    assert set(STORED) <= {field.name for field in Schedule._meta.concrete_fields}
+    assert set(STORED) <= placeholders("ADD_SCHEDULE") & placeholders("CHANGE_SCHEDULE")
 
 
 def test_schedules_are_read_with_the_options_last_and_in_order():
     columns = STATEMENTS["SCHEDULES"].partition("\nFROM ")[0]
-    assert re.findall(r"schedule\.(\w+)", columns)[-len(options.STORED) :] == list(options.STORED)
-    assert JobOptions._fields[: len(options.STORED)] == options.STORED
+    assert re.findall(r"schedule\.(\w+)", columns)[-len(STORED) :] == list(STORED)
+    assert JobOptions._fields[: len(STORED)] == STORED
 
 
 # ------------------------------------------------------------------ jobs

@@ -166,6 +166,7 @@ def each_call(connection):
     return {
         "arguments": json.dumps([{}] * BATCH),
         "limits": LIMITS,
+        "job_ids": [],
         "keys": json.dumps([f"key{KEYED - BATCH // 2 + n}" for n in range(BATCH)]),
         "numbers": [max(0, n - BATCH // 2) for n in range(BATCH)],
         "options": json.dumps([{**CALL, "number": n, "priority": n} for n in range(BATCH // 2)]),
@@ -175,7 +176,7 @@ def each_call(connection):
 def calls_for_period(connection):
     """Return calls with keys of which half have an open uniqueness window and half an ended one."""
     calls = [{"key": f"key{LATE - BATCH // 2 + n}", "call": {}} for n in range(BATCH)]
-    return {**CALL, "calls": json.dumps(calls), "limits": LIMITS, "period_seconds": 60.0}
+    return {**CALL, "calls": json.dumps(calls), "limits": LIMITS, "period_seconds": 60.0, "job_ids": []}
 
 
 def keys(connection):
@@ -192,7 +193,7 @@ def compensated(connection):
     rows = connection.execute(
         "SELECT job_id FROM pgqueue_step WHERE compensation IS NOT NULL ORDER BY job_id LIMIT %s", [BATCH]
     )
-    return {"job_ids": [row[0] for row in rows]}
+    return {"job_ids": [row[0] for row in rows], "idle_wait": "5s"}
 
 
 def as_read(connection):
@@ -207,18 +208,10 @@ def as_read(connection):
     }
 
 
-def tick(connection):
-    read = as_read(connection)
-    return {**read, **OPTIONS, "tick_at": read["expected_at"], "delay_seconds": 0.0, "confirmed_seconds": 180.0}
-
-
 def many_ticks(connection):
     ticks = [helpers.tick_of(schedule) for schedule in lifecycle.read_schedules(connection)[1]]
-    return {"ticks": json.dumps([tick.columns() for tick in ticks]), "confirmed_seconds": 180.0}
-
-
-def keyed_tick(connection):
-    return {**tick(connection), "unique_key": "key7", "task_name": "noop", "period_seconds": 60.0}
+    waits = {"key_wait": None, "idle_wait": "5s", "is_duplicate": False}
+    return {"ticks": json.dumps([tick.columns() for tick in ticks]), "confirmed_seconds": 180.0, **waits}
 
 
 def defined(connection):
@@ -380,9 +373,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "RESUME": (lambda _: {"kind": "queue", "name": "queue3"}, 5, set()),
     "PRUNE_PAUSES": (lambda _: {"older_than_seconds": 0.0}, 5, set()),
     "SCHEDULES": (lambda _: {}, SCHEDULES, set()),
-    "FIRE": (keyed_tick, SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey", "pgqueue_uniqueness_window_key"}),
-    "FIRE_MANY": (many_ticks, 30 * SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"}),
-    "RUN_SCHEDULE": (keyed_tick, SCHEDULES, {"pgqueue_uniqueness_window_key", "pgqueue_job_unique"}),
+    "FIRE": (many_ticks, 30 * SCHEDULES, {"pgqueue_schedulerun_tick", "pgqueue_job_pkey"}),
+    "RUN_SCHEDULE": (as_read, SCHEDULES, set()),
     "SCHEDULE_ARGUMENTS": (as_read, SCHEDULES, set()),
     "NOTE_PROBLEM": (lambda c: {**as_read(c), "problem": "none"}, SCHEDULES, set()),
     "PLAN_SCHEDULE": (as_read, SCHEDULES, set()),
@@ -390,7 +382,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CHANGE_SCHEDULE": (defined, SCHEDULES, set()),
     "SWITCH_SCHEDULE": (lambda c: {**defined(c), "enabled": False}, SCHEDULES, set()),
     "CONFIRM_SCHEDULES": (as_read, SCHEDULES, set()),
-    "REMOVE_SCHEDULES": (tick, RUNS, {"pgqueue_schedulerun_tick"}),
+    "REMOVE_SCHEDULES": (lambda c: {**as_read(c), "confirmed_seconds": 180.0}, RUNS, {"pgqueue_schedulerun_tick"}),
     "PRUNE_SCHEDULE_RUNS": (
         lambda _: {"kept": 100, "limit": 10, "retention_seconds": 3600.0},
         SCHEDULES * 110,
@@ -399,11 +391,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
 }
 
 
-ONLY_APPLICATIONS = {"ENQUEUE_EACH_UNIQUE"}
-"""No worker runs these. Its connections allow no hash join, which matches calls with many different options."""
-
-
-@pytest.mark.parametrize("name", sorted(CASES.keys() - ONLY_APPLICATIONS))
+@pytest.mark.parametrize("name", sorted(CASES))
 @pytest.mark.parametrize("plan", ["custom", "generic"])
 @pytest.mark.parametrize("filled", STATISTICS, indirect=True)
 @pytest.mark.django_db(transaction=True, available_apps=[])
@@ -425,7 +413,7 @@ def assert_bounded(connection, plan, name, *unwanted):
 @pytest.mark.parametrize(
     "name",
     [
-        *("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY", "RUN_SCHEDULE"),
+        *("ENQUEUE_UNIQUE", "ENQUEUE_EACH_UNIQUE", "ENQUEUE_MANY_OR_REPLACE", "HOLDERS", "RETRY"),
         "MOVE",
         *("ENQUEUE_FOR_PERIOD", "REPLACE_FOR_PERIOD", "OPEN_WINDOWS"),
     ],
@@ -447,7 +435,7 @@ def test_cases_find_rows_to_read_or_change(filled):
     """A plan that reads few rows because there is nothing to do would prove nothing."""
     with helpers.transaction(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
-        assert len(execute(filled, sql.schedules.FIRE_MANY, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
+        assert len(execute(filled, sql.schedules.FIRE, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
         assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(execute(filled, sql.sagas.COMPENSATE, compensated(filled))) == BATCH
         assert len(execute(filled, sql.requeues.REQUEUE, abandoned(filled))) == 20

@@ -17,7 +17,6 @@ from django.test.utils import CaptureQueriesContext
 from django_pgqueue import InvalidTask, enqueue_many, every, history, lifecycle, registry
 from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.models import Job, SearchKey
-from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
 from django_pgqueue.states import State
 from django_pgqueue.task import Task
@@ -218,12 +217,12 @@ def test_define_schedule_with_list_is_refused():
 
 
 def test_fire_stores_keys_unless_it_adds_no_job():
-    options = JobOptions("default", 0, 10, search_keys='{"a": "4711", "b": "é\\"x"}')
+    job = helpers.new_job(search_keys={"a": "4711", "b": 'é"x'})
     schedule_id = helpers.make_schedule(connection)
-    fired = helpers.fire(connection, helpers.schedule_of(connection, schedule_id), options=options)
+    fired = helpers.fire(connection, helpers.schedule_of(connection, schedule_id), job=job)
     assert fired is not None
     assert keys_of(fired.job_id) == {"a": "4711", "b": 'é"x'}
-    keyed = options._replace(unique_key="k", task_name=helpers.NOOP)
+    keyed = helpers.new_job("k", search_keys=job.search_keys)
     first = lifecycle.run_schedule(connection, helpers.schedule_of(connection, schedule_id), keyed)
     again = lifecycle.run_schedule(connection, helpers.schedule_of(connection, schedule_id), keyed)
     assert (first and first.what, again and again.what) == ("fired", "duplicate")

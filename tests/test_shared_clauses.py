@@ -44,13 +44,12 @@ CLAUSES = {
         UNIQUE,
         "unique_key IS NOT NULL",
         "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE "
-        "ENQUEUE_MANY_OR_REPLACE ENQUEUE_MANY_OR_REPLACE HOLDERS FIRE RUN_SCHEDULE RETRY",
+        "ENQUEUE_MANY_OR_REPLACE ENQUEUE_MANY_OR_REPLACE HOLDERS RETRY",
     ),
     "uniqueness predicate in an index": Clause(
         f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO",
         "ON CONFLICT (task_name, unique_key) WHERE",
-        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE ENQUEUE_MANY_OR_REPLACE FIRE "
-        "RUN_SCHEDULE",
+        "ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_EACH_UNIQUE ENQUEUE_MANY_OR_REPLACE",
     ),
     "replaced call": Clause(
         "DO UPDATE SET arguments = excluded.arguments, run_after = excluded.run_after, "
@@ -80,7 +79,7 @@ CLAUSES = {
         "ON CONFLICT (task_name, unique_key) DO UPDATE SET job_id = excluded.job_id, ends_at = excluded.ends_at "
         f"WHERE pgqueue_uniqueness_window.ends_at <= {NOW} RETURNING job_id",
         "SET job_id = excluded.job_id",
-        "ENQUEUE_FOR_PERIOD FIRE RUN_SCHEDULE",
+        "ENQUEUE_FOR_PERIOD",
     ),
     "limits of many calls": Clause(
         "json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint) )",
@@ -91,8 +90,7 @@ CLAUSES = {
     "columns of a new job": Clause(
         COLUMNS,
         "enqueued_at, run_after, headers",
-        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD FIRE FIRE_MANY RUN_SCHEDULE END_BATCHES "
-        "ADD_NODES COMPENSATE",
+        f"{INSERTS} ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ENQUEUE_FOR_PERIOD ADD_NODES",
     ),
     "due time of a new job": Clause(
         f"coalesce( %(run_after)s::timestamptz, {NOW} + make_interval(secs => %(delay_seconds)s::float8) )",
@@ -108,24 +106,7 @@ CLAUSES = {
         f"coalesce( chosen.run_after, {NOW} + make_interval(secs => chosen.delay_seconds) ), chosen.headers::json, "
         f"coalesce( chosen.expires_at, {NOW} + make_interval(secs => chosen.expires_seconds) )",
         "chosen.run_after",
-        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE END_BATCHES ADD_NODES COMPENSATE",
-    ),
-    "job of a schedule": Clause(
-        "CASE WHEN %(period_seconds)s::float8 IS NULL THEN %(unique_key)s::varchar END, "
-        "%(unique_ready_only)s::boolean, %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint "
-        "FROM drawn WHERE %(period_seconds)s::float8 IS NULL "
-        "OR job_id IN (SELECT job_id FROM opened) "
-        f"ON CONFLICT (task_name, unique_key) WHERE {UNIQUE} DO NOTHING RETURNING id",
-        "FROM drawn WHERE %(period_seconds)s::float8 IS NULL",
-        "FIRE RUN_SCHEDULE",
-    ),
-    "judgement of a tick": Clause(
-        "THEN 'again' WHEN due.if_running = 'overlap' OR NOT EXISTS ( SELECT FROM ( SELECT job_id FROM "
-        "pgqueue_schedulerun WHERE schedule_id = due.id AND job_id IS NOT NULL ORDER BY tick_at DESC LIMIT 20 ) AS "
-        "recent CROSS JOIN LATERAL ( SELECT FROM pgqueue_job WHERE id = recent.job_id AND finished_at IS NULL OFFSET 0 "
-        ") AS unfinished ) THEN 'fired' WHEN due.if_running = 'queue' THEN 'waits' ELSE 'skipped' END AS what",
-        "THEN 'again'",
-        "FIRE FIRE_MANY",
+        "ENQUEUE_EACH ENQUEUE_EACH_UNIQUE ADD_NODES",
     ),
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",

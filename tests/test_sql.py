@@ -27,6 +27,7 @@ from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey, ranges, rescues
+from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
@@ -261,7 +262,8 @@ def call_statements_with_own_options(engine, one_call):
     row = {**UNSET, "task_name": helpers.NOOP, **one_call}
     calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
     lifecycle.enqueue_each(engine, **calls, rows=[row])
-    lifecycle.enqueue_each_unique(engine, **calls, unique_keys=["own"], rows=[{**row, "unique_ready_only": None}])
+    rule = Uniqueness(ready_only=False, period_seconds=None, on_conflict="skip", has_steps=False)
+    lifecycle.enqueue_each_unique(engine, [NewJob(row, helpers.NO_ARGUMENTS, uniqueness=rule, key="own")])
 
 
 def call_statements_of_deploys(engine):
@@ -393,7 +395,7 @@ def call_everything_of_schedules(engine):
         engine, schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
     )
     schedule = helpers.schedule_of(engine, schedule_id)
-    lifecycle.run_schedule(engine, schedule, lifecycle.JobOptions("default", 0, 1))
+    lifecycle.run_schedule(engine, schedule, helpers.new_job())
     lifecycle.arguments_of(engine, schedule)
     lifecycle.note_problem(engine, schedule, "why")
     lifecycle.pause_schedule(engine, schedule_id)

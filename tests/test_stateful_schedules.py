@@ -22,6 +22,7 @@ from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Scheduled
+from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.schedules import expressions, job_options
 from django_pgqueue.worker.maintenance import firing, scheduler
 from tests import helpers
@@ -32,8 +33,8 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 EXPRESSIONS = st.sampled_from(["every 1 hour", "every 2 hours", "30 * * * *", "0 */3 * * *"])
 CLEAR = tuple(f"DELETE FROM pgqueue_{table}" for table in ("job", "schedule", "schedulerun", "uniqueness_window"))
 KEYS = {
-    "b": lifecycle.JobOptions("default", 0, 1, unique_key="b", task_name=helpers.NOOP),
-    "c": lifecycle.JobOptions("default", 0, 1, unique_key="c", task_name=helpers.NOOP, period_seconds=7200.0),
+    "b": helpers.new_job("b"),
+    "c": helpers.new_job("c", 7200.0),
 }
 """The jobs of the second schedule are unique while they wait, those of the third for two hours."""
 
@@ -71,8 +72,8 @@ class Schedules(RuleBasedStateMachine):
     def teardown(self) -> None:
         statements.clock.shift_seconds = 0.0
 
-    def options(self, connection: Connection, schedule: Scheduled, application: object = None) -> lifecycle.JobOptions:
-        return KEYS.get(schedule.name, lifecycle.JobOptions("default", 0, 1))
+    def next_job(self, connection: Connection, schedule: Scheduled, application: object = None) -> NewJob:
+        return KEYS.get(schedule.name, helpers.new_job())
 
     def put_clock(self) -> None:
         real = helpers.scalar(self.engine, "SELECT statement_timestamp()")
@@ -107,7 +108,7 @@ class Schedules(RuleBasedStateMachine):
         with (
             mock.patch.object(lifecycle, "fire", record_fired),
             mock.patch.object(lifecycle, "fire_many", lambda on, ticks: record(ticks, fire_many(on, ticks))),
-            mock.patch.object(job_options, "options_of", self.options),
+            mock.patch.object(job_options, "next_job", self.next_job),
         ):
             enabled = [schedule for schedule in self.read.get(worker, []) if schedule.enabled]
             firing.fire_all(self.engine, enabled, job_options.IN_THIS_THREAD, raise_errors)
@@ -133,7 +134,7 @@ class Schedules(RuleBasedStateMachine):
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
         schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
-        ran = lifecycle.run_schedule(self.engine, schedule, self.options(self.engine, schedule))
+        ran = lifecycle.run_schedule(self.engine, schedule, self.next_job(self.engine, schedule))
         self.own += ran is not None and ran.what == "fired"
 
     @rule()

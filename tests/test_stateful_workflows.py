@@ -22,6 +22,7 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import batch_ends, lifecycle
 from django_pgqueue.lifecycle import TransitionStatus, batches, graphs
+from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.states import FINISHED, State
 from tests import helpers
 from tests.histories import TICK, History, action, end_attempt, state_after
@@ -69,8 +70,8 @@ class Workflows(History):
             row = {"task_name": helpers.NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10}
             rows = [{**row, "delay_seconds": 0.0, "batch_id": batch.id, "expires_seconds": ticks and ticks * TICK}
                     for _, _, ticks in shape]  # fmt: skip
-            graphs.add_nodes(self.engine, job_ids=ids, waits=[bool(each) for each in needs], rows=rows,
-                             arguments=[helpers.NO_ARGUMENTS] * len(ids), options=range(len(ids)))  # fmt: skip
+            nodes = [NewJob(each, helpers.NO_ARGUMENTS) for each in rows]
+            graphs.add_nodes(self.engine, ids, [bool(each) for each in needs], nodes)
             edges = [(job_id, each, shape[place][1]) for place, job_id in enumerate(ids) for each in needs[place]]
             graphs.add_dependencies(self.engine, edges)
             batches.close_batch(self.engine, batch.id)

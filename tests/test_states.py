@@ -127,7 +127,7 @@ def fire(engine, specimen):
 def run_schedule(engine, specimen):
     schedule_id = helpers.make_schedule(engine, f"of {specimen.job_id}", due_in=3600.0)
     schedule = helpers.schedule_of(engine, schedule_id)
-    return lifecycle.run_schedule(engine, schedule, lifecycle.JobOptions("default", 0, 10)).job_id
+    return lifecycle.run_schedule(engine, schedule, helpers.new_job()).job_id
 
 
 def extend(engine, specimen):

@@ -22,7 +22,7 @@ from django_pgqueue.arguments.rows import RowConverter
 from django_pgqueue.arguments.scalars import EnumConverter, LiteralConverter, TextConverter
 from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.display import visible
-from django_pgqueue.enqueue.calls import check_fit
+from django_pgqueue.enqueue.new_job import check_fit
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.serialization import plain_arguments
 

@@ -23,7 +23,7 @@ from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.fields import aware
-from django_pgqueue.enqueue.plain import alias_of
+from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.queue_databases import queue_aliases
 from django_pgqueue.task import Task
 

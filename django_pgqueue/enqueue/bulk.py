@@ -4,8 +4,8 @@
 or none, and its memory use does not grow with the number of calls, except for the ids that it returns.
 
 While all calls are of one task with one set of options and neither a unique key nor a limit, each chunk is one
-ENQUEUE_MANY. From the
-chunk with the first call that differs, each chunk is a `MixedChunk`.
+ENQUEUE_MANY, and its calls are encoded together. From the chunk with the first call that differs, `new_job()` encodes
+each call, and each chunk is a `MixedChunk`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from django.db import transaction
 from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row
+from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
 from django_pgqueue.serialization import chunks, normalise_call
 
-from . import joining, plain, unique
+from . import inserting
 from .advice import called_in_coroutine
-from .calls import BoundCall, TaskCall, arguments_of, bind, check_fit
+from .calls import BoundCall, TaskCall, arguments_of, bind
 from .job_ids import JobIds, Recorder
 from .mixed_chunk import MixedChunk
-from .unique import Row
+from .new_job import alias_of, check_fit, connection_for, key_of, new_job, row_of, uniqueness_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -100,7 +102,7 @@ def insert_many(task: TaskDefinition | None, calls: Iterable[Any], *, returning:
         main = main or of_first
         numbered = chain([first], numbered)
     is_hidden = has_sensitive_tasks() if task is None else bool(task.sensitive)
-    connection = plain.connection_for(main, args, kwargs, callers_level=4 + is_hidden)
+    connection = connection_for(main, args, kwargs, callers_level=4 + is_hidden)
     try:
         Insertion(connection, main, numbered, recorder, is_of_task=task is not None).run(calls)
     except SynchronousOnlyOperation as error:
@@ -131,7 +133,7 @@ class Insertion:
         self._connection = connection
         self._task = task
         self._own_task = task if is_of_task else None
-        self._row = plain.row_of(task, connection)
+        self._row = row_of(task, connection.alias)
         self._rows: dict[int, tuple[TaskDefinition, Row]] = {}
         self._calls = calls
         self._recorder = recorder
@@ -145,7 +147,7 @@ class Insertion:
         is_open = self._connection.in_atomic_block
         # Without an open transaction, open one before the first call is read: `given` may read the database too.
         with atomic_unless_open(self._connection):
-            joining.check_open(self._connection, self._row)
+            inserting.check_open(self._connection, self._row["batch_id"])
             sequence = given if isinstance(given, Sequence) else ()
             if any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):
                 self._is_plain = False
@@ -171,7 +173,7 @@ class Insertion:
             chunk.add_plain(arguments, range(self._recorder.count, self._first_other_place), self._row)
         while not chunk.is_full and (following := next(self._calls, None)) is not None:
             call = bind(self._own_task, *following)
-            chunk.add(call, self._row_of(call))
+            chunk.add(call.place, self._new_job(call))
         self._rows.clear()
         return Step(partial(self._insert_mixed_chunk, chunk), chunk.can_be_refused) if chunk.count else None
 
@@ -212,29 +214,32 @@ class Insertion:
             return False
         keys = []
         for place, call in enumerate(given):
-            bound = bind(self._own_task, place, call)
-            key = unique.key_of(bound.task, bound.args, bound.kwargs)
-            is_separate = not unique.can_share_statement(bound.task)
-            keys.append((False, "", "") if key is None else (is_separate, bound.task.name, key))
+            _, task, args, kwargs = bind(self._own_task, place, call)
+            key = key_of(task, partial(task.converted_call, args, kwargs))
+            is_separate = not uniqueness_of(task).can_share_statement
+            keys.append((False, "", "") if key is None else (is_separate, task.name, key))
         if not any(key for _, _, key in keys):
             return False
         order = sorted(range(len(keys)), key=keys.__getitem__)
         self._calls = ((place, given[place]) for place in order)
         return True
 
-    def _row_of(self, call: BoundCall) -> Row:
+    def _new_job(self, call: BoundCall) -> NewJob:
         task = call.task
+        return new_job(task, task.encoded_call(call.args, call.kwargs), self._row_of(task, call.args, call.kwargs))
+
+    def _row_of(self, task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Row:
         known = (task, self._row) if task is self._task else self._rows.get(id(task))
         if known is None or callable(task.database):
-            self._check_database(task, call.args, call.kwargs)
+            self._check_database(task, args, kwargs)
         if known is None:
-            known = self._rows[id(task)] = task, plain.row_of(task, self._connection)
-            joining.check_open(self._connection, known[1])
+            known = self._rows[id(task)] = task, row_of(task, self._connection.alias)
+            inserting.check_open(self._connection, known[1]["batch_id"])
         return known[1]
 
     def _check_database(self, task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise `InvalidTask` if the job of a call belongs to another database than that of the first call."""
-        alias = plain.alias_of(task, args, kwargs)
+        alias = alias_of(task, args, kwargs)
         if alias != self._connection.alias:
             raise InvalidTask(
                 f"enqueue_many(): a job of {task.name} belongs to database {alias!r}, and that of the first call to "
@@ -244,7 +249,7 @@ class Insertion:
     def _insert_plain(self, arguments: str) -> None:
         job_ids = lifecycle.enqueue_many(self._connection, arguments=arguments, **self._row)
         self._recorder.add_next(job_ids)
-        plain.send_enqueued(self._task, self._connection, job_ids)
+        after_enqueue(self._connection, self._task.name, self._task.queue_name, job_ids)
 
     def _insert_mixed_chunk(self, chunk: MixedChunk) -> None:
         self._recorder.add(chunk.insert(self._connection))

@@ -1,12 +1,12 @@
 """The limit of a call: the limit key, the weight and the order of its job.
 
-`Task`, `enqueue_many()`, copies of jobs and schedules call this module. It checks a call before anything is written,
-and refuses an invalid key and a weight that the limit does not admit.
+`new_job()` calls this module for tasks with a limit or with `chunk`. It refuses an invalid key, and a weight that the
+limit does not admit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_pgqueue import registry
@@ -15,18 +15,17 @@ from django_pgqueue.limits import CallLimit, Limit, key_problems, weight_problem
 from django_pgqueue.redaction import BY_POSITION
 
 if TYPE_CHECKING:
+    from django_pgqueue.arguments.plan import CallArguments
     from django_pgqueue.definition import TaskDefinition
 
 T = TypeVar("T", bound="TaskDefinition")
 
 
-def limit_of_call(
-    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], *, are_decoded: bool = False
-) -> CallLimit | None:
+def limit_of_call(task: TaskDefinition, decode: Callable[[], CallArguments]) -> CallLimit | None:
     """Return the limit of a call, or None if its job has no limit. A task with `chunk` has a chunk key instead.
 
-    The functions of the limit get the arguments as the task would get them, with primary keys instead of rows.
-    `are_decoded`: the caller passes them so.
+    The functions of the limit get the arguments as the task would get them, with primary keys instead of rows: `decode`
+    returns them.
 
     Raises `TypeError` or `ValueError` if a function of the limit returns an invalid key or weight, or if the call does
     not fit the template of the key. Errors of these functions pass through.
@@ -34,29 +33,12 @@ def limit_of_call(
     limit = task.limit
     if limit is None:
         return None if task.chunk is None else CallLimit(chunk_key(task.name), None, None)
-    if limit.reads_arguments and not are_decoded:
-        args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))
+    args, kwargs = decode() if limit.reads_arguments else ((), {})
     key = _key_of(task, limit, args, kwargs)
     if key is None:
         return None
     weight = _weight_of(task, limit, args, kwargs)
     return CallLimit(key, None if weight == 1 else weight, limit.order)
-
-
-def columns_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the limit of a call. Raises as `limit_of_call()`."""
-    return columns_of(limit_of_call(task, args, kwargs))
-
-
-def columns_of(limit: CallLimit | None) -> dict[str, Any]:
-    """Return the columns of the row of a job with this limit."""
-    return {} if limit is None else limit._asdict()
-
-
-def split(row: Mapping[str, Any]) -> tuple[CallLimit | None, dict[str, Any]]:
-    """Return the limit in the row of a job, which `columns_of()` wrote there, and the row without it."""
-    limit = CallLimit(*map(row.__getitem__, CallLimit._fields)) if "limit_key" in row else None
-    return limit, {name: value for name, value in row.items() if name not in CallLimit._fields}
 
 
 def with_known_limit(changed: T, former: Limit | None) -> T:

@@ -6,17 +6,13 @@ passed to the middleware now, so the statement that adds the job needs no code o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.serialization import encode_arguments
 
-from . import call_limits, plain
-from .calls import TaskCall, check_fit
-from .search_keys import search_keys_of
+from .calls import TaskCall
+from .new_job import alias_of, check_fit, new_job, row_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -59,7 +55,7 @@ def check_call(name: str, call: TaskCall[Any], connection: BaseDatabaseWrapper, 
         check_fit(task, args, kwargs)
     except TypeError as error:
         raise TypeError(f"{name}: {error}") from None
-    alias = plain.alias_of(task, args, kwargs)
+    alias = alias_of(task, args, kwargs)
     if alias != connection.alias:
         raise InvalidTask(
             f"{name}: a job of {task.name} belongs to database {alias!r}, and {owner} to {connection.alias!r}"
@@ -70,11 +66,6 @@ def parts_of(
     call: TaskCall[Any], connection: BaseDatabaseWrapper, headers: Mapping[str, Any] | None = None
 ) -> tuple[str, str]:
     """Return the options of the job of a checked call, and its arguments, as JSON texts. `headers` are added."""
-    task, args, kwargs = call.task, call.args, call.kwargs
-    encoded = task.encoded_call(args, kwargs)
-    row = plain.row_of(task, connection) | call_limits.columns_of_call(task, args, kwargs)
-    row["headers"] = None if row["headers"] is None else json.loads(row["headers"])
-    if headers:
-        row["headers"] = {**(row["headers"] or {}), **headers}
-    row["search_keys"] = search_keys_of(task, *encoded)
-    return json.dumps(row, default=datetime.isoformat), encode_arguments(*encoded)
+    task = call.task
+    job = new_job(task, task.encoded_call(call.args, call.kwargs), row_of(task, connection.alias))
+    return job.stored(headers or {}), job.arguments

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.signatures import signature_of
-from django_pgqueue.validation import check_call
 
 from .advice import missing_attribute_of_call
+from .new_job import check_fit
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -105,16 +104,6 @@ def arguments_of(task: TaskDefinition | None, place: int, call: Any) -> tuple[Se
     if isinstance(call, Mapping):
         return (), call
     raise TypeError(f"enqueue_many(): call {place} must be {FORMS}, not {_type_of(call)}")
-
-
-def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise `TypeError` if the task's function does not accept these arguments."""
-    try:
-        check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
-    except TypeError as error:
-        expects_context = not task.takes_context and next(iter(signature_of(task.func).parameters), "") == "context"
-        hint = ". If 'context' is the TaskContext, write @task(takes_context=True)" if expects_context else ""
-        raise TypeError(f"{task.name}() cannot be called with these arguments: {error}{hint}") from None
 
 
 def _type_of(call: Any) -> str:

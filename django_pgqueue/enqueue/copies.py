@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.limits import CallLimit, name_of
-from django_pgqueue.serialization import encode_arguments
 
-from . import call_limits, plain, unique
-from .calls import check_fit
+from . import inserting
+from .new_job import check_fit, connection_for, new_job, row_of
 
 if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
@@ -50,16 +49,14 @@ def _uniqueness(task: TaskDefinition, job: Job) -> dict[str, Any]:
     return {"unique_key": job.unique_key, "unique_while": unique_while, "on_conflict": "skip"}
 
 
-def _limit_columns(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the copy's limit: the limit of the job, unless its task computes it from the arguments."""
-    if (
+def _keeps_limit(task: TaskDefinition, job: Job) -> bool:
+    """Return whether the copy has the limit of the job, because the task does not compute it from the arguments."""
+    return (
         task.chunk is None
         and job.limit_key is not None
         and not is_chunk_key(job.limit_key)
         and (task.limit is None or task.limit.name != name_of(job.limit_key))
-    ):
-        return {name: getattr(job, name) for name in CallLimit._fields}
-    return call_limits.columns_of_call(task, args, kwargs)
+    )
 
 
 def insert_copy(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
@@ -73,12 +70,11 @@ def insert_copy(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Map
     Raises as `Task.enqueue()`.
     """
     check_fit(task, args, kwargs)
-    arguments = encode_arguments(*task.encoded_call(args, kwargs))
-    limit = _limit_columns(task, job, args, kwargs)
-    connection = plain.connection_for(task, args, kwargs, callers_level=None)
-    row = {**plain.row_of(task, connection), **limit}
+    connection = connection_for(task, args, kwargs, callers_level=None)
+    row = row_of(task, connection.alias)
     row["headers"] = encode_headers({**json.loads(row["headers"] or "{}"), **(task.headers or {})})
-    key = unique.key_of(task, args, kwargs)
-    if key is None:
-        return plain.insert(connection, arguments, row)
-    return unique.insert(task, connection, key, arguments, row)
+    keeps_limit = _keeps_limit(task, job)
+    new = new_job(replace(task, limit=None) if keeps_limit else task, task.encoded_call(args, kwargs), row)
+    if keeps_limit:
+        new = new._replace(limit=CallLimit(*(getattr(job, name) for name in CallLimit._fields)))
+    return inserting.insert(connection, new)

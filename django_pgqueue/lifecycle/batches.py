@@ -19,9 +19,11 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers
 from django_pgqueue.db.statements import Connection, execute
 
+from .enqueueing import NewJob, stored_job
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
 from .ranges import page_in_ranges
+from .unique import add_jobs
 
 
 class CreatedBatch(NamedTuple):
@@ -39,8 +41,7 @@ class BatchEvent(NamedTuple):
     name: str
     """"failure", "complete" or "success"."""
     job_id: int | None
-    task_name: str | None
-    queue_name: str | None
+    job: NewJob | None
 
 
 class PrunedBatches(NamedTuple):
@@ -93,8 +94,12 @@ def end_batches(connection: Connection, batch_ids: Collection[int]) -> dict[int,
         events |= {row[0]: [] for row in rows}
         if rows:
             params = {"batch_ids": numbers(row[0] for row in rows)}
-            for event in map(BatchEvent._make, execute(connection, sql.batches.END_BATCHES, params)):
-                cast("list[BatchEvent]", events[event.batch_id]).append(event)
+            ended = execute(connection, sql.batches.END_BATCHES, params)
+            jobs = {job_id: stored_job(call, arguments) for *_, job_id, call, arguments in ended if job_id is not None}
+            add_jobs(connection, jobs)
+            for batch_id, parent_id, name, job_id, *_ in ended:
+                event = BatchEvent(batch_id, parent_id, name, job_id, jobs.get(job_id))
+                cast("list[BatchEvent]", events[batch_id]).append(event)
     return events
 
 

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import psycopg
@@ -23,7 +24,7 @@ from psycopg.pq import TransactionStatus
 
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, is_of_rows, message_without_detail
-from django_pgqueue.db.statements import Connection, Row, execute
+from django_pgqueue.db.statements import Connection, Row, execute, repeat_if_stale
 from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
 from django_pgqueue.log_events import event
 
@@ -36,6 +37,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 TRIES: Final = 5
+IDLE_WAIT: Final = "5s"
+"""How long a transaction of the engine that has locked rows may wait for its next statement."""
 TRANSIENT_EXCEPT_LOCKS: Final = tuple(error for error in TRANSIENT if error is not errors.LockNotAvailable)
 """Errors to retry for a transition that should be repeated later instead of waiting again for the same lock."""
 
@@ -59,13 +62,32 @@ def execute_with_retry(
     A retry is safe because every transition is fenced: it finds only the rows that still need it. On a Django
     connection, and in a transaction, the error is raised, because only the caller can repeat its transaction.
     """
+    return _retried(connection, partial(execute, connection, statement, params), retry_on)
+
+
+def transaction_with_retry(
+    connection: Connection, run: Callable[[], T], retry_on: tuple[type[Exception], ...] = TRANSIENT
+) -> T:
+    """Run the statements of a transition in a transaction, or in a savepoint if the caller has a transaction open.
+
+    The retries are those of `execute_with_retry()`. An error undoes these statements only.
+    """
+
+    def run_inside() -> T:
+        with inner_transaction(connection):
+            return run()
+
+    return _retried(connection, partial(repeat_if_stale, run_inside), retry_on)
+
+
+def _retried(connection: Connection, run: Callable[[], T], retry_on: tuple[type[Exception], ...]) -> T:
     for _ in range(TRIES - 1):
         try:
-            return execute(connection, statement, params)
+            return run()
         except retry_on:
             if not isinstance(connection, EngineConnection) or _is_in_transaction(connection):
                 raise
-    return execute(connection, statement, params)
+    return run()
 
 
 def savepoint(connection: Connection) -> AbstractContextManager[Any]:
@@ -76,7 +98,14 @@ def savepoint(connection: Connection) -> AbstractContextManager[Any]:
     if isinstance(connection, EngineConnection):
         return connection.transaction() if _is_in_transaction(connection) else nullcontext()
     is_open = getattr(connection, "in_atomic_block", False)  # the testing kit's own connections may not have it
-    return transaction.atomic(using=connection.alias) if is_open else nullcontext()
+    return inner_transaction(connection) if is_open else nullcontext()
+
+
+def inner_transaction(connection: Connection) -> AbstractContextManager[Any]:
+    """Return a transaction, or a savepoint if the caller has one open. An error in the block undoes the block only."""
+    if isinstance(connection, EngineConnection):
+        return connection.transaction()
+    return transaction.atomic(using=connection.alias)
 
 
 @contextmanager
@@ -90,6 +119,14 @@ def own_transaction(connection: Connection) -> Iterator[bool]:
     is_open = is_in_transaction(django_connection)
     with nullcontext() if is_open else read_committed(django_connection):
         yield sees_new_commits(django_connection) if is_open else True
+
+
+def idle_wait(connection: Connection) -> str | None:
+    """Return how long a transaction of the engine may wait for its next statement. None: the session's own limit.
+
+    A process that is frozen between two statements would keep its rows locked, and no other worker could change them.
+    """
+    return IDLE_WAIT if isinstance(connection, EngineConnection) else None
 
 
 def transaction_of(connection: Connection) -> AbstractContextManager[Any]:

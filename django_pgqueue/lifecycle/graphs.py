@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
@@ -23,7 +23,7 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 
-from .enqueueing import Limits, limits_as_json, numbered
+from .enqueueing import NewJob, params_of
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
 from .ranges import page_in_ranges, written
@@ -89,29 +89,10 @@ def draw_ids(connection: Connection, count: int) -> list[int]:
     return sorted(row[0] for row in execute(connection, sql.graphs.DRAW_JOB_IDS, {"count": count}))
 
 
-def add_nodes(
-    connection: Connection,
-    *,
-    job_ids: Sequence[int],
-    waits: Sequence[bool],
-    arguments: Sequence[str],
-    options: Sequence[int],
-    rows: Sequence[dict[str, Any]],
-    limits: Limits = (),
-) -> None:
-    """Add nodes of a workflow with these ids, in one statement. `waits`: whether a node has dependencies.
-
-    `arguments` are JSON texts. The node at a place has the row `rows[options[place]]`.
-    """
-    params = {
-        "job_ids": numbers(job_ids),
-        "waits": texts("t" if each else "f" for each in waits),
-        "numbers": numbers(options),
-        "arguments": f"[{','.join(arguments)}]",
-        "options": numbered(rows),
-        "limits": limits_as_json(limits),
-    }
-    execute(connection, sql.graphs.ADD_NODES, params)
+def add_nodes(connection: Connection, job_ids: Sequence[int], waits: Sequence[bool], jobs: Sequence[NewJob]) -> None:
+    """Add nodes of a workflow with these ids, in one statement. `waits`: whether a node has dependencies."""
+    drawn = {"job_ids": numbers(job_ids), "waits": texts("t" if each else "f" for each in waits)}
+    execute(connection, sql.graphs.ADD_NODES, {**drawn, **params_of(jobs)})
 
 
 def add_dependencies(connection: Connection, edges: Sequence[tuple[int, int, str]]) -> None:

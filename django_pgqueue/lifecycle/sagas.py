@@ -15,7 +15,9 @@ from django_pgqueue.db.arrays import numbers
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.steps import CompensationUnfinished
 
-from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry
+from .enqueueing import stored_job
+from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, idle_wait, transaction_with_retry
+from .unique import add_jobs
 
 FORGET_LIMIT: Final = 1000
 """Jobs whose compensations one statement forgets."""
@@ -48,9 +50,17 @@ def compensate(connection: Connection, job_ids: Iterable[int]) -> Compensated:
 
 
 def _compensate(connection: Connection, job_ids: Collection[int]) -> dict[int, AddedCompensation | None]:
-    params = {"job_ids": numbers(job_ids)}
-    rows = execute_with_retry(connection, sql.sagas.COMPENSATE, params, TRANSIENT_EXCEPT_LOCKS)
-    return dict.fromkeys(job_ids) | {row[0]: AddedCompensation._make(row) for row in rows}
+    def compensate_once() -> dict[int, AddedCompensation | None]:
+        params = {"job_ids": numbers(job_ids), "idle_wait": idle_wait(connection)}
+        rows = execute(connection, sql.sagas.COMPENSATE, params)
+        jobs = {job_id: stored_job(call, arguments) for _, job_id, call, arguments in rows}
+        add_jobs(connection, jobs)
+        return dict.fromkeys(job_ids) | {
+            ended_id: AddedCompensation(ended_id, job_id, jobs[job_id].task_name, jobs[job_id].queue_name)
+            for ended_id, job_id, *_ in rows
+        }
+
+    return transaction_with_retry(connection, compensate_once, TRANSIENT_EXCEPT_LOCKS)
 
 
 def pending_sagas(connection: Connection, after_id: int, limit: int) -> list[int]:

@@ -53,7 +53,7 @@ class Definition(NamedTuple):
     @property
     def digest(self) -> str:
         """Return a hash that is equal for equal definitions; unset later fields do not change it."""
-        options = list(self.options.stored().items())
+        options = list(self.options._asdict().items())
         flags = [("is_unique", self.is_unique), ("is_limited", self.is_limited)]
         later = {name: value for name, value in [*options[FIRST_OPTIONS:], *flags] if value}
         first = [*self[: self._fields.index("options")], *(value for _, value in options[:FIRST_OPTIONS])]
@@ -61,7 +61,7 @@ class Definition(NamedTuple):
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of the schedule's row that contain the definition."""
-        columns = {**self._asdict(), **self.options.stored()}
+        columns = {**self._asdict(), **self.options._asdict()}
         del columns["options"]
         return columns
 

@@ -8,7 +8,7 @@ task has a key at a time, by the states of that job or for a uniqueness window (
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,9 +20,10 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.limits import NO_LIMIT
 from django_pgqueue.options import UNSET
 
-from .enqueueing import Limits, limits_as_json, numbered
+from .enqueueing import Limits, NewJob, limits_as_json, params_of
 from .execute import transaction_of
 from .ranges import rows_in_ranges
+from .search_keys import add_search_keys
 from .steps import remove_steps
 from .types import Enqueued
 
@@ -133,24 +134,36 @@ def enqueue_many_unique(
 
 
 def enqueue_each_unique(
-    connection: Connection,
-    *,
-    arguments: str,
-    unique_keys: Sequence[str | None],
-    numbers: Sequence[int],
-    rows: Sequence[dict[str, Any]],
-    limits: Limits = (),
+    connection: Connection, jobs: Sequence[NewJob], job_ids: Collection[int] = ()
 ) -> list[tuple[int, str, str | None]]:
-    """Do as `enqueue_unique()` for each element of the JSON array `arguments`, in one statement.
+    """Do as `enqueue_unique()` for each of these jobs, in one statement. A job without a key is always added.
 
-    The element at a place has the key `unique_keys[place]` and the row `rows[numbers[place]]`, which includes
-    `unique_ready_only`. A job without a key is always added.
-
-    Return the ids, tasks and keys of the new jobs, sorted by id. The ids have the order of the elements.
+    `job_ids` are the ids of the jobs, if they were drawn before. Otherwise the ids have the order of `jobs`. Return the
+    ids, tasks and keys of the new jobs, sorted by id.
     """
-    given = {"arguments": arguments, "keys": json.dumps(unique_keys), "limits": limits_as_json(limits)}
-    params = {**given, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
+    params = {**params_of(jobs), "keys": json.dumps([job.key for job in jobs]), "job_ids": arrays.numbers(job_ids)}
     return sorted(execute(connection, sql.unique.ENQUEUE_EACH_UNIQUE, params), key=lambda row: row[0])
+
+
+def add_jobs(connection: Connection, jobs: Mapping[int, NewJob]) -> list[int]:
+    """Add jobs by the ids that were drawn for them, with their search keys, in the caller's transaction.
+
+    The transitions that add jobs themselves call it: ends of batches, compensations and schedules. A job with a unique
+    key is not added if another job has the key. A job whose key has a uniqueness window must be alone. Return the ids
+    of the new jobs.
+    """
+    if not jobs:
+        return []
+    first = next(iter(jobs.values()))
+    if first.key is not None and first.uniqueness is not None and first.uniqueness.period_seconds is not None:
+        calls = f'[{{"key":{json.dumps(first.key)},"call":{first.arguments}}}]'
+        period: dict[str, Any] = {"period_seconds": first.uniqueness.period_seconds, "job_ids": jobs.keys()}
+        opened = enqueue_for_period(connection, calls=calls, limits=[first.limit], **period, **first.row)
+        added = [enqueued.job_id for enqueued in opened]
+    else:
+        added = [row[0] for row in enqueue_each_unique(connection, list(jobs.values()), jobs.keys())]
+    add_search_keys(connection, {job_id: jobs[job_id].search_keys or {} for job_id in added})
+    return added
 
 
 def holders(connection: Connection, task_name: str, unique_keys: Collection[str]) -> dict[str, int]:
@@ -160,17 +173,23 @@ def holders(connection: Connection, task_name: str, unique_keys: Collection[str]
 
 
 def enqueue_for_period(
-    connection: Connection, *, calls: str, period_seconds: float, limits: Limits = (), **row: Any
+    connection: Connection,
+    *,
+    calls: str,
+    period_seconds: float,
+    limits: Limits = (),
+    job_ids: Collection[int] = (),
+    **row: Any,
 ) -> list[Enqueued]:
     """Add those of `calls` whose keys have no open uniqueness window, and open one of `period_seconds` for each.
 
     `calls` is a JSON array as for `enqueue_many_unique()`, with no key in it twice. A job with a null key is always
     added. If an uncommitted transaction has just taken one of the keys, this function waits for its end.
 
-    Return the new jobs in the order of `calls`.
+    `job_ids` are the ids of the jobs, if they were drawn before. Return the new jobs in the order of `calls`.
     """
     given = {"calls": calls, "limits": limits_as_json(limits), "period_seconds": period_seconds}
-    params = {**UNSET, **row, **given}
+    params = {**UNSET, **row, **given, "job_ids": arrays.numbers(job_ids)}
     return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 

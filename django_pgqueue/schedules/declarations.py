@@ -21,9 +21,9 @@ from django_pgqueue.enqueue.search_keys import search_keys_of
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.log_events import event
-from django_pgqueue.options import scheduled_options
+from django_pgqueue.options import columns_of, scheduled_options
 from django_pgqueue.serialization import normalise_call, plain_arguments
-from django_pgqueue.validation import check_call, expiry
+from django_pgqueue.validation import check_call
 
 from . import expressions
 from .times import Times
@@ -147,7 +147,7 @@ def as_scheduled(task: TaskDefinition, queue_name: str | None, priority: int | N
 
 def check_jitter(task: TaskDefinition, jitter_seconds: float) -> None:
     """Raise `ValueError` if jitter could delay a job of the task until it has expired."""
-    limit = expiry(task.expires)["expires_seconds"]
+    limit = columns_of(task)["expires_seconds"]
     if limit is not None and jitter_seconds >= limit:
         raise ValueError(
             f"its jobs expire {limit:g} s after they are enqueued, and jitter can delay them by {jitter_seconds:g} s: "

@@ -1,6 +1,6 @@
-"""Determine the options of a schedule's next job, so that it is enqueued like any other call of its task.
+"""Make a schedule's next job, so that it is enqueued like any other call of its task.
 
-The scheduler and the admin's "Run now" call `options_of()`. A schedule's row has the options that every worker must
+The scheduler and the admin's "Run now" call `next_job()`. A schedule's row has the options that every worker must
 know. The unique key, the limit, the search keys and the headers come from the task and the middleware. Only a process
 whose code has the task can determine them. An error of the project's code in one schedule must not stop the others: it
 becomes `CannotFire`.
@@ -8,9 +8,8 @@ becomes `CannotFire`.
 
 from __future__ import annotations
 
-import json
 from asyncio import CancelledError
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,13 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from django_pgqueue import lifecycle, middleware, registry, signals
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.enqueue import unique
-from django_pgqueue.enqueue.call_limits import columns_of_call
-from django_pgqueue.enqueue.search_keys import search_keys_of
-from django_pgqueue.exceptions import InvalidTask, seconds
-from django_pgqueue.headers import encode_headers
+from django_pgqueue.enqueue.new_job import new_job, row_of
+from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Scheduled
-from django_pgqueue.options import JobOptions, scheduled_options
+from django_pgqueue.lifecycle.enqueueing import NewJob
+from django_pgqueue.options import UNSET, JobOptions, scheduled_options
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.signals import TaskSignal
 
@@ -92,8 +89,8 @@ class NotReturned(Exception):
         self.retry_seconds = retry_seconds
 
 
-def options_of(connection: Connection, schedule: Scheduled, application: Application = IN_THIS_THREAD) -> JobOptions:
-    """Return the options of a schedule's next job. Calls the middleware, like every enqueue.
+def next_job(connection: Connection, schedule: Scheduled, application: Application = IN_THIS_THREAD) -> NewJob:
+    """Return a schedule's next job, for `lifecycle.fire()`. Calls the middleware, like every enqueue.
 
     A schedule declared in code has the options in its row, because this process may have older or newer code. If the
     row says that the jobs are unique or limited, only code with a unique key or a limit may fire it. A schedule of the
@@ -106,68 +103,54 @@ def options_of(connection: Connection, schedule: Scheduled, application: Applica
     task = registry.get(schedule.task_name)
     _check_code(schedule, task)
     if task is None:
-        return schedule.options
+        row = {**UNSET, **schedule.options._asdict(), "delay_seconds": 0.0}
+        return NewJob({"task_name": schedule.task_name, **row}, "")
     own = {name: getattr(schedule.options, name) for name, flag in OWN.items() if getattr(schedule, flag)}
     options = schedule.options if schedule.is_of_code else scheduled_options(task)._replace(**own)
     if (options.queue_name, options.priority) != (task.queue_name, task.priority):
         with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
             task = replace(task, queue_name=options.queue_name, priority=options.priority)
     needs_arguments = task.search or task.has_limit_key or callable(task.unique_key)
-    arguments = lifecycle.arguments_of(connection, schedule) if needs_arguments else None
-    code = _ProjectCode(task, schedule, connection.alias, arguments)
+    arguments = lifecycle.arguments_of(connection, schedule) if needs_arguments else ""
+    code = _ProjectCode(task, schedule, connection.alias, options, arguments)
     if needs_arguments or middleware.is_used():
-        key, options = _call_application(connection, code, options, application)
-    else:  # no code of the project is called
-        key, options = code(options)
-    return options if key is None else _with_key(options, task, key)
+        return _call_application(connection, code, application)
+    return code()  # no code of the project is called
 
 
 class _ProjectCode:
-    """The project's code that determines the options of a schedule's next job. It is called as one function.
+    """The project's code that determines a schedule's next job. It is called as one function.
 
-    Without arguments, the definition has changed since the schedule was read. Then this tick will not be fired, and
-    only the middleware is called.
+    `arguments` is None if the definition has changed since the schedule was read. Then this tick will not be fired, and
+    only the middleware is called. It is empty if no code needs the arguments.
     """
 
-    def __init__(self, task: TaskDefinition, schedule: Scheduled, alias: str, arguments: str | None) -> None:
+    def __init__(
+        self, task: TaskDefinition, schedule: Scheduled, alias: str, options: JobOptions, arguments: str | None
+    ) -> None:
         self.schedule = schedule
-        self._task, self._alias, self._arguments = task, alias, arguments
+        self._task, self._alias, self._options, self._arguments = task, alias, options, arguments
         self.source = "the middleware"
         """The name of the code that is being called."""
 
-    def __call__(self, options: JobOptions) -> tuple[str | None, JobOptions]:
-        """Return the unique key of the next job, and its options without the key."""
-        task = self._task
-        headers = self._named("the middleware", middleware.headers_of, task, self._alias, self.schedule)
-        options = options._replace(headers=self._named("the middleware", encode_headers, headers))
-        if self._arguments is None:
-            return (None if callable(task.unique_key) else task.unique_key), options
-        if task.search:
-            keys = self._named("the search key", self._search_keys)
-            options = options._replace(search_keys=json.dumps(keys) if keys else None)
-        if task.has_limit_key:
-            options = options._replace(**self._named("the limit", self._limit_columns))
-        return (None if task.unique_key is None else self._named("the unique key", self._unique_key)), options
+    def __call__(self) -> NewJob:
+        """Return the next job."""
+        task, arguments = self._task, self._arguments
+        row = {**self._named("the middleware", row_of, task, self._alias, self.schedule), **self._options._asdict()}
+        if task.unique_key is None:
+            row["task_name"] = self.schedule.task_name  # workers with older code may not know the current name
+        if arguments is None:
+            return NewJob(row, "")
+        call = decode_arguments(arguments) if arguments else ((), {})
+        return new_job(task, call, row, arguments=arguments, call_project=self._named)
 
-    def _named(self, source: str, function: Callable[..., T], *args: Any) -> T:
+    def _named(self, source: str, function: Callable[..., T], /, *args: Any) -> T:
         """Call a function of the project. Turn its errors into `CannotFire`, whose message begins with `source`."""
         self.source = source
         try:
             return function(*args)
         except (Exception, SystemExit, GeneratorExit, CancelledError) as error:
             raise CannotFire(f"{source} raised {type(error).__name__}{_message(error)}") from error
-
-    def _call(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        return self._task.decoded_call(*decode_arguments(self._arguments or ""))
-
-    def _search_keys(self) -> Mapping[str, str]:
-        return search_keys_of(self._task, *decode_arguments(self._arguments or ""))
-
-    def _limit_columns(self) -> Mapping[str, Any]:
-        return columns_of_call(self._task, *self._call())
-
-    def _unique_key(self) -> str | None:
-        return unique.key_of(self._task, *self._call())
 
 
 def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:
@@ -179,24 +162,14 @@ def _check_code(schedule: Scheduled, task: TaskDefinition | None) -> None:
         raise LeftToOthers(f"its jobs have a limit, but this process's code has no limit for {name}")
 
 
-def _with_key(options: JobOptions, task: TaskDefinition, key: str) -> JobOptions:
-    """Return the options of a job with a unique key."""
-    options = options._replace(unique_key=key, task_name=task.name)
-    if not isinstance(task.unique_while, str):
-        return options._replace(period_seconds=seconds(task.unique_while))
-    return options._replace(unique_ready_only=task.unique_while == "ready" or None)
-
-
 def current(schedule: Schedule, option: str) -> Any:
-    """Return the queue or the priority of a schedule's next job, as `options_of()` chooses it."""
+    """Return the queue or the priority of a schedule's next job, as `next_job()` chooses it."""
     task = registry.get(schedule.task_name)
     is_of_row = task is None or schedule.origin == "code" or getattr(schedule, OWN[option])
     return getattr(schedule if is_of_row else task, option)
 
 
-def _call_application(
-    connection: Connection, code: _ProjectCode, options: JobOptions, application: Application
-) -> tuple[str | None, JobOptions]:
+def _call_application(connection: Connection, code: _ProjectCode, application: Application) -> NewJob:
     """Call the project's code and return its result. Turn its errors into `CannotFire`.
 
     A savepoint keeps an open transaction (of an operator's request, or of a test) usable if a query of that code fails.
@@ -205,7 +178,7 @@ def _call_application(
     owner, occasion = f"schedule {schedule.schedule_id}", (schedule.revision, schedule.next_run_at)
     try:
         with lifecycle.savepoint(connection):
-            return application.ask(partial(code, options), owner, occasion, lambda: code.source)
+            return application.ask(code, owner, occasion, lambda: code.source)
     except (NotReturned, CannotFire):
         raise
     except Exception as error:
@@ -222,23 +195,21 @@ def _message(error: BaseException) -> str:
 
 def send_enqueued(
     connection: Connection,
-    schedule: Scheduled,
-    options: JobOptions,
+    job: NewJob,
     job_id: int,
     application: Application = IN_THIS_THREAD,
 ) -> None:
     """Send the signals of a created job, like an enqueue."""
-    task_name = options.task_name or schedule.task_name
-    arguments: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "queue_name": options.queue_name}
-    task = registry.get(task_name)
+    arguments: dict[str, Any] = {"job_id": job_id, "database": connection.alias, "queue_name": job.queue_name}
+    task = registry.get(job.task_name)
     if task is not None and task.adapter is not None:
         application.call(partial(task.adapter.enqueued, **arguments))
-    application.publish(signals.job_enqueued, task_name, arguments)
+    application.publish(signals.job_enqueued, job.task_name, arguments)
 
 
-def holder_of(connection: Connection, options: JobOptions) -> str:
+def holder_of(connection: Connection, job: NewJob) -> str:
     """Return a description of the job that has the unique key, when a tick created no job because of that key."""
-    key, task_name = options.unique_key or "", options.task_name or ""
-    find = lifecycle.holders if options.period_seconds is None else lifecycle.open_windows
-    job_ids = find(connection, task_name, [key])
+    key, is_for_period = job.key or "", job.uniqueness is not None and job.uniqueness.period_seconds is not None
+    find = lifecycle.open_windows if is_for_period else lifecycle.holders
+    job_ids = find(connection, job.task_name, [key])
     return f"job {job_ids[key]}" if key in job_ids else "a job that has just ended"

@@ -28,14 +28,14 @@ def run_now(
     Return None if the schedule has changed, or has run since `seen_last_run`. Raise `CannotFire` with the reason if no
     job can be enqueued, and `JobLocked` if the row stays locked.
     """
-    options = job_options.options_of(connection, schedule)
-    fired = lifecycle.run_schedule(connection, schedule, options, seen_last_run=seen_last_run)
+    job = job_options.next_job(connection, schedule)
+    fired = lifecycle.run_schedule(connection, schedule, job, seen_last_run=seen_last_run)
     if fired is None:
         return None
     if fired.job_id is None:
-        raise job_options.CannotFire(f"{job_options.holder_of(connection, options)} has its unique key.")
+        raise job_options.CannotFire(f"{job_options.holder_of(connection, job)} has its unique key.")
     wake_workers_after_commit(connection)
-    job_options.send_enqueued(connection, schedule, options, fired.job_id)
+    job_options.send_enqueued(connection, job, fired.job_id)
     return fired.job_id
 
 

@@ -110,10 +110,9 @@ CROSS JOIN LATERAL (
 ) AS locked
 """
 
-# Record how locked batches end, and add the jobs of their callbacks.
+# Record how locked batches end, and draw ids for the jobs of their callbacks. Return what the callbacks are.
 #
-# Moves:  new → ready (the jobs of callbacks)
-# Caller: lifecycle.batches.end_batches()
+# Caller: lifecycle.batches.end_batches(), which adds these jobs in the same transaction
 # Fence:  failed_at, completed_at and succeeded_at are NULL, under the lock of LOCK_BATCHES: each callback is added once
 # Locks:  the batches, which the transaction has locked already
 # Index:  as BATCHES_TO_END
@@ -192,41 +191,8 @@ event AS MATERIALIZED (
         SELECT id, parent_id, 'success', on_success, 3 FROM seen WHERE succeeds
         ORDER BY batch_id, place
     ) AS in_order
-),
-added AS (
-    INSERT INTO pgqueue_job
-        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-         limit_key, limit_weight, limit_order, batch_id)
-    SELECT
-        event.job_id, chosen.task_name, chosen.queue_name, chosen.priority, chosen.arguments, chosen.max_attempts,
-        statement_timestamp() + %(time_shift)s::interval,
-        coalesce(
-            chosen.run_after,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
-        ),
-        chosen.headers::json,
-        coalesce(
-            chosen.expires_at,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-        ),
-        chosen.limit_key, chosen.limit_weight, chosen.limit_order, chosen.batch_id
-    FROM event
-    CROSS JOIN LATERAL json_to_record(event.call) AS chosen (
-        task_name varchar, queue_name varchar, priority smallint, max_attempts smallint, arguments json, headers json,
-        run_after timestamptz, delay_seconds float8, expires_at timestamptz, expires_seconds float8,
-        limit_key varchar, limit_weight integer, limit_order smallint, batch_id bigint
-    )
-    WHERE event.call IS NOT NULL
-    ORDER BY event.job_id
-),
-keyed AS (
-    INSERT INTO pgqueue_search_key (job_id, name, value)
-    SELECT event.job_id, given.key, given.value
-    FROM event
-    CROSS JOIN LATERAL json_each_text(coalesce(event.call -> 'search_keys', '{}')) AS given
-    WHERE event.call IS NOT NULL
 )
-SELECT batch_id, parent_id, name, job_id, call ->> 'task_name', call ->> 'queue_name'
+SELECT batch_id, parent_id, name, job_id, call::text, call ->> 'arguments'
 FROM event
 ORDER BY job_id
 """

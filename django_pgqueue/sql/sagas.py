@@ -1,15 +1,17 @@
-"""Statements that undo the finished steps of dead and cancelled jobs: they add the jobs of compensations."""
+"""Statements that undo the finished steps of dead and cancelled jobs: they find the next compensations."""
 
 from typing import Final
 
-# For each of these jobs, add the job of its next compensation: that of its last finished step which has one. Nothing is
-# added while the job of an earlier compensation has not succeeded. If a job has succeeded, forget its compensations.
+# For each of these jobs, draw an id for the job of its next compensation: that of its last finished step which has one.
+# Return what the compensations are. Return nothing for a job while an earlier compensation of it has not succeeded. If
+# a job has succeeded, forget its compensations.
 #
-# Moves:  new → ready (the jobs of compensations)
-# Caller: lifecycle.sagas.compensate(), after the end of a job with steps or of a compensation, and from the sweep
+# Caller: lifecycle.sagas.compensate(), after the end of a job with steps or of a compensation, and from the sweep. It
+#         adds the jobs of the compensations in the same transaction
 # Fence:  the state of the job, under its lock: a retry by an operator comes before or after this. The compensation of
 #         the step is not NULL, under the lock of the step: of two sessions, one adds the job
-# Locks:  the jobs, SKIP LOCKED: another session is compensating, retrying or removing them
+# Locks:  the jobs, SKIP LOCKED: another session is compensating, retrying or removing them. `idle_wait` is how long a
+#         process that is frozen before it adds the jobs can keep them locked
 # Index:  pgqueue_job_pkey, pgqueue_step_compensation, pgqueue_step_pkey
 #
 # A compensation whose job is gone counts as done. So an operator skips a dead one by deleting it.
@@ -66,40 +68,16 @@ taken AS (
     WHERE step.job_id = next.job_id
       AND step.name = next.name
       AND CASE WHEN step.compensation IS NULL THEN false ELSE true END
-    RETURNING step.job_id, step.compensation_id AS id, next.compensation AS call,
-              next.compensation_arguments AS arguments
-),
-added AS (
-    INSERT INTO pgqueue_job
-        (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
-         limit_key, limit_weight, limit_order)
-    SELECT
-        taken.id, chosen.task_name, chosen.queue_name, chosen.priority, taken.arguments, chosen.max_attempts,
-        statement_timestamp() + %(time_shift)s::interval,
-        coalesce(
-            chosen.run_after,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
-        ),
-        chosen.headers::json,
-        coalesce(
-            chosen.expires_at,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-        ),
-        chosen.limit_key, chosen.limit_weight, chosen.limit_order
-    FROM taken
-    CROSS JOIN LATERAL json_to_record(taken.call) AS chosen (
-        task_name varchar, queue_name varchar, priority smallint, max_attempts smallint, headers json,
-        run_after timestamptz, delay_seconds float8, expires_at timestamptz, expires_seconds float8,
-        limit_key varchar, limit_weight integer, limit_order smallint
-    )
-),
-keyed AS (
-    INSERT INTO pgqueue_search_key (job_id, name, value)
-    SELECT taken.id, given.key, given.value
-    FROM taken
-    CROSS JOIN LATERAL json_each_text(coalesce(taken.call -> 'search_keys', '{}')) AS given
+    RETURNING step.job_id, step.compensation_id, next.compensation::text AS call,
+              next.compensation_arguments::text AS arguments
 )
-SELECT job_id, id, call ->> 'task_name', call ->> 'queue_name' FROM taken
+SELECT job_id, compensation_id, call, arguments
+FROM taken
+CROSS JOIN set_config(
+    'idle_in_transaction_session_timeout',
+    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
+    true
+)
 """
 
 # Return one page of the jobs that have a compensation which is neither added nor forgotten, in the order of their ids.

@@ -144,7 +144,7 @@ RETURNING id, unique_key
 # Add many jobs as ENQUEUE_MANY_UNIQUE does, each with a task and options of its own.
 #
 # Moves:  new → ready
-# Caller: lifecycle.enqueue_each_unique()
+# Caller: lifecycle.enqueue_each_unique(), and the transitions that add jobs themselves, for ids that they have drawn
 # Locks:  the keys of all tasks are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
 #
 # The calls and their options come as in ENQUEUE_EACH, and the keys as a JSON array beside the calls. The ids are
@@ -152,13 +152,13 @@ RETURNING id, unique_key
 ENQUEUE_EACH_UNIQUE: Final = """/* pgqueue:enqueue_each_unique */
 WITH given AS MATERIALIZED (
     SELECT arguments, key, number, limit_key, limit_weight, limit_order, place,
-           nextval('pgqueue_job_id_seq') AS id
+           coalesce(drawn_id, nextval('pgqueue_job_id_seq')) AS id
     FROM ROWS FROM (
         json_array_elements(%(arguments)s::json),
         json_array_elements_text(%(keys)s::json),
-        unnest(%(numbers)s::integer[]),
+        unnest(%(numbers)s::integer[], %(job_ids)s::bigint[]),
         json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
-    ) WITH ORDINALITY AS each (arguments, key, number, limit_key, limit_weight, limit_order, place)
+    ) WITH ORDINALITY AS each (arguments, key, number, drawn_id, limit_key, limit_weight, limit_order, place)
 )
 INSERT INTO pgqueue_job
     (id, task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at,
@@ -292,11 +292,12 @@ CROSS JOIN LATERAL (
 ENQUEUE_FOR_PERIOD: Final = """/* pgqueue:enqueue_for_period */
 WITH given AS MATERIALIZED (
     SELECT call -> 'call' AS arguments, call ->> 'key' AS key, limit_key, limit_weight, limit_order, place,
-           nextval('pgqueue_job_id_seq') AS id
+           coalesce(drawn_id, nextval('pgqueue_job_id_seq')) AS id
     FROM ROWS FROM (
         json_array_elements(%(calls)s::json),
+        unnest(%(job_ids)s::bigint[]),
         json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
-    ) WITH ORDINALITY AS each (call, limit_key, limit_weight, limit_order, place)
+    ) WITH ORDINALITY AS each (call, drawn_id, limit_key, limit_weight, limit_order, place)
 ),
 opened AS (
     INSERT INTO pgqueue_uniqueness_window (job_id, task_name, unique_key, ends_at)

@@ -57,9 +57,7 @@ def make(name: str = "nightly", *, origin: str = "admin", due_in: float = 3600.0
 
 
 def run(schedule: Schedule) -> None:
-    lifecycle.run_schedule(
-        connection, helpers.schedule_of(connection, schedule.pk), lifecycle.JobOptions("default", 0, 10)
-    )
+    lifecycle.run_schedule(connection, helpers.schedule_of(connection, schedule.pk), helpers.new_job())
 
 
 def page(client: Client, url: str = SCHEDULES) -> str:

@@ -18,7 +18,7 @@ from django.test import override_settings
 
 from django_pgqueue import InvalidTask, checks, enqueue_many, lifecycle, registry
 from django_pgqueue.arguments import plan as plans
-from django_pgqueue.enqueue import unique
+from django_pgqueue.enqueue import new_job
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import cron, every
@@ -42,7 +42,7 @@ STORED = [
     [{"sku": "a", "price": "1.50", "kind": "card", "children": [], "total": "0"}],
 ]
 
-original = unique.key_of
+original = new_job.key_of
 
 pytestmark = pytest.mark.django_db
 
@@ -147,7 +147,7 @@ def test_schedule_unique_key_gets_typed_values(tables, schedules, received):
     parcel = tasks.Parcel.objects.create()
     declarations.declare(tasks.unique, every(minutes=1, args=[AT, parcel.pk]))
     keys = []
-    with mock.patch.object(unique, "key_of", side_effect=lambda *call: keys.append(original(*call)) or keys[-1]):
+    with mock.patch.object(new_job, "key_of", side_effect=lambda *call: keys.append(original(*call)) or keys[-1]):
         run_jobs(schedules=True, until=timedelta(minutes=2), max_jobs=1, raising=True)
     assert received == [(AT, parcel)]
     assert set(keys) == {f"2026-07-01-{parcel.pk.hex}"}

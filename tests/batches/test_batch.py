@@ -24,7 +24,7 @@ from django_pgqueue import (
     lifecycle,
     registry,
 )
-from django_pgqueue.enqueue import plain
+from django_pgqueue.enqueue import callbacks
 from django_pgqueue.models import BatchRemoval, Job, JobBatch, SearchKey
 from django_pgqueue.states import State
 from django_pgqueue.task import Task
@@ -317,7 +317,7 @@ def test_batch_of_another_database_is_refused():
 
 
 def test_callback_of_another_database_is_refused(monkeypatch):
-    monkeypatch.setattr(plain, "alias_of", lambda *call: "other")
+    monkeypatch.setattr(callbacks, "alias_of", lambda *call: "other")
     with pytest.raises(InvalidTask, match="belongs to database 'other', and the batch to 'default'"):
         Batch(on_success=tasks.add.s(1)).open()
 

@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from django_pgqueue import enqueue_many
-from django_pgqueue.enqueue import unique
+from django_pgqueue.enqueue import inserting
 from django_pgqueue.models import Job
 from django_pgqueue.testing import delete_all_jobs
 from tests import helpers
@@ -83,8 +83,8 @@ class GatedHolders:
 
     def __init__(self, monkeypatch) -> None:
         self.has_inserted, self.may_read = threading.Event(), threading.Event()
-        self.holders = unique.holders
-        monkeypatch.setattr(unique, "holders", self.read)
+        self.holders = inserting.holders
+        monkeypatch.setattr(inserting, "holders", self.read)
 
     def read(self, *args):
         if not self.has_inserted.is_set():
@@ -126,8 +126,8 @@ def test_enqueue_many_repeated_insert_keeps_order_of_calls(kind, monkeypatch):
     task = tasks.noop.using(unique_key=key_of, **KINDS[kind])
     existing = task.enqueue(5).pk
     Job.objects.update(state="running")
-    holders, answers = unique.holders, iter([{}])
-    monkeypatch.setattr(unique, "holders", lambda *args: next(answers, None) or holders(*args))
+    holders, answers = inserting.holders, iter([{}])
+    monkeypatch.setattr(inserting, "holders", lambda *args: next(answers, None) or holders(*args))
     ids = task.enqueue_many([((number,), {}) for number in (7, 5, 3, 9)])
     assert ids[1] == existing
     assert ids.duplicates == [1]
@@ -141,7 +141,7 @@ def test_enqueue_many_repeated_insert_keeps_found_jobs(monkeypatch):
     """The first reading finds the job of key 5, which then ends, and does not find that of key 6."""
     task = tasks.noop.using(unique_key=key_of)
     existing = [task.enqueue(number).pk for number in (5, 6)]
-    holders, readings = unique.holders, []
+    holders, readings = inserting.holders, []
 
     def read(*args):
         readings.append(args)
@@ -151,7 +151,7 @@ def test_enqueue_many_repeated_insert_keeps_found_jobs(monkeypatch):
             del found[key_of(6)]
         return found
 
-    monkeypatch.setattr(unique, "holders", read)
+    monkeypatch.setattr(inserting, "holders", read)
     ids = task.enqueue_many([((number,), {}) for number in (5, 6, 7)])
     assert ids[:2] == existing
     assert ids.duplicates == [0, 1]

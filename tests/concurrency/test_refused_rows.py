@@ -149,7 +149,7 @@ PROVEN = {
     "RETRY": f"{BAD_ROWS}::test_retry_trigger_refuses_one_others_are_ready",
     "RESCUE": f"{BAD_ROWS}::test_rescue_trigger_refuses_one_others_are_ready",
     "RECORD_HEARTBEATS": f"{BAD_ROWS}::test_record_heartbeats_trigger_refuses_one_others_updated",
-    "FIRE_MANY": f"{BAD_ROWS}::test_scheduler_trigger_refuses_one_tick_others_fire",
+    "FIRE": f"{BAD_ROWS}::test_scheduler_trigger_refuses_one_tick_others_fire",
     **dict.fromkeys(
         ("CONFIRM_SCHEDULES", "REMOVE_SCHEDULES"),
         "tests/worker/test_scheduler.py::test_scheduler_trigger_refuses_one_others_are_updated",
@@ -166,7 +166,7 @@ ALONE = frozenset(
         *("CLAIM_ONE", "CLAIM_LIMITED_JOB", "SET_ASIDE", "STORE_STEP", "SEND_EVENT", "RESUME", "PAUSE"),
         *("BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "END_AUDIT", "STOP_AUDIT", "REQUEST_ACT", "CREATE_BATCH", "CLOSE_BATCH"),
         *("OVERRIDE_LIMIT", "RESTORE_LIMIT", "ADD_REMOTE_ACCESS", "CHECK_REMOTE_ACCESS", "REVOKE_REMOTE_ACCESS"),
-        *("NOTE_PROBLEM", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "SWITCH_SCHEDULE", "FIRE"),
+        *("NOTE_PROBLEM", "PLAN_SCHEDULE", "ADD_SCHEDULE", "CHANGE_SCHEDULE", "SWITCH_SCHEDULE"),
         *("RUN_SCHEDULE", "ADD_REQUEST", "ANSWER_REQUEST", "REGISTER_WORKER", "UNREGISTER_WORKER"),
         *("RECORD_INSTALLATION", "ENQUEUE", "ENQUEUE_UNIQUE", "ENQUEUE_OR_REPLACE"),
     }

@@ -12,12 +12,11 @@ import pytest
 from django_pgqueue import JobLocked, lifecycle, registry
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
+from django_pgqueue.limits import CallLimit
 from django_pgqueue.schedules import declarations
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
 from tests.app import tasks
-
-OPTIONS = lifecycle.JobOptions("default", 0, 10)
 
 
 def counts(connection) -> tuple[int, int]:
@@ -32,7 +31,7 @@ def fire_by_the_statement_for_many(connection, schedule: lifecycle.Scheduled, **
 
 @pytest.fixture(params=[helpers.fire, fire_by_the_statement_for_many], ids=["one", "many"])
 def fire(request):
-    """Return the function that fires a tick. FIRE and FIRE_MANY must do the same."""
+    """Return the function that fires a tick. Both must do the same."""
     return request.param
 
 
@@ -83,7 +82,9 @@ def test_fire_delayed_by_table_lock_fires_once(fire, engine, second, watcher):
 
 
 def test_fire_with_delay_makes_job_due_later(fire, engine):
-    fired = fire(engine, helpers.schedule_of(engine, helpers.make_schedule(engine)), delay_seconds=600.0)
+    fired = fire(
+        engine, helpers.schedule_of(engine, helpers.make_schedule(engine)), job=helpers.new_job(delay_seconds=600.0)
+    )
     job = helpers.rows_of(engine, "pgqueue_job")[fired.job_id]
     assert job["run_after"] - job["enqueued_at"] == timedelta(seconds=600)
 
@@ -232,7 +233,7 @@ def test_schedule_transitions_locked_row_do_not_wait(fire, engine, second, monke
         lifecycle.confirm_schedules(engine, [schedule.schedule_id])
         assert lifecycle.remove_schedules(engine, [schedule.schedule_id], 0.0) == []
         for call in (
-            lambda: lifecycle.run_schedule(engine, schedule, OPTIONS),
+            lambda: lifecycle.run_schedule(engine, schedule, helpers.new_job()),
             lambda: lifecycle.pause_schedule(engine, schedule.schedule_id),
             lambda: lifecycle.resume_schedule(engine, schedule.schedule_id, schedule.next_run_at),
             partial(change, tries=True),
@@ -252,54 +253,54 @@ def test_remove_schedules_deletes_only_its_own_ticks(engine):
 
 # ------------------------------------------------------------------ unique keys
 
-KEYED = OPTIONS._replace(unique_key="k", task_name=helpers.NOOP)
-FOR_PERIOD = KEYED._replace(period_seconds=3600.0)
+KEYED = helpers.new_job("k")
+FOR_PERIOD = helpers.new_job("k", 3600.0)
 
 
-def enqueue_same_key(connection, options):
+def enqueue_same_key(connection, job):
     """Enqueue a job with the same key."""
-    if options is KEYED:
+    if job is KEYED:
         helpers.enqueue_unique(connection, "k")
     else:
         helpers.enqueue_for_period(connection, "k")
 
 
 @pytest.mark.promise("tick-unique-key-taken")
-@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
+@pytest.mark.parametrize("job", [KEYED, FOR_PERIOD], ids=["state", "period"])
 @pytest.mark.parametrize(("end", "what"), [("COMMIT", "duplicate"), ("ROLLBACK", "fired")])
-def test_fire_key_being_enqueued_follows_its_outcome(engine, second, watcher, options, end, what, monkeypatch):
+def test_fire_key_being_enqueued_follows_its_outcome(engine, second, watcher, job, end, what, monkeypatch):
     monkeypatch.setattr(lifecycle_ticks, "KEY_WAIT", f"{helpers.LOCK_WAIT_SECONDS:g}s")
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     second.execute("BEGIN")
-    enqueue_same_key(second, options)
-    waiting = helpers.Background(lambda: helpers.fire(engine, schedule, options=options))
+    enqueue_same_key(second, job)
+    waiting = helpers.Background(lambda: helpers.fire(engine, schedule, job=job))
     helpers.wait_for_lock(watcher, engine.info.backend_pid)
-    assert helpers.fire(watcher, schedule, options=options) is None, (
+    assert helpers.fire(watcher, schedule, job=job) is None, (
         "a third session must neither wait for the key nor fire the tick"
     )
     second.execute(end)
     assert waiting.result().what == what
     assert counts(engine) == (1, 1)
-    assert helpers.fire(second, schedule, options=options) is None
+    assert helpers.fire(second, schedule, job=job) is None
 
 
 @pytest.mark.promise("tick-unique-key-locked")
-@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_fire_key_locked_times_out_and_tick_stays_due(engine, second, options, monkeypatch):
+@pytest.mark.parametrize("job", [KEYED, FOR_PERIOD], ids=["state", "period"])
+def test_fire_key_locked_times_out_and_tick_stays_due(engine, second, job, monkeypatch):
     """This must work behind a pooler too, where the session has no `lock_timeout` of its own."""
     engine.execute("SET lock_timeout = 0")
     monkeypatch.setattr(lifecycle_ticks, "KEY_WAIT", "50ms")
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     with helpers.transaction(second):
-        enqueue_same_key(second, options)
+        enqueue_same_key(second, job)
         for _ in range(2):
-            assert helpers.fire(engine, schedule, options=options) == ("waits", None)
+            assert helpers.fire(engine, schedule, job=job) == ("waits", None)
         assert counts(engine) == (0, 0)
         assert helpers.scalar(engine, "SHOW lock_timeout") == "0"
         engine.execute("SET lock_timeout = '50ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            lifecycle.run_schedule(engine, schedule, options)
-    assert helpers.fire(engine, schedule, options=options).what == "fired"
+            lifecycle.run_schedule(engine, schedule, job)
+    assert helpers.fire(engine, schedule, job=job).what == "fired"
     assert counts(engine) == (1, 1)
 
 
@@ -320,24 +321,32 @@ def test_scheduler_key_locked_other_schedules_fire(engine, second, monkeypatch):
     assert counts(engine) == (2, 2)
 
 
-@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_fire_eight_schedules_of_one_key_adds_one_job(new_connection, engine, options):
+@pytest.mark.parametrize("job", [KEYED, FOR_PERIOD], ids=["state", "period"])
+def test_fire_eight_schedules_of_one_key_adds_one_job(new_connection, engine, job):
     all_schedules = [helpers.schedule_of(engine, helpers.make_schedule(engine, f"{number}")) for number in range(8)]
     firing = [
-        helpers.Background(partial(helpers.fire, new_connection(), schedule, options=options))
-        for schedule in all_schedules
+        helpers.Background(partial(helpers.fire, new_connection(), schedule, job=job)) for schedule in all_schedules
     ]
     assert sorted(each.result().what for each in firing) == ["duplicate"] * 7 + ["fired"]
     assert counts(engine) == (1, 8)
 
 
-@pytest.mark.parametrize("options", [KEYED, FOR_PERIOD], ids=["state", "period"])
-def test_run_schedule_key_taken_records_no_tick(engine, options):
+@pytest.mark.parametrize("job", [KEYED, FOR_PERIOD], ids=["state", "period"])
+def test_run_schedule_key_taken_records_no_tick(engine, job):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    assert lifecycle.run_schedule(engine, schedule, options).what == "fired"
-    assert lifecycle.run_schedule(engine, schedule, options) == ("duplicate", None)
+    assert lifecycle.run_schedule(engine, schedule, job).what == "fired"
+    assert lifecycle.run_schedule(engine, schedule, job) == ("duplicate", None)
     assert counts(engine) == (1, 1)
-    assert len(lifecycle.open_windows(engine, helpers.NOOP, ["k"])) == (options is FOR_PERIOD)
+    assert len(lifecycle.open_windows(engine, helpers.NOOP, ["k"])) == (job is FOR_PERIOD)
+
+
+def test_fire_of_frozen_worker_unlocks_schedule_after_5_s(engine, second):
+    """A process that is frozen between the two statements keeps the row of the schedule locked until then."""
+    schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
+    with helpers.transaction(engine):
+        assert helpers.fire(engine, schedule).what == "fired"
+        assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "5s"
+        assert helpers.fire(second, schedule) is None
 
 
 def test_fire_rolled_back_tick_can_fire_again(fire, engine, second):
@@ -350,18 +359,15 @@ def test_fire_rolled_back_tick_can_fire_again(fire, engine, second):
 
 def test_fire_many_fires_each_tick_that_it_may(engine, second):
     """One schedule is locked, one is paused, and one has changed. The others fire, each with its own values."""
-    keys = '{"order": "12"}'
     due = [
         helpers.schedule_of(engine, helpers.make_schedule(engine, f"{number}", if_running="skip"))
         for number in range(6)
     ]
     ticks = [helpers.tick_of(schedule) for schedule in due]
-    ticks[0] = ticks[0]._replace(
-        options=lifecycle.JobOptions(
-            "mail", 7, 3, 60.0, '{"a": "b"}', None, None, None, "shop.now", keys, "stripe", 2, 1
-        ),
-        delay_seconds=600.0,
-    )
+    of_row = {"queue_name": "mail", "priority": 7, "max_attempts": 3, "expires_seconds": 60.0, "delay_seconds": 600.0}
+    of_row |= {"headers": '{"a": "b"}', "task_name": "shop.now"}
+    own = helpers.new_job(search_keys={"order": "12"}, limit=CallLimit("stripe", 2, 1), **of_row)
+    ticks[0] = ticks[0]._replace(job=own)
     lifecycle.pause_schedule(engine, due[2].schedule_id)
     ticks[3] = ticks[3]._replace(scheduled=due[3]._replace(revision=7))
     assert fire_by_the_statement_for_many(engine, due[4]).what == "fired"

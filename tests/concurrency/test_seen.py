@@ -175,10 +175,10 @@ def test_delete_job_with_locked_execution_leaves_it(engine, second, monkeypatch)
 
 def test_run_schedule_repeated_click_adds_one_job(engine):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine, due_in=3600.0))
-    options = lifecycle.JobOptions("default", 0, 10)
-    first = lifecycle.run_schedule(engine, schedule, options, seen_last_run=None)
+    job = helpers.new_job()
+    first = lifecycle.run_schedule(engine, schedule, job, seen_last_run=None)
     assert first is not None and first.what == "fired"
-    assert lifecycle.run_schedule(engine, schedule, options, seen_last_run=None) is None
+    assert lifecycle.run_schedule(engine, schedule, job, seen_last_run=None) is None
     last = engine.execute("SELECT last_run_at FROM pgqueue_schedule").fetchone()[0]
-    assert lifecycle.run_schedule(engine, schedule, options, seen_last_run=last) is not None
+    assert lifecycle.run_schedule(engine, schedule, job, seen_last_run=last) is not None
     assert Job.objects.count() == 2

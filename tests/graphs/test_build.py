@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord,
 from django_pgqueue.deploys import stored
 from django_pgqueue.deploys.calls import value_problem
 from django_pgqueue.enqueue import nodes as enqueued_nodes
+from django_pgqueue.lifecycle import enqueueing
 from django_pgqueue.models import Job, JobBatch, JobDependency
 from django_pgqueue.placeholders import MARK
 from django_pgqueue.signals import job_cancelled, job_enqueued
@@ -58,9 +60,9 @@ def test_each_page_has_the_options_of_its_own_jobs(monkeypatch):
     pages: list[int] = []
     add_nodes = lifecycle.graphs.add_nodes
 
-    def spy(*args: Any, **columns: Any) -> None:
-        pages.append(len(columns["rows"]))
-        add_nodes(*args, **columns)
+    def spy(connection: Any, job_ids: Any, waits: Any, jobs: Any) -> None:
+        pages.append(len(json.loads(enqueueing.params_of(jobs)["options"])))
+        add_nodes(connection, job_ids, waits, jobs)
 
     monkeypatch.setattr(lifecycle.graphs, "add_nodes", spy)
     monkeypatch.setattr(enqueued_nodes, "PAGE", 2)

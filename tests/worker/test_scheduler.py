@@ -340,13 +340,13 @@ def test_if_running_default_jobs_overlap(clock, make_worker):
 def test_if_running_skip_job_of_operator_skips_the_tick(clock, engine, make_worker):
     worker = make_worker(MINUTELY._replace(if_running="skip"))
     worker()
-    schedule, options = helpers.schedule_of(engine, row("minutely").pk), lifecycle.JobOptions("default", 0, 10)
-    assert lifecycle.run_schedule(engine, schedule, options).what == "fired"
+    schedule, job = helpers.schedule_of(engine, row("minutely").pk), helpers.new_job()
+    assert lifecycle.run_schedule(engine, schedule, job).what == "fired"
     clock.set(NINE)
     worker()
     assert Job.objects.count() == 1
     for other in (schedule._replace(schedule_id=1_000_000), schedule._replace(revision=7)):
-        assert lifecycle.run_schedule(engine, other, options) is None
+        assert lifecycle.run_schedule(engine, other, job) is None
 
 
 # ------------------------------------------------------------------ clocks that jump

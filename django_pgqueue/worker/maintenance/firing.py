@@ -62,14 +62,10 @@ class _Due:
 
     def next_tick(self, connection: Connection, application: job_options.Application) -> Tick:
         """Return the oldest tick. Raises `job_options.CannotFire` if its job cannot be made."""
-        return Tick(
-            self.schedule,
-            self.expected_at,
-            self.ticks[0],
-            self.ticks[1] if len(self.ticks) > 1 else self.following_at,
-            job_options.options_of(connection, self.schedule._replace(next_run_at=self.expected_at), application),
-            random.uniform(0, self.schedule.jitter_seconds),  # noqa: S311 -- spreads load, hides nothing
-        )
+        job = job_options.next_job(connection, self.schedule._replace(next_run_at=self.expected_at), application)
+        job.row["delay_seconds"] = random.uniform(0, self.schedule.jitter_seconds)  # noqa: S311 -- spreads load
+        following_at = self.ticks[1] if len(self.ticks) > 1 else self.following_at
+        return Tick(self.schedule, self.expected_at, self.ticks[0], following_at, job)
 
 
 def fire_all(
@@ -136,7 +132,7 @@ def _fire(
         outcome: tuple[Tick, Fired | None] | Exception
         try:
             tick = one.next_tick(connection, application)
-            if tick.options.unique_key is None:
+            if tick.job.key is None:
                 together[one.schedule.schedule_id] = one, tick
                 continue
             outcome = tick, lifecycle.fire(connection, tick)
@@ -192,11 +188,11 @@ def _report_tick(connection: Connection, tick: Tick, fired: Fired, application: 
     schedule, outcome = tick.scheduled, fired.what
     if fired.job_id is None:
         if outcome == "duplicate":
-            outcome = f"skipped: {job_options.holder_of(connection, tick.options)} has its unique key"
+            outcome = f"skipped: {job_options.holder_of(connection, tick.job)} has its unique key"
         schedule_log.log_skipped(schedule.name, tick.tick_at, outcome)
         return
     counts.fired(tick.tick_at, schedule.seen_at)
     schedule_log.log_fired(schedule.name, tick.tick_at, fired.job_id)
-    if tick.options.unique_key is not None:
+    if tick.job.key is not None:
         wake_workers(connection)
-    job_options.send_enqueued(connection, schedule, tick.options, fired.job_id, application)
+    job_options.send_enqueued(connection, tick.job, fired.job_id, application)

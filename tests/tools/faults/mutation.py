@@ -205,9 +205,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a tick is fired and not noted",
-            "    WHERE what IN ('fired', 'skipped')\n",
-            "    WHERE what IN ('skipped')\n",
-            "FIRE_MANY",
+            "    WHERE what IN ('fired', 'skipped', 'duplicate')\n",
+            "    WHERE what IN ('skipped', 'duplicate')\n",
+            "FIRE",
         ),
         "F59",
     ),

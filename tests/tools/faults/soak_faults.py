@@ -279,4 +279,4 @@ def schedule_run(crew: Crew) -> None:
     """Run a schedule besides its ticks, as an operator does."""
     [[schedule_id]] = crew.run.sql("SELECT id FROM pgqueue_schedule ORDER BY random() LIMIT 1")
     schedule = helpers.schedule_of(crew.run.connection, schedule_id)
-    lifecycle.run_schedule(crew.run.connection, schedule, lifecycle.JobOptions("default", 0, 10))
+    lifecycle.run_schedule(crew.run.connection, schedule, helpers.new_job())

@@ -53,8 +53,8 @@ TYPED = of_tests(
     ),
     Mutant(
         "the unique key of a schedule gets stored values",
-        'self._task.decoded_call(*decode_arguments(self._arguments or ""))',
-        'decode_arguments(self._arguments or "")',
-        inside="_ProjectCode._call",
+        "decode = decode or partial(task.decoded_call, *call)",
+        "decode = decode or (lambda: call)",
+        inside="new_job.new_job",
     ),
 )

@@ -72,9 +72,7 @@ BATCHES = [
             "true",
             "PRUNE_BATCHES",
         ),
-        Mutant(
-            "the search keys of a callback are lost", "'search_keys', '{}'", "'search_keys' -> 'x', '{}'", "END_BATCHES"
-        ),
+        Mutant("the search keys of a callback are lost", 'row.pop("search_keys", None)', "None", inside="stored_job"),
         Mutant(
             "a foreground job does not end its batch",
             "    if batch_ids:\n",

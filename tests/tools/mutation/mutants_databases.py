@@ -85,9 +85,9 @@ DATABASES = [
         ),
         Mutant(
             "the function gets the arguments as they are stored",
-            "    args, kwargs = task.decoded_call(*task.encoded_call(args, kwargs))",
+            "    args, kwargs = task.converted_call(args, kwargs)",
             "    args, kwargs = task.encoded_call(args, kwargs)",
-            inside="database_of_call",
+            inside="_database_of_call",
         ),
     ),
     *of_tests(

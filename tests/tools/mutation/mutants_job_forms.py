@@ -50,6 +50,15 @@ FORMS = [
         Mutant("a copy has no key", "if job.unique_key is None:", "if True:", inside="_uniqueness"),
     ),
     *of_tests(
+        ("tests/test_ways_to_enqueue.py",),
+        Mutant(
+            "a copy has no search keys",
+            "inserting.insert(connection, new)",
+            "inserting.insert(connection, new._replace(search_keys=None))",
+            inside="insert_copy",
+        ),
+    ),
+    *of_tests(
         ("tests/admin/test_argument_form.py",),
         Mutant("an unchanged field is read again", "text == self.initial:", "False:", inside="ArgumentField.clean"),
         Mutant("line ends become those of the browser", '.replace("\\r\\n", "\\n")', "", inside="ArgumentField.clean"),

@@ -293,13 +293,13 @@ ELSEWHERE = [
             "a schedule of the admin has no queue of its own",
             "._replace(**own)",
             "",
-            inside="options_of",
+            inside="next_job",
         ),
         Mutant(
             "every schedule of the admin has a queue of its own",
             " for name, flag in OWN.items() if getattr(schedule, flag)}",
             " for name in OWN}",
-            inside="options_of",
+            inside="next_job",
         ),
     ),
 ]

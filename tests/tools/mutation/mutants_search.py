@@ -18,8 +18,13 @@ WRITTEN = of_tests(
         "    if True:\n",
         inside="atomic_unless_open",
     ),
-    Mutant("a duplicate writes its keys", "if not job.is_duplicate:", "if True:", inside="search_keys._insert"),
-    Mutant("old keys stay after a replacement", 'task.on_conflict == "replace"', "False", inside="write_search_keys"),
+    Mutant("a duplicate writes its keys", "if not added.is_duplicate:", "if True:", inside="inserting.insert"),
+    Mutant(
+        "old keys stay after a replacement",
+        'job.uniqueness.on_conflict == "replace"',
+        "False",
+        inside="write_search_keys",
+    ),
     Mutant("enqueue_many() writes no keys", " and not task.search", "", inside="Insertion.__init__"),
     Mutant(
         "a sensitive argument is a search key",
@@ -47,9 +52,9 @@ SEARCHED = [
         ("tests/worker/test_job_options.py",),
         Mutant(
             "a schedule's job has no keys",
-            "        if task.search:\n",
-            "        if False:\n",
-            inside="_ProjectCode.__call__",
+            "jobs[job_id].search_keys or {}",
+            "{}",
+            inside="add_jobs",
         ),
     ),
 ]

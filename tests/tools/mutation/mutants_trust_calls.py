@@ -70,14 +70,14 @@ TRUST_CALLS = [
     ),
     Mutant(
         "chunks are sorted in another order than their statements",
-        old="is_separate = not unique.can_share_statement(bound.task)",
+        old="is_separate = not uniqueness_of(task).can_share_statement",
         new="is_separate = False",
         inside="Insertion._sort_by_key",
         tests=("tests/concurrency/test_many_unique.py",),
     ),
     Mutant(
         "an existing job that was found is asked for again",
-        old="left = [call for call in left if (call.task.name, call.key) not in existing]",
+        old="left = [job for job in left if (job.task_name, job.key) not in existing]",
         new="left = list(left)",
         inside="many_unique._add_or_find",
         tests=("tests/concurrency/test_many_unique.py", "tests/test_enqueue_many.py"),

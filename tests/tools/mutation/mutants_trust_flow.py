@@ -31,7 +31,7 @@ TRUST_FLOW = [
         "a copy keeps the chunk key of another task",
         old="        and not is_chunk_key(job.limit_key)\n",
         new="",
-        inside="copies._limit_columns",
+        inside="_keeps_limit",
         tests=("tests/test_call_limits.py",),
     ),
     Mutant(

@@ -271,7 +271,7 @@ MUTANTS = [
         "no second try after a deadlock",
         "for _ in range(TRIES - 1):",
         "for _ in range(0):",
-        inside="execute_with_retry",
+        inside="_retried",
     ),
     Mutant(
         "one job's act does not insist",

@@ -15,8 +15,7 @@ import time
 
 import psycopg
 
-from django_pgqueue import sql
-from django_pgqueue.enqueue import plain
+from django_pgqueue import reactions, sql
 from django_pgqueue.lifecycle import enqueueing
 
 ENQUEUE_AND_NOTIFY = sql.enqueueing.ENQUEUE.rstrip() + ", pg_notify('pgqueue', '')"
@@ -57,7 +56,7 @@ def notify_at_exit():
 
 
 enqueueing.execute = execute_and_notify
-plain.wake_workers_after_commit = lambda connection: None
+reactions.wake_workers_after_commit = lambda connection: None
 threading.Thread(target=notify_at_last, daemon=True).start()
 atexit.register(notify_at_exit)
 """

@@ -101,8 +101,9 @@ def _end_in_the_middle(run: Run) -> None:
 def _lose_in_its_commit(run: Run, each: int, worker: Worker) -> None:
     """Kill a worker whose FIRE is committed on the server's disk and waits for a missing standby."""
     waits = (
-        "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%pgqueue:fire%'"
-        " AND datname = current_database()"
+        "SELECT pid FROM pg_stat_activity AS session WHERE wait_event = 'SyncRep' AND datname = current_database()"
+        " AND EXISTS (SELECT FROM pg_locks WHERE pid = session.pid AND mode = 'RowExclusiveLock'"
+        " AND relation = 'pgqueue_schedulerun'::regclass)"
     )
     run.configure("synchronous_standby_names", "nobody")
     run.wait_until(lambda: run.sql(waits), what="a FIRE to wait for its commit")

@@ -1,0 +1,199 @@
+"""The one place where the call of a task becomes rows: `new_job()` returns everything that is written for its job.
+
+Every way to enqueue uses it: `Task.enqueue()`, `enqueue_many()`, workflows, callbacks of batches, compensations,
+schedules, and *Edit and retry*. It also chooses the database of a job. Everything that a call can have wrong is raised
+here, before anything is written.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from django.db import connections, router
+
+from django_pgqueue import middleware, registry
+from django_pgqueue.db.transactions import open_transaction_elsewhere
+from django_pgqueue.exceptions import InvalidTask, seconds
+from django_pgqueue.headers import encode_headers
+from django_pgqueue.lazy_strings import lazy_problems
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
+from django_pgqueue.options import UniqueWhile, columns_of
+from django_pgqueue.serialization import encode_arguments
+from django_pgqueue.signatures import signature_of
+from django_pgqueue.validation import check_call, wrong_key
+
+from .call_limits import limit_of_call
+from .search_keys import search_keys_of
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from django_pgqueue.arguments.plan import CallArguments
+    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.lifecycle import Scheduled
+
+T = TypeVar("T")
+
+
+class CallProject(Protocol):
+    """Calls a function of the project. `source` names it, for messages."""
+
+    def __call__(self, source: str, function: Callable[..., T], /, *args: Any) -> T: ...
+
+
+def _call_directly(source: str, function: Callable[..., T], /, *args: Any) -> T:
+    return function(*args)
+
+
+def new_job(
+    task: TaskDefinition,
+    call: CallArguments,
+    row: Row,
+    *,
+    arguments: str | None = None,
+    decode: Callable[[], CallArguments] | None = None,
+    call_project: CallProject = _call_directly,
+) -> NewJob:
+    """Return everything to write for the job of a call.
+
+    Args:
+        task: The task, with the options of `using()`.
+        call: The call as it is stored: what `task.encoded_call()` returns.
+        row: What `row_of()` returns. Jobs of one `enqueue_many()` share it.
+        arguments: The text of the call, if it is stored already. By default the call is encoded.
+        decode: Returns the call as the functions of the task's options get it, if these get another call than the task.
+        call_project: Calls these functions.
+
+    Raises:
+        TypeError: JSON cannot represent the arguments, or a function of an option returned a value of a wrong type.
+        ValueError: The arguments, the unique key or the limit of the call cannot be stored.
+        Exception: The errors of the functions pass through.
+    """
+    if arguments is None:
+        arguments = encode_arguments(*call)
+    search_keys = call_project("the search key", search_keys_of, task, *call) if task.search else None
+    if task.unique_key is None and not task.has_limit_key:
+        return NewJob(row, arguments, search_keys)
+    decode = decode or partial(task.decoded_call, *call)
+    limit = call_project("the limit", limit_of_call, task, decode) if task.has_limit_key else None
+    if task.unique_key is None:
+        return NewJob(row, arguments, search_keys, limit)
+    key = call_project("the unique key", key_of, task, decode)
+    return NewJob(row, arguments, search_keys, limit, uniqueness_of(task), key)
+
+
+def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) -> Row:
+    """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share.
+
+    Calls the middleware for the headers; its errors pass through.
+    """
+    headers = middleware.headers_of(task, alias, schedule)
+    return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **columns_of(task)}
+
+
+def key_of(task: TaskDefinition, decode: Callable[[], CallArguments]) -> str | None:
+    """Return the unique key of a call, or None if the call is not unique.
+
+    The task's function gets the arguments as the task would get them, with primary keys instead of rows: `decode`
+    returns them.
+
+    Raises `TypeError` or `ValueError` if the task's function returns an invalid key. Errors of that function pass
+    through.
+    """
+    if task.unique_key is None or isinstance(task.unique_key, str):
+        return task.unique_key
+    args, kwargs = decode()
+    key = task.unique_key(*args, **kwargs)
+    for problem in lazy_problems("the value of unique_key", key):
+        raise TypeError(f"{task.name}: {problem}")
+    if key is not None and not isinstance(key, str):
+        raise TypeError(f"{task.name}: unique_key must return a string or None, not {type(key).__name__}")
+    for problem in wrong_key(key):
+        raise ValueError(f"{task.name}: {problem}")
+    return key
+
+
+def uniqueness_of(task: TaskDefinition) -> Uniqueness:
+    """Return how the jobs of a task with a unique key keep it."""
+    return _uniqueness(task.unique_while, task.on_conflict, task.takes_context)
+
+
+@lru_cache(maxsize=100)  # it is needed for each call of `enqueue_many()`
+def _uniqueness(unique_while: UniqueWhile, on_conflict: str, has_steps: bool) -> Uniqueness:  # noqa: FBT001
+    period_seconds = None if isinstance(unique_while, str) else seconds(unique_while)
+    return Uniqueness(unique_while == "ready", period_seconds, on_conflict, has_steps)
+
+
+def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise `TypeError` if the task's function does not accept these arguments."""
+    try:
+        check_call(task.func, len(args) + task.takes_context, tuple(kwargs))
+    except TypeError as error:
+        expects_context = not task.takes_context and next(iter(signature_of(task.func).parameters), "") == "context"
+        hint = ". If 'context' is the TaskContext, write @task(takes_context=True)" if expects_context else ""
+        raise TypeError(f"{task.name}() cannot be called with these arguments: {error}{hint}") from None
+
+
+def connection_for(
+    task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = 3
+) -> BaseDatabaseWrapper:
+    """Return the Django connection on which to insert the job of a call. The call must fit the task.
+
+    Raises as `alias_of()`. Warns if a transaction is open on another database only, because the job is not part of it.
+    `callers_level` is the `stacklevel` of that warning; None for no warning.
+    """
+    alias = alias_of(task, args, kwargs)
+    if callers_level is not None and (elsewhere := open_transaction_elsewhere(alias)):
+        warnings.warn(
+            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
+            "the job does not commit or roll back with that transaction",
+            RuntimeWarning,
+            stacklevel=callers_level,
+        )
+    return connections[alias]
+
+
+def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the alias of the database for the job of a call.
+
+    Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
+    Raises as `_database_of_call()`.
+    """
+    from django_pgqueue.models import Job  # task modules are imported before models can be
+
+    if not registry.is_found_by_workers(task.func.__module__):
+        raise InvalidTask(registry.not_found(task))
+    batch = task.batch
+    alias = _database_of_call(task, args, kwargs) or (batch.database if batch else router.db_for_write(Job))
+    if alias not in connections:
+        raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}")
+    if connections[alias].vendor != "postgresql":
+        raise InvalidTask(
+            f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
+            "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
+        )
+    if batch is not None and alias != batch.database:
+        raise InvalidTask(
+            f"{task.name} cannot be enqueued on database {alias!r}, because batch {batch.id} is on {batch.database!r}: "
+            "the jobs of a batch are in its database"
+        )
+    return alias
+
+
+def _database_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return the alias for a call, or None if the database routers choose it.
+
+    The task's function gets the arguments as the task would get them, with primary keys instead of rows.
+
+    Raises `TypeError` if the function returns neither a string nor None. Errors of that function pass through.
+    """
+    if task.database is None or isinstance(task.database, str):
+        return task.database
+    args, kwargs = task.converted_call(args, kwargs)
+    alias = task.database(*args, **kwargs)
+    if alias is not None and not isinstance(alias, str):
+        raise TypeError(f"{task.name}: database must return an alias in DATABASES or None, not {alias!r}")
+    return alias
