@@ -1,4 +1,4 @@
-"""The duties of maintenance that remove rows that nobody needs any more, except those of jobs, steps and batches.
+"""The duties of maintenance that remove rows that nobody needs any more, except those of jobs and steps.
 
 Some tables have rows of jobs that may have been deleted by SQL. These duties walk over such a table page by page.
 """
@@ -21,6 +21,7 @@ class OldRows:
     def __init__(self, link: ConnectionSource) -> None:
         self._link = link
         self._logs_after_id = self._audited_after_id = self._keys_after_id = self._limits_after_id = 0
+        self._edges_after_id = self._batches_after_id = 0
 
     def prune_workers(self) -> bool:
         """Remove the records of workers that stopped a week ago, and their answered requests."""
@@ -60,6 +61,21 @@ class OldRows:
         with self._link.use() as connection:
             last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
         self._keys_after_id = last_id or 0
+        return last_id is not None
+
+    def prune_dependencies(self) -> bool:
+        """Remove the edges of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
+        with self._link.use() as connection:
+            last_id = lifecycle.graphs.prune_dependencies(connection, self._edges_after_id).last_id
+        self._edges_after_id = last_id or 0
+        return last_id is not None
+
+    def prune_batches(self) -> bool:
+        """Remove the old batches without jobs of one page."""
+        with self._link.use() as connection:
+            retention_seconds = get_settings().BATCH_RETENTION
+            last_id = lifecycle.batches.prune_batches(connection, retention_seconds, self._batches_after_id).last_id
+        self._batches_after_id = last_id or 0
         return last_id is not None
 
     def prune_limit_states(self) -> bool:
