@@ -119,6 +119,8 @@ class EndChecks:
         After a lost connection, what was noted is kept for the next call. On a Django connection, errors are raised:
         the caller's transaction may have failed. A refused row is raised too, after all others were checked.
         """
+        if self._is_idle:
+            return
         refused: list[Refused[int]] = []
         for each in self._pending:
             if not each.due_in_seconds or (at_once and each.due_in_seconds < NEVER):

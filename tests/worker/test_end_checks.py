@@ -28,7 +28,7 @@ from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.end_sweeps import EndSweep, end_sweeps
-from django_pgqueue.worker.maintenance.old_rows import OldRows
+from django_pgqueue.worker.maintenance.old_rows import Walk
 from django_pgqueue.worker.maintenance.sweeps import UNUSED_SECONDS
 from tests import helpers
 from tests.concurrency.test_batches import batch_of, callbacks
@@ -353,7 +353,7 @@ def test_sweep_without_waiting_jobs_runs_once_a_minute(engine):
 def test_duty_removes_edges_of_jobs_deleted_by_sql(engine):
     helpers.make_nodes(engine, needs=helpers.make_nodes(engine))
     engine.execute("DELETE FROM pgqueue_job")
-    assert OldRows(link_to(engine)).prune_dependencies() is False
+    assert Walk(link_to(engine), "dependencies").prune() is False
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_dependency") == 0
 
 

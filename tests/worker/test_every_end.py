@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -193,12 +194,20 @@ def by_attempt_to_be_repeated(engine, job_id: int) -> None:
     completer.tick()
 
 
-def by_result_that_cannot_be_stored(engine, job_id: int) -> None:
-    """End a job whose report the database refuses, after it has written the report of another job."""
-    bad, completer = report(engine, Ending.SUCCEEDED, result="not json"), Completer(link_to(engine))
+def by_report_that_cannot_be_stored(engine, job_id: int) -> None:
+    """End a job whose last snooze the database refuses, after it has written the snooze of another job."""
+    engine.execute("UPDATE pgqueue_job SET max_attempts = attempt + 1 WHERE state = 'ready'")
+    bad, completer = report(engine, Ending.SNOOZED, delay_seconds=1e20), Completer(link_to(engine))
     helpers.make_job(engine)
-    for each in (report(engine, Ending.SUCCEEDED), bad):
+    for each in (report(engine, Ending.SNOOZED, delay_seconds=1.0), bad):
         completer.hand_over(each)
+    completer.tick()
+
+
+def by_crash_in_isolation(engine, job_id: int) -> None:
+    """End a job by the crash of its isolated process, which cannot say which steps it has."""
+    completer = Completer(link_to(engine))
+    completer.hand_over(replace(report(engine, Ending.CRASHED), has_compensations=False))
     completer.tick()
 
 
@@ -214,7 +223,8 @@ def by_bulk_act(engine, job_id: int) -> None:
 COMPLETIONS = [by_worker, by_foreground, by_test_or_immediate, by_remote_worker]
 OTHERS = [
     by_attempt_to_be_repeated,
-    by_result_that_cannot_be_stored,
+    by_report_that_cannot_be_stored,
+    by_crash_in_isolation,
     by_expiry_at_the_start,
     by_settlement,
     by_rescue,

@@ -36,7 +36,7 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .bulk_acts import BulkActs
 from .end_sweeps import end_sweeps
-from .old_rows import OldRows
+from .old_rows import WALKS, OldRows, Walk
 from .pruner import Pruner
 from .rescuer import Rescuer
 from .step_duties import StepDuties
@@ -114,17 +114,11 @@ class Maintenance(Service):
             Duty("windows", DAY_SECONDS / 24, old_rows.prune_windows),
             Duty("old rollups", DAY_SECONDS / 24, old_rows.prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
-            Duty("logs", DAY_SECONDS / 24, old_rows.prune_logs),
             Duty("audit", DAY_SECONDS / 24, old_rows.prune_audit),
-            Duty("search keys", DAY_SECONDS / 24, old_rows.prune_search_keys),
             Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
-            Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
-            Duty("events", DAY_SECONDS / 24, steps.prune_events),
-            Duty("dependencies", DAY_SECONDS / 24, old_rows.prune_dependencies),
-            Duty("old batches", DAY_SECONDS / 24, old_rows.prune_batches),
-            Duty("limits", DAY_SECONDS / 24, old_rows.prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, old_rows.prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, old_rows.prune_overrides),
+            *(Duty(name, DAY_SECONDS / 24, Walk(self.link, name).prune) for name in WALKS),
         ]
 
     def tick(self) -> float:

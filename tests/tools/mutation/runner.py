@@ -36,6 +36,7 @@ from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_databases import DATABASES
+from tests.tools.mutation.mutants_ends import ENDS
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_graphs import GRAPHS
 from tests.tools.mutation.mutants_histories import HISTORIES
@@ -364,6 +365,7 @@ MUTANTS = [
     *FEATURES,
     *LEASES,
     *LIVENESS,
+    *ENDS,
     *EVENTS,
     *STEPS,
     *TRUST_ATTEMPTS,
