@@ -1,4 +1,4 @@
-"""What follows the end of a job: the compensations of its steps, its dependents, and the end of its batch.
+"""Do what follows the end of a job: undo its steps, advance its dependents, and end its batch.
 
 Each of these is an `EndCheck`, and `CHECKS` has them in the order in which they run. Code that ends jobs names none of
 them: it notes the ended jobs in `EndChecks`, or `Reactions` calls `follow()`. Each check sees what its caller has

@@ -65,9 +65,9 @@ class Checked(NamedTuple):
     changed: int = 0
     """How many jobs were added or changed."""
     locked: Collection[Any] = ()
-    """What was not done because another session has locked it: it is noted again."""
+    """Those of `noted` that another session has locked. They are noted again."""
     refused: Sequence[Refused[int]] = ()
-    """What the database refused to write. The sweep tries it again."""
+    """The jobs or batches that the database refused to write. The sweep tries them again."""
     ended: Sequence[EndedJob] = ()
     """Jobs that the check itself has ended. The checks behind it note them."""
 
@@ -98,7 +98,7 @@ class Sweep(NamedTuple):
 
 
 class EndCheck(Protocol):
-    """What has to happen after jobs have ended, for one capability. An instance keeps no state."""
+    """The check of one capability: it does what has to happen after jobs have ended. An instance keeps no state."""
 
     name: str
     interval_seconds: float

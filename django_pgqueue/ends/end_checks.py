@@ -86,7 +86,7 @@ def _ended_job(report: ReportedEnd) -> EndedJob:
 
 
 class EndChecks:
-    """What one thread has to check after the ends of jobs. It needs no lock.
+    """The ended jobs that one thread has noted, for all checks. It needs no lock.
 
     A process that dies before a check leaves it to the sweep.
     """
@@ -133,7 +133,7 @@ class EndChecks:
 
 
 class _Pending:
-    """What is noted for one check, and when it is due."""
+    """The part of one check, and when it is due."""
 
     def __init__(self, end_check: EndCheck) -> None:
         self.end_check = end_check

@@ -1,4 +1,4 @@
-"""What follows the end of a job happens at once, whatever has ended it. No sweep runs in these tests."""
+"""End jobs in every way: what follows the end happens at once. No sweep runs before the end of these tests."""
 
 from __future__ import annotations
 
@@ -250,6 +250,7 @@ def name_of(value: Any) -> str:
     return value if isinstance(value, str) else value.__name__.removeprefix("by_")
 
 
+@pytest.mark.promise("every-end-is-followed")
 @pytest.mark.parametrize("by", [*COMPLETIONS, *OTHERS], ids=name_of)
 @pytest.mark.parametrize("followed", FOLLOWED)
 def test_end_of_a_job_what_follows_happens_at_once(engine, followed, by):
@@ -264,6 +265,7 @@ def test_end_of_a_job_what_follows_happens_at_once(engine, followed, by):
     assert has_happened(engine)
 
 
+@pytest.mark.promise("every-end-is-followed")
 @pytest.mark.parametrize("by", COMPLETIONS, ids=name_of)
 def test_end_of_a_compensation_the_next_one_is_added_at_once(engine, by):
     job_id = compensation_before_another_one(engine)

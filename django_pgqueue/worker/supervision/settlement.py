@@ -61,8 +61,8 @@ claim: after the settlement. Without another look, these jobs would wait until t
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
 WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None), counts], AnyWaiters())
-"""The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers. What follows the ends of
-jobs is left to the sweep, because the heartbeats of other processes must not wait for it."""
+"""The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers. It leaves to the sweep
+what follows the ends of jobs, because the heartbeats of other processes must not wait for it."""
 
 
 @dataclass
