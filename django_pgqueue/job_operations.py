@@ -8,7 +8,7 @@ not changed since. `record` is called in the transaction of the change, and writ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from .deletion import delete_batches as delete_batches
 from .deletion import delete_job as delete_job
 from .deletion import delete_jobs as delete_jobs
 from .ends.graphs import advanced_transitions
+from .lifecycle.graphs import waiting_ids
 from .reactions import after_application, after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
@@ -30,8 +31,8 @@ from .waiting.results import wait as wait
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from .lifecycle.graphs import AdvancedJob
-    from .models.operations import JobChange, Record, Transition
+    from .lifecycle.graphs import AdvancedJob, Restored
+    from .models.operations import Record, Transition
 
 
 def retry(
@@ -48,16 +49,15 @@ def retry(
     The result also has those of these jobs that wait now because another one was retried that they depend on. `others`
     gets the ids of further jobs that wait now.
     """
-    waiting: set[int] = set()
+    waiting = set[int]() if others is None else others
 
     def transition(*args: Any, **options: Any) -> dict[int, State]:
-        changed = lifecycle.retry(*args, **options, waiting=waiting)
-        return dict.fromkeys(waiting & task_names.keys(), State.WAITING) | changed
+        restored: dict[int, Restored] = {}
+        changed = lifecycle.retry(*args, **options, restored=restored)
+        waiting.update(found := waiting_ids(restored))
+        return dict.fromkeys(found & task_names.keys(), State.WAITING) | changed
 
-    changed = _run(connection, transition, task_names, seen, alone=alone, record=record, makes_due=True)
-    if others is not None:
-        others |= waiting
-    return changed
+    return _run(connection, transition, task_names, seen, waiting, alone=alone, record=record, makes_due=True)
 
 
 def cancel(
@@ -75,18 +75,17 @@ def cancel(
     `others` gets the ids of further jobs that were cancelled, because they depend on these.
     """
     advanced: list[AdvancedJob] = []
-    transition = partial(lifecycle.cancel, running=running, advanced=advanced)
-    changed = _run(connection, transition, task_names, seen, alone=alone, record=record)
-    if others is not None:
-        others |= {job.job_id for job in advanced if job.state is State.CANCELLED}
+    cancelled = set[int]() if others is None else others
+
+    def transition(*args: Any, **options: Any) -> dict[int, State]:
+        changed = lifecycle.cancel(*args, **options, running=running, advanced=advanced)
+        cancelled.update(job.job_id for job in advanced if job.state is State.CANCELLED)
+        return changed
+
+    changed = _run(connection, transition, task_names, seen, cancelled, alone=alone, record=record)
     if advanced:
         after_application(connection, advanced_transitions(advanced))
     return changed
-
-
-def with_others(change: JobChange, others: set[int]) -> JobChange:
-    """Return an operation that adds to `others` which further jobs it has changed, if it can change any."""
-    return partial(change, others=others) if change in (retry, cancel) else change
 
 
 def run_now(
@@ -133,6 +132,7 @@ def _run(
     transition: Transition,
     task_names: Mapping[int, str],
     seen: Mapping[int, Seen] | None,
+    others: Collection[int] = (),
     *,
     alone: bool,
     record: Record | None,
@@ -141,12 +141,13 @@ def _run(
 ) -> dict[int, State]:
     """Run a transition on the jobs that still equal `seen`; return the state of each job that changed.
 
+    The transition adds the further jobs that it changes to `others`, which are recorded too.
     The reactions come after the transaction of `record`, so that a receiver's failed query cannot roll it back.
     """
     with nullcontext() if record is None else transaction.atomic(using=connection.alias):
         changed = transition(connection, list(task_names), alone=alone, seen=seen)
         if record is not None:
-            record(changed)
+            record({*changed, *others})
     if reacts:
         after_operator(connection, changed, task_names, makes_due=makes_due)
     return changed

@@ -73,6 +73,14 @@ EVENTS: Final[dict[str, Event]] = {
         "The database refused to write one row. It is tried again. `subject` says what was to be done.",
         ("subject", "row_id", "reason"),
     ),
+    "duty_failed": Event(
+        "ERROR", "A duty of the maintenance has failed. The other duties go on.", ("duty", "retry_seconds")
+    ),
+    "rows_left": Event(
+        "WARNING",
+        "Rows were left to a later write, because the database refuses others of the same write slowly. Once a minute.",
+        ("subject", "reason"),
+    ),
     "task_unknown": Event(
         "WARNING", "A job is released because this worker cannot run its task. Once a minute per task.", JOB_FIELDS
     ),

@@ -8,8 +8,8 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import Workflow, job_operations
-from django_pgqueue.models import Job, operations
-from django_pgqueue.models.operations import ChosenJobs
+from django_pgqueue.models import AuditEntry, Job, operations
+from django_pgqueue.models.operations import ChosenJobs, Tally
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -121,3 +121,37 @@ def test_command_retry_of_a_key_revives_the_latest():
     ids = dead_jobs_of_key()
     call_command("pgqueue", "jobs", "retry", "--state", "dead", "--yes")
     assert Job.objects.get(state="ready").pk == ids[-1]
+
+
+def test_tally_counts_a_job_once_whichever_batch_changes_it():
+    tally = Tally([1, 2, 3, 4])
+    assert tally.add([1, 2], [2]) == ([2], 1)
+    assert tally.add([3], [1, 2, 3, 4, 5]) == ([1, 3, 4], -1)
+    assert tally.add([4], []) == ([], 0)
+    assert tally.changed == {1, 2, 3, 4}
+
+
+def change_of_other_batches(alias_connection, task_names, seen=None, *, alone=False, record=None, others=None):
+    """Change nothing in the first batch. The second one changes all jobs, as the dependents of its own."""
+    is_first = change_of_other_batches.first_ids is None
+    change_of_other_batches.first_ids = change_of_other_batches.first_ids or list(task_names)
+    changed = {} if is_first else dict.fromkeys(task_names, State.CANCELLED)
+    record([*changed, *([] if is_first else change_of_other_batches.first_ids)])
+    return changed
+
+
+def test_command_counts_jobs_of_earlier_batches(monkeypatch, capsys):
+    monkeypatch.setattr(job_operations, "cancel", change_of_other_batches)
+    change_of_other_batches.first_ids = None
+    ids = tasks.noop.enqueue_many([((), {})] * 4)
+    call_command("pgqueue", "jobs", "cancel", *map(str, ids), "--yes")
+    assert "Cancelled, or asked to stop, 4 jobs." in capsys.readouterr().out
+    entry = AuditEntry.objects.get()
+    assert (entry.job_count, entry.left_count, entry.jobs.count()) == (4, 0, 4)
+
+
+def test_command_audit_counts_dependents_of_later_batches():
+    star()
+    call_command("pgqueue", "jobs", "cancel", "--task", tasks.noop.name, "--yes")
+    entry = AuditEntry.objects.get()
+    assert (entry.job_count, entry.left_count, entry.jobs.count()) == (6, 0, 6)

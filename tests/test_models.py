@@ -182,7 +182,7 @@ def test_indexes_are_the_expected_set(engine):
     assert names == {
         "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
         "pgqueue_job_expiring", "pgqueue_job_unique", "pgqueue_job_limited", "pgqueue_job_ordered", "pgqueue_job_batch",
-        "pgqueue_job_waiting",
+        "pgqueue_job_waiting", "pgqueue_job_keyed",
         "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open", "pgqueue_execution_job",
         "pgqueue_execution_limited",
     }  # fmt: skip

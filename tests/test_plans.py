@@ -337,7 +337,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_step_pkey", "pgqueue_job_pkey", "pgqueue_event_key"},
     ),
-    "WAKE_MISSED": (
+    "MISSED_WAKE_UPS": (
         lambda _: {"after_name": "approved", "after_key": "3", "after_id": 0, "limit": BATCH},
         BATCH,
         {"pgqueue_step_waiting", "pgqueue_event_key"},

@@ -333,8 +333,8 @@ def call_statements_of_limits(engine):
     breakers.add_counts(engine, {key: breakers.Ended(0, 20)})
     assert breakers.failing_keys(engine, {key: breaker}) == [key]
     breakers.limit_waits(engine)
-    assert breakers.open_breakers(engine, {key: breakers.Suspect(breaker)})
-    assert breakers.close_breakers(engine, {key: 2**62}) == [key]
+    assert breakers.open_breakers(engine, {key: breakers.Suspect(breaker)})[0]
+    assert breakers.close_breakers(engine, {key: 2**62}).done == [key]
     breakers.prune_counts(engine)
     breakers.prune_breakers(engine, 0.0)
 

@@ -28,7 +28,7 @@ from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
-from django_pgqueue.models.operations import JobChange, superseded_ids
+from django_pgqueue.models.operations import JobChange, Tally, superseded_ids
 from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
 from django_pgqueue.steps import CompensationUnfinished
 
@@ -207,36 +207,35 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
 
 def _act(
     request: HttpRequest, operation: JobOperation, seen: dict[int, Seen], *, alone: bool = False
-) -> dict[int, State]:
+) -> Collection[int]:
     """Run the operation in batches and log it in the audit and in the history of each changed job. Return these."""
     connection = connections[databases.chosen(request)]
     message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
     audit = _Audit(request, connection, operation, len(seen))
-    changed: dict[int, State] = {}
-    others: set[int] = set()
     jobs = Job.objects.using(connection.alias)
     left_out = superseded_ids(jobs, list(seen)) if operation is RETRY else ()
-    ids = [job_id for job_id in seen if job_id not in left_out]
-    change = job_operations.with_others(operation.change, others)
+    # In the order of their ids: a node that is retried before its dependency would be ready at once.
+    ids = sorted(job_id for job_id in seen if job_id not in left_out)
+    tally, names = Tally(ids), dict[int, str]()
     for start in range(0, len(ids), BATCH_SIZE):
-        batch = ids[start : start + BATCH_SIZE]
-        names = dict(jobs.filter(pk__in=batch).values_list("pk", "task_name"))
-        as_shown = {job_id: seen[job_id] for job_id in names}
-        before = dict.fromkeys(others & names.keys(), State.WAITING if operation is RETRY else State.CANCELLED)
-        record = partial(_record, audit, before)
-        done = before | change(connection, names, as_shown, alone=alone, record=record)
-        entries = [Job(pk=job_id, task_name=names[job_id]) for job_id in sorted(done)]
-        if entries:
+        batch = dict(jobs.filter(pk__in=ids[start : start + BATCH_SIZE]).values_list("pk", "task_name"))
+        names |= batch
+        before = set(tally.changed)
+        as_shown = {job_id: seen[job_id] for job_id in batch}
+        operation.change(connection, batch, as_shown, alone=alone, record=partial(_record, audit, tally, batch))
+        changed = sorted(tally.changed - before)
+        if later := [job_id for job_id in changed if job_id not in names]:
+            names |= dict(jobs.filter(pk__in=later).values_list("pk", "task_name"))
+        if entries := [Job(pk=job_id, task_name=names[job_id]) for job_id in changed if job_id in names]:
             user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
             LogEntry.objects.log_actions(user_id, entries, CHANGE, message)
-        changed |= done
     audit.end()
-    return changed
+    return tally.changed
 
 
-def _record(audit: _Audit, before: Collection[int], changed: Collection[int]) -> None:
-    """Add the jobs of a batch to the audit. An earlier batch has changed those in `before`."""
-    audit.record({*before, *changed})
+def _record(audit: _Audit, tally: Tally, batch: Collection[int], changed: Collection[int]) -> None:
+    """Add the jobs to the audit that a batch has changed, whether they are its own or those of another batch."""
+    audit.record(tally.add(batch, changed)[0])
 
 
 class _Audit:
@@ -254,11 +253,11 @@ class _Audit:
         )
         self._id: int | None = None
 
-    def record(self, changed: Collection[int]) -> None:
+    def record(self, changed: Sequence[int]) -> None:
         """Add the jobs of a batch, in the transaction that has changed them."""
         if changed:
             self._id = self._id or self._begin()
-            lifecycle.record_audit(self._connection, self._id, sorted(changed))
+            lifecycle.record_audit(self._connection, self._id, changed)
 
     def end(self) -> None:
         """Write that the operation is complete."""

@@ -16,7 +16,7 @@ from django.http import HttpRequest
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
-from django_pgqueue.worker.execution.failure import DoesNotFit
+from django_pgqueue.worker.execution.stored_values import DoesNotFit
 from django_pgqueue.worker.execution.typed_call import decoded as decode
 
 from .call_values import Call

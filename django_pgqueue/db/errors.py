@@ -12,6 +12,8 @@ import psycopg
 from django.db import Error as DjangoDatabaseError
 from psycopg import errors
 
+from django_pgqueue.exceptions import StatementTimeout
+
 TRANSIENT: Final = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable)
 STATES_OF_THE_SERVER: Final = frozenset({"08", "25", "40", "53", "57", "58"})
 """SQLSTATE classes that affect every row alike: lost connection (08), read-only or invalid transaction (25), rollback
@@ -58,7 +60,21 @@ def is_outage(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | OSError)
 
 
-def message_without_detail(error: Exception) -> str:
+def concerns_all_statements(error: BaseException) -> bool:
+    """Return whether another statement of an engine connection would fail too: see `STATES_OF_THE_SERVER`.
+
+    So would one on a server that does not answer in time. A deadlock, a locked row or table and a statement that was
+    cancelled concern one statement. So does an error that is not of the database: if the connection is lost, the next
+    statement says so.
+    """
+    if isinstance(error, StatementTimeout):
+        return True
+    if isinstance(error, (*TRANSIENT, errors.QueryCanceled)):
+        return False
+    return isinstance(error, psycopg.Error) and not is_of_rows(error)
+
+
+def message_without_detail(error: BaseException) -> str:
     """Return an error's message without the server's detail. The detail can quote the row, with its arguments."""
     cause = error.__cause__ if isinstance(error, DjangoDatabaseError) else error
     primary = cause.diag.message_primary if isinstance(cause, psycopg.Error) else None

@@ -61,6 +61,7 @@ def settle(connection: Connection, batch_ids: Iterable[int], reactor: Reactor = 
         waiting = set()
         parts = divided(connection, over, partial(_end, connection))
         refused += parts.refused
+        locked |= set(parts.left)
         for batch_id, events in parts.answers.items():
             if events is None:
                 locked.add(batch_id)

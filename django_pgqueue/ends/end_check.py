@@ -65,7 +65,7 @@ class Checked(NamedTuple):
     changed: int = 0
     """How many jobs were added or changed."""
     locked: Collection[Any] = ()
-    """Those of `noted` that another session has locked. They are noted again."""
+    """Those of `noted` that another session has locked, or that time was up for. They are noted again."""
     refused: Sequence[Refused[int]] = ()
     """The jobs or batches that the database refused to write. The sweep tries them again."""
     ended: Sequence[EndedJob] = ()

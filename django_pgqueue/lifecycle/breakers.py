@@ -19,7 +19,7 @@ from django_pgqueue.breakers import MAX_WINDOW_SECONDS, PAUSED_BY, Breaker
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 
-from .ranges import removed_in_ranges, rows_in_ranges, written
+from .ranges import Written, removed_in_ranges, rows_in_ranges, written
 
 LOCK_TIMEOUT: Final = "50ms"
 """How long a statement waits for a pause that an operator's transaction has locked. The completer waits meanwhile, and
@@ -55,8 +55,8 @@ class Opened(NamedTuple):
     failed: int
 
 
-def add_counts(connection: Connection, ended: Mapping[str, Ended]) -> None:
-    """Count attempts that ended, by limit key."""
+def add_counts(connection: Connection, ended: Mapping[str, Ended]) -> list[str]:
+    """Count attempts that ended, by limit key. Return the keys that are left to a later call, because time was up."""
 
     def add(keys: Sequence[str]) -> list[str]:
         params = {
@@ -67,7 +67,7 @@ def add_counts(connection: Connection, ended: Mapping[str, Ended]) -> None:
         execute(connection, sql.breakers.ADD_BREAKER_COUNTS, params)
         return []
 
-    written(connection, "the count of limit key", list(ended), add, is_retried=False)
+    return written(connection, "the count of limit key", list(ended), add, is_retried=False).left
 
 
 def failing_keys(connection: Connection, breakers: Mapping[str, Breaker]) -> list[str]:
@@ -80,8 +80,10 @@ def limit_waits(connection: Connection) -> None:
     execute(connection, sql.breakers.LIMIT_WAITS, {"lock_timeout": LOCK_TIMEOUT})
 
 
-def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> list[Opened]:
+def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> tuple[list[Opened], list[str]]:
     """Open the breakers of these keys, if enough attempts failed or if the probe was claimed after they opened.
+
+    Return the opened ones, and the keys that are left to a later call, because time was up.
 
     The caller's transaction must have locked the keys with an earlier statement.
     """
@@ -98,11 +100,11 @@ def open_breakers(connection: Connection, suspects: Mapping[str, Suspect]) -> li
         opened.update({row[0]: Opened(row[0], row[1], int(row[2]), int(row[3])) for row in rows})
         return list(opened)
 
-    written(connection, "the opening of the breaker of limit key", list(suspects), open_some)
-    return list(opened.values())
+    left = written(connection, "the opening of the breaker of limit key", list(suspects), open_some).left
+    return list(opened.values()), left
 
 
-def close_breakers(connection: Connection, probe_ids: Mapping[str, int]) -> list[str]:
+def close_breakers(connection: Connection, probe_ids: Mapping[str, int]) -> Written[str]:
     """Close the breakers of keys that an execution has probed with success. Return the keys whose breakers were open.
 
     `probe_ids` has the execution of each key. The caller's transaction must have locked the keys.

@@ -12,9 +12,8 @@ The admin calls `preview()` and `request_act()`. The maintenance service of the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -23,15 +22,15 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import ActOutcome, State, TransitionName
 
-from . import operator
 from .audit import NAME_LENGTH, end_audit
-from .bulk_changes import change_batch
+from .bulk_changes import Act, change_batch
 from .bulk_filters import MOST_IDS as MOST_IDS
 from .bulk_filters import Selection as Selection
 from .bulk_filters import invalid_if_unreadable
 from .bulk_selection import Page, read_page
 from .bulk_selection import waiting_jobs as waiting_jobs
 from .execute import execute_with_retry
+from .graphs import AdvancedJob
 
 BATCH: Final = 1000
 """Jobs that one batch changes at most."""
@@ -90,28 +89,16 @@ class WaitingAct(NamedTuple):
 class Batch(NamedTuple):
     """The result of one batch.
 
-    `due_in` is the time in seconds until the next batch is due; None if the act has ended, with `outcome`.
+    `advanced` are the jobs of workflows that depend on cancelled ones, and are cancelled or ready now. `due_in` is the
+    time in seconds until the next batch is due; None if the act has ended, with `outcome`.
     """
 
     action: TransitionName
     changed: Mapping[int, State]
     task_names: Mapping[int, str]
+    advanced: Sequence[AdvancedJob] = ()
     due_in: float | None = None
     outcome: ActOutcome | None = None
-
-
-class _Act(NamedTuple):
-    """The values of a locked entry that a batch needs."""
-
-    audit_id: int
-    action: TransitionName
-    selection: Selection
-    cursor: list[Any] | None
-    previewed_at: datetime
-    began_at: datetime
-    rate: float | None
-    stops_on_repeat: bool
-    has_changed: bool
 
 
 def check_jobs(action: str, selection: Selection) -> TransitionName:
@@ -223,43 +210,42 @@ def execute_batch(connection: EngineConnection, audit_id: int, *, passes_refused
         return None if act is None else _execute(connection, act, passes_refused=passes_refused and act.has_changed)
 
 
-def _locked(connection: Connection, audit_id: int) -> _Act | None:
+def _locked(connection: Connection, audit_id: int) -> Act | None:
     rows = execute(connection, sql.bulk_acts.LOCK_ACT, {"audit_id": audit_id})
     if not rows:
         return None
     action, chosen, cursor, previewed_at, began_at, rate, stops_on_repeat, has_changed = rows[0]
     selection = Selection.from_json(json.loads(chosen))
     checked = check_act(action, selection, rate)
-    start = None if cursor is None else json.loads(cursor)
-    at = previewed_at or began_at
-    return _Act(audit_id, checked, selection, start, at, began_at, rate, stops_on_repeat, has_changed)
+    start = json.loads(cursor) if cursor else {"position": None, "cancelled_again": []}
+    at, again = previewed_at or began_at, frozenset(start["cancelled_again"])
+    return Act(audit_id, checked, selection, start["position"], again, at, began_at, rate, stops_on_repeat, has_changed)
 
 
-def _execute(connection: EngineConnection, act: _Act, *, passes_refused: bool) -> Batch:
+def _execute(connection: EngineConnection, act: Act, *, passes_refused: bool) -> Batch:
     if act.stops_on_repeat and (repeated := _first_repeat(connection, act)):
         job_id, error = repeated
         end_audit(connection, act.audit_id, ActOutcome.REPEATED, failed_job_id=job_id, error=error)
         return Batch(act.action, {}, {}, outcome=ActOutcome.REPEATED)
     bounds = {"limit": BATCH, "shown": BATCH, "audit_id": act.audit_id}
     with invalid_if_unreadable():
-        page = _page(connection, act.action, act.selection, act.cursor, act.previewed_at, **bounds)
+        page = _page(connection, act.action, act.selection, act.position, act.previewed_at, **bounds)
     size = BATCH if act.rate is None else max(1, int(min(BATCH, act.rate)))
-    change = _transition(act.action, act.selection)
-    batch = change_batch(connection, change, page, size, act.audit_id, passes_refused=passes_refused)
+    batch = change_batch(connection, act, page, size, passes_refused=passes_refused)
     names = {row.job_id: row.task_name for row in batch.rows if row.is_fitting}
     if batch.is_last:
         end_audit(connection, act.audit_id)
-        return Batch(act.action, batch.changed, names, outcome=ActOutcome.DONE)
+        return Batch(act.action, batch.changed, names, batch.advanced, outcome=ActOutcome.DONE)
     advance = {
         "audit_id": act.audit_id,
-        "cursor": json.dumps(batch.rows[-1].position),
+        "cursor": json.dumps({"position": batch.rows[-1].position, "cancelled_again": sorted(batch.again)}),
         "seconds": batch.rate_count / act.rate if act.rate else 0.0,
     }
     [(due_in,)] = execute(connection, sql.bulk_acts.ADVANCE_ACT, advance)
-    return Batch(act.action, batch.changed, names, due_in=due_in)
+    return Batch(act.action, batch.changed, names, batch.advanced, due_in=due_in)
 
 
-def _first_repeat(connection: Connection, act: _Act) -> tuple[int, str] | None:
+def _first_repeat(connection: Connection, act: Act) -> tuple[int, str] | None:
     params = {"audit_id": act.audit_id, "began_at": act.began_at, "limit": WATCHED}
     rows = execute(connection, sql.bulk_acts.FIRST_REPEAT, params)
     return (rows[0][0], rows[0][1]) if rows else None
@@ -283,15 +269,3 @@ def _page(
 
 def _states_of(word: str) -> tuple[str, ...]:
     return (State.READY.value,) if word in ("due", "scheduled") else (word,)
-
-
-def _transition(action: TransitionName, selection: Selection) -> Callable[..., dict[int, State]]:
-    """Return the transition of an action."""
-    transitions: dict[TransitionName, Callable[..., dict[int, State]]] = {
-        TransitionName.RETRY: operator.retry,
-        TransitionName.CANCEL: operator.cancel,
-        TransitionName.RUN_NOW: operator.run_now,
-        TransitionName.MOVE: partial(operator.move, queue_name=selection.to_queue),
-        TransitionName.DELETE: operator.delete,
-    }
-    return transitions[action]

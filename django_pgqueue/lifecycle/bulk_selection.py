@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -102,7 +102,7 @@ def read_page(
     if selection.job_ids:
         statement = sql.bulk_acts.BULK_PAGE_LISTED
         params = {"job_ids": list(selection.job_ids), "after_id": cursor[0] if cursor else 0, "states": list(states)}
-        params["previewed_at"] = at
+        params |= {"previewed_at": at, "audit_id": audit_id}
     elif selection.word in FINISHED:
         statement, params = sql.bulk_acts.BULK_PAGE_FINISHED, _finished(selection, cursor, at)
     elif selection.word == State.RUNNING:
@@ -115,6 +115,18 @@ def read_page(
     if statement is not sql.bulk_acts.BULK_PAGE_RUNNING:
         params["latest_of_keys"] = latest_of_keys
     return _page(_rows(connection, statement, {**params, "limit": limit, "shown": shown}), limit)
+
+
+def chosen_of(connection: Connection, selection: Selection, at: datetime, ends: Mapping[int, datetime]) -> set[int]:
+    """Return which of these jobs the filter chose at the time `at`. `ends` says when each was cancelled."""
+    first, last = selection.since or FIRST_INSTANT, min(at, selection.until or at)
+    job_ids = {job_id for job_id, end in ends.items() if first <= end <= last}
+    if selection.job_ids:
+        return job_ids.intersection(selection.job_ids)
+    if not job_ids or selection.word != State.CANCELLED:
+        return set()
+    params = {"job_ids": sorted(job_ids), **_of_finished(selection)}
+    return {row[0] for row in execute(connection, sql.bulk_acts.BULK_CHOSEN, params)}
 
 
 def waiting_jobs(
@@ -225,14 +237,18 @@ def _finished(selection: Selection, cursor: Sequence[Any] | None, at: datetime) 
     after_at, after_id = cursor or (selection.since or FIRST_INSTANT, 0)
     return {
         "state": selection.word,
-        "queue_name": selection.queue_name,
-        "task_name": selection.task_name,
-        "exception_class": selection.exception_class,
-        **_of_limit(selection),
+        **_of_finished(selection),
         "after_at": after_at,
         "after_id": after_id,
+        "since_at": selection.since or FIRST_INSTANT,
         "until_at": min(at, selection.until or at),
+        "previewed_at": at,
     }
+
+
+def _of_finished(selection: Selection) -> dict[str, str | None]:
+    names = {name: getattr(selection, name) for name in ("queue_name", "task_name", "exception_class")}
+    return names | _of_limit(selection)
 
 
 def _ready(selection: Selection, at: datetime) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def expire(
         if not may_divide(connection, failure):
             raise
     late = [row[0] for row in execute(connection, sql.expiry.LATE_JOBS, selection)]
-    expired, refused = divided(
+    expired, refused, _ = divided(
         connection,
         late,
         lambda part: dict(execute_with_retry(connection, sql.expiry.EXPIRE_JOBS, {**record, "job_ids": list(part)})),

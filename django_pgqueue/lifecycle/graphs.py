@@ -12,7 +12,8 @@ dependency locks the same jobs before it restores them. So the session that come
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -50,8 +51,19 @@ class Advanced(NamedTuple):
 
     jobs: list[AdvancedJob]
     locked_ids: set[int]
-    """Jobs that another session has locked: pass them to `advance()` later, or leave them to the sweep."""
+    """Jobs that another session has locked, or that time was up for: pass them to `advance()` later, or leave them to
+    the sweep."""
     refused: list[Refused[int]]
+
+
+class Restored(NamedTuple):
+    """A job that has to wait because of a retry. `state` is cancelled if another dependency of it has failed.
+
+    `finished_at` is when it was cancelled before. None: it was ready.
+    """
+
+    state: State
+    finished_at: datetime | None
 
 
 class FoundWaiting(NamedTuple):
@@ -138,7 +150,7 @@ def advance(
             parts = divided(connection, page, partial(_advance_jobs, connection))
             advanced = [job for job in parts.answers.values() if job is not None]
             pending |= {job.job_id for job in advanced if job.state is State.CANCELLED}
-            left |= {job_id for job_id, job in parts.answers.items() if job is None}
+            left |= {*parts.left, *(job_id for job_id, job in parts.answers.items() if job is None)}
             jobs += advanced
             refused += parts.refused
             if advanced:
@@ -201,11 +213,11 @@ def _selected(connection: Connection, statement: str, job_ids: Iterable[int]) ->
 
 def restore(
     connection: Connection, retried_ids: Collection[int], lock_seconds: float = LOCK_SECONDS
-) -> dict[int, State]:
+) -> dict[int, Restored]:
     """Make the jobs wait again that depend on these retried jobs. Call it in the retry's transaction.
 
-    They were cancelled because of a retried job, or are ready. Jobs that are running are left alone. Return the new
-    state of each job that changed, retried ones included: they wait if they have to.
+    They were cancelled because of a retried job, or are ready. Jobs that are running are left alone. Return each job
+    that changed, retried ones included: they wait if they have to.
 
     A job that has to wait and has another failed dependency is cancelled again at once.
 
@@ -214,19 +226,30 @@ def restore(
     """
     _lock_restorable(connection, retried_ids, lock_seconds)
     params = {"job_ids": numbers(sorted(retried_ids))}
-    waiting = [row[0] for row in execute(connection, sql.graphs.RESTORE, params)]
-    states = dict.fromkeys(waiting, State.WAITING)
-    states |= {job.job_id: job.state for job in _decide(connection, sorted(waiting))}
+    ends: dict[int, datetime | None] = dict(execute(connection, sql.graphs.RESTORE, params))
+    states = dict.fromkeys(ends, State.WAITING)
+    states |= {job.job_id: job.state for job in _decide(connection, sorted(ends))}
     if State.CANCELLED in states.values():  # that is an end: with "ignore", its dependents are ready again
         left = sorted(job_id for job_id, state in states.items() if state is State.WAITING)
         states |= {job.job_id: job.state for job in _decide(connection, left)}
-    return states
+    return {job_id: Restored(state, ends[job_id]) for job_id, state in states.items()}
+
+
+def add_restored(restored: dict[int, Restored], found: Mapping[int, Restored]) -> None:
+    """Add jobs that a later retry has restored. Of a job that is there already, keep when it had ended at first."""
+    for job_id, job in found.items():
+        restored[job_id] = restored.get(job_id, job)._replace(state=job.state)
+
+
+def waiting_ids(restored: Mapping[int, Restored]) -> set[int]:
+    """Return which restored jobs wait. The others were cancelled again, or are ready."""
+    return {job_id for job_id, job in restored.items() if job.state is State.WAITING}
 
 
 def postpone(connection: Connection, job_ids: Collection[int]) -> list[int]:
     """Make ready nodes wait again whose dependencies have not ended. Return them: `advance()` has to look at them."""
     select = partial(_selected, connection, sql.graphs.POSTPONE)
-    return written(connection, "the return to waiting of job", sorted(job_ids), select)
+    return written(connection, "the return to waiting of job", sorted(job_ids), select).done
 
 
 def nodes_of(connection: Connection, job_ids: Collection[int]) -> list[int]:

@@ -8,6 +8,7 @@ database refuses to change.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -135,7 +136,7 @@ def erase_callbacks(connection: Connection, calls: Mapping[int, Sequence[str | N
         execute(connection, sql.history.ERASE_CALLBACKS, params)
         return []
 
-    written(connection, "the erasure of the callbacks of batch", sorted(calls), erase_of)
+    written(connection, "the erasure of the callbacks of batch", sorted(calls), erase_of, most_seconds=math.inf)
 
 
 def calls_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[str, str]]:
@@ -150,7 +151,7 @@ def _changed(connection: Connection, statement: str, jobs: Finished, params: Map
         rows = execute_with_retry(connection, statement, {**params, **_seen(dict(part))})
         return {row[0]: True for row in rows}
 
-    done = divided(connection, list(jobs.items()), transition)
+    done = divided(connection, list(jobs.items()), transition, most_seconds=math.inf)
     for (job_id, _), error in done.refused:
         refusal = message_without_detail(error)
         logger.warning(

@@ -46,7 +46,7 @@ def extend(
     worker_of = {
         execution.key: worker_id for worker_id in worker_ids for execution in open_executions(connection, worker_id)
     }
-    extended, refused = divided(
+    extended, refused, _ = divided(
         connection,
         sorted(worker_of),
         lambda keys: dict.fromkeys(extend_each(connection, keys, lease_seconds=lease_seconds, started_ids=started_ids)),

@@ -8,6 +8,7 @@ of them waits for a row lock in the database. A locked row is tried again, for a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -26,7 +27,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 
 from . import graphs, sagas
 from .execute import FAILURES, Divided, Refused, divided, execute_with_retry, may_divide, savepoint, transaction_of
-from .graphs import AdvancedJob
+from .graphs import AdvancedJob, Restored
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 
@@ -71,7 +72,7 @@ def retry(
     alone: bool = False,
     seen: Mapping[int, Seen] | None = None,
     lock_seconds: float | None = None,
-    waiting: set[int] | None = None,
+    restored: dict[int, Restored] | None = None,
 ) -> dict[int, State]:
     """Make finished jobs ready now, with all their attempts; return the state of each job that changed.
 
@@ -81,20 +82,22 @@ def retry(
 
     A job of a workflow waits if its dependencies are not over. Those that its end had cancelled wait again, and so do
     those that depend on it and are ready. A job that has to wait and has another failed dependency is cancelled again,
-    and is not in the result. The jobs that wait again because of the retry of others are added to `waiting`.
+    and is not in the result. All jobs that have to wait are added to `restored`, also those that are cancelled again.
 
     A job whose compensation has begun and is not over is left alone too. For a single job (`alone`), that raises
     `CompensationUnfinished`.
     """
     instants = {job_id: job.finished_at for job_id, job in (seen or {}).items()}
+    nodes: dict[int, Restored] = {}
     try:
         with savepoint(connection):
             changed = _repeat_while_locked(
-                connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, waiting, alone=alone
+                connection, sql.operator.RETRY, job_ids, seen, instants, lock_seconds, nodes, alone=alone
             )
             if alone and not changed:
                 sagas.check_compensation(connection, job_ids[0])
-            return changed
+        graphs.add_restored({} if restored is None else restored, nodes)
+        return changed
     except UNIQUE_VIOLATIONS:
         if len(job_ids) == 1:
             return {}
@@ -105,7 +108,7 @@ def retry(
     except FAILURES as error:
         if len(job_ids) == 1 or not may_divide(connection, error):
             raise
-    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds, waiting=waiting)
+    return _retry_one_by_one(connection, job_ids, alone=alone, seen=seen, lock_seconds=lock_seconds, restored=restored)
 
 
 def _retry_one_by_one(connection: Connection, job_ids: Sequence[int], **options: Any) -> dict[int, State]:
@@ -190,7 +193,7 @@ def _repeat_while_locked(
     seen: Mapping[int, Seen] | None,
     instants: Mapping[int, datetime | None],
     lock_seconds: float | None,
-    nodes: set[int] | None = None,
+    nodes: set[int] | dict[int, Restored] | None = None,
     /,
     *,
     alone: bool,
@@ -202,8 +205,8 @@ def _repeat_while_locked(
     single job (`alone`), that raises `JobLocked`. The statement is repeated, because waiting under a `lock_timeout`
     would change the caller's session.
 
-    `nodes` is for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it. RETRY
-    adds the other jobs that wait now because of it.
+    `nodes` is a set for CANCEL, which returns whether a job is a node of a workflow: the changed ones are added to it.
+    RETRY adds the jobs that have to wait to a dict.
     """
 
     def transition(ids: Sequence[int]) -> dict[int, str | None]:
@@ -236,9 +239,13 @@ def _repeat_while_locked(
 
 
 def _answers(
-    connection: Connection, statement: str, params: Mapping[str, object], nodes: set[int] | None, lock_seconds: float
+    connection: Connection,
+    statement: str,
+    params: Mapping[str, object],
+    nodes: set[int] | dict[int, Restored] | None,
+    lock_seconds: float,
 ) -> dict[int, str | None]:
-    if statement is sql.operator.RETRY:
+    if isinstance(nodes, dict):
         return _retry_and_restore(connection, params, lock_seconds, nodes)
     rows = execute_with_retry(connection, statement, params)
     if nodes is not None:
@@ -247,9 +254,9 @@ def _answers(
 
 
 def _retry_and_restore(
-    connection: Connection, params: Mapping[str, object], limit: float, waiting: set[int] | None
+    connection: Connection, params: Mapping[str, object], limit: float, restored: dict[int, Restored]
 ) -> dict[int, str | None]:
-    """Run RETRY, and restore the dependents of the retried nodes in the same transaction. Add them to `waiting`.
+    """Run RETRY, and restore the dependents of the retried nodes in the same transaction. Add them to `restored`.
 
     A node that is cancelled again counts as unchanged.
     """
@@ -257,10 +264,9 @@ def _retry_and_restore(
         rows = execute_with_retry(connection, sql.operator.RETRY, params)
         answered = {job_id: state for job_id, state, _ in rows}
         retried = {job_id for job_id, state, in_graph in rows if state and in_graph}
-        states = graphs.restore(connection, retried, limit) if retried else {}
-        own = {job_id: states.pop(job_id) for job_id in retried & states.keys()}
-        if waiting is not None:
-            waiting.update(job_id for job_id, state in states.items() if state is State.WAITING)
+        nodes = graphs.restore(connection, retried, limit) if retried else {}
+        graphs.add_restored(restored, nodes)
+        own = {job_id: nodes[job_id].state for job_id in retried & nodes.keys()}
         return answered | {job_id: None if state in FINISHED else state.value for job_id, state in own.items()}
 
 
@@ -271,7 +277,7 @@ def _in_parts(
 
     Raises the first job's error if the database refuses all of them.
     """
-    done: Divided[int, str | None] = divided(connection, job_ids, transition)
+    done: Divided[int, str | None] = divided(connection, job_ids, transition, most_seconds=math.inf)
     _report(done.refused, some_changed=bool(done.answers))
     return done.answers, [job_id for job_id, _ in done.refused]
 

@@ -63,7 +63,7 @@ def prune(
         if not may_divide(connection, error):
             raise
     old: dict[int, datetime] = dict(execute(connection, one_by_one, {**params, **tasks}))
-    removed, refused = divided(connection, list(old), lambda part: _prune_jobs(connection, part, params))
+    removed, refused, _ = divided(connection, list(old), lambda part: _prune_jobs(connection, part, params))
     for job_id, refusal in refused:
         on_refused(job_id, refusal)
     return Pruned(len(old), len(removed), max(old.values(), default=None))

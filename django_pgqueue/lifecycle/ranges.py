@@ -10,14 +10,23 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, Row
 from django_pgqueue.log_events import event
 
-from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
+from .execute import (
+    FAILURES,
+    LOG_SECONDS,
+    MOST_SECONDS,
+    divided,
+    execute_with_retry,
+    log_left,
+    may_divide,
+    savepoint,
+)
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 
@@ -27,7 +36,6 @@ K = TypeVar("K", int, str)
 HIGHEST_ID: Final = 2**63 - 1
 BITS: Final = (10, 15, 20, 25, 30, 40, 52, 63)
 """The ids below 2 to the power of these numbers are the first parts of all ids: most tables have small ids only."""
-LOG_SECONDS: Final = 60.0
 _logged_at: dict[str, float] = {}
 
 
@@ -52,8 +60,6 @@ NONE: Final = IdRange(1, 0)
 """No ids. If a statement fails for them too, no row is the cause: a table, a column or a privilege is missing."""
 MOST_REFUSED: Final = 1000
 """Rows that one call passes by at most. If all rows are refused, it must end."""
-MOST_SECONDS: Final = 5.0
-"""How long one call divides. A service counts as stuck after 60 s, and its other duties wait."""
 _left: dict[str, list[IdRange]] = {}
 """For each subject, the parts that its last call has not tried, the next one at the end."""
 
@@ -74,14 +80,18 @@ def in_ranges(connection: Connection, subject: str, write: Callable[[IdRange], T
     except FAILURES as error:
         if not may_divide(connection, error):
             raise
+        failure = error
     with connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext():
         with savepoint(connection):
             results = [write(NONE)]
-        return results + _divide(connection, subject, write)
+        return results + _divide(connection, subject, write, failure)
 
 
-def _divide(connection: Connection, subject: str, write: Callable[[IdRange], T]) -> list[T]:
-    """Run a statement on parts, beginning with those that the last call has left. Divide the parts that fail."""
+def _divide(connection: Connection, subject: str, write: Callable[[IdRange], T], failure: Exception) -> list[T]:
+    """Run a statement on parts, beginning with those that the last call has left. Divide the parts that fail.
+
+    `failure` is the error of the run on all rows.
+    """
     results, refused, until = list[T](), 0, time.monotonic() + MOST_SECONDS
     parts = _left.pop(subject, None) or ALL.halves()[::-1]
     parts = _others(parts) + parts
@@ -102,6 +112,7 @@ def _divide(connection: Connection, subject: str, write: Callable[[IdRange], T])
             break
     if parts:
         _left[subject] = parts
+        log_left(f"rows of {subject}", failure)
     return results
 
 
@@ -112,11 +123,6 @@ def _others(parts: list[IdRange]) -> list[IdRange]:
         return []
     ranges = [IdRange(begin, end)] if begin <= end else [IdRange(0, end), IdRange(begin, HIGHEST_ID)]
     return [each for each in ranges if each.first_id <= each.last_id]
-
-
-def has_left(subject: str) -> bool:
-    """Return whether the last call has left parts to the next one."""
-    return subject in _left
 
 
 def rows_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> list[Row]:
@@ -146,6 +152,13 @@ def page_in_ranges(
     return max(found), sum(removed), min((last_id for last_id in last_ids if last_id is not None), default=0)
 
 
+class Written(NamedTuple, Generic[K]):
+    """What the write has returned for the rows, and the rows that are `left` to a later write, because time was up."""
+
+    done: list[K]
+    left: list[K]
+
+
 def written(
     connection: Connection,
     subject: str,
@@ -153,17 +166,19 @@ def written(
     write: Callable[[Sequence[K]], Iterable[K]],
     *,
     is_retried: bool = True,
-) -> list[K]:
-    """Write given rows as `divided()` does, and log the refused ones. Return what `write` returns for the others."""
+    most_seconds: float = MOST_SECONDS,
+) -> Written[K]:
+    """Write given rows as `divided()` does, and log the refused ones."""
     done: list[K] = []
 
     def collect(part: Sequence[K]) -> dict[int, bool]:
         done.extend(write(part))
         return {}
 
-    for row, error in divided(connection, rows, collect).refused:
+    parts = divided(connection, rows, collect, most_seconds=most_seconds)
+    for row, error in parts.refused:
         log_refused(subject, row, error, is_retried=is_retried)
-    return done
+    return Written(done, parts.left)
 
 
 def log_refused(subject: str, row_id: object, error: Exception, *, is_retried: bool = True) -> None:

@@ -70,8 +70,8 @@ def rescue(
         for execution in expired.values()
         if not execution.worker_has_stopped
     ]
-    released, not_released = divided(connection, unused, lambda part: release(connection, part))
-    done, refused = divided(connection, rows, lambda part: _close_lost(connection, part, error))
+    released, not_released, _ = divided(connection, unused, lambda part: release(connection, part))
+    done, refused, _ = divided(connection, rows, lambda part: _close_lost(connection, part, error))
     dead = [
         row._replace(delay_seconds=None)
         for row, refusal in refused

@@ -24,8 +24,10 @@ HOURS_MERGED_AFTER_SECONDS: Final = 2 * 3600.0
 """How long single minutes are kept."""
 
 
-def append_rollups(connection: Connection, tallies: Iterable[dict[str, Any]], seconds_ago: float) -> None:
+def append_rollups(connection: Connection, tallies: Iterable[dict[str, Any]], seconds_ago: float) -> list[int]:
     """Append what one process has counted, as part of the minute that was `seconds_ago`.
+
+    Return the places of those tallies that are left to a later call, because time was up.
 
     Args:
         connection: An engine connection.
@@ -39,7 +41,7 @@ def append_rollups(connection: Connection, tallies: Iterable[dict[str, Any]], se
         execute_with_retry(connection, sql.rollups.APPEND_ROLLUPS, given)
         return []
 
-    written(connection, "the count of attempts", range(len(rows)), append, is_retried=False)
+    return written(connection, "the count of attempts", range(len(rows)), append, is_retried=False).left
 
 
 def merge_rollups(connection: Connection) -> int:

@@ -9,7 +9,7 @@ the job later.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -23,15 +23,13 @@ from django_pgqueue.steps import Suspension
 from .completions import key_params, results_of
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
-from .ranges import has_left, page_in_ranges, rows_in_ranges, written
+from .ranges import Written, page_in_ranges, rows_in_ranges, written
 from .types import ExecutionKey, TransitionResult, TransitionStatus
 
 WAKE_LIMIT: Final = 1000
 """Jobs that one statement wakes at most."""
 SWEEP_LIMIT: Final = 10_000
 """Waits that one call of `wake_missed()` looks at."""
-MISSED: Final = "the missed wake-up of job"
-"""The subject of `wake_missed()` in the log. `wake()` has another one: each continues where it has ended."""
 
 
 class StoredStep(NamedTuple):
@@ -157,22 +155,30 @@ def wake(connection: Connection, event_name: str, event_key: str, after_id: int 
 def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]:
     """Make a job due if its event has come. Return the ids of the jobs that are due now."""
 
+    return set(_wake_waiting(connection, "the wake-up of job", job_ids).done)
+
+
+def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
+    """Read one page of all waits behind `after`, and make a job due if its event has come.
+
+    If time was up before it tried all jobs of the page, and it woke others, the next call reads the same page.
+    """
+    params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
+    [(found, *mark, job_ids)] = execute_with_retry(connection, sql.steps.MISSED_WAKE_UPS, params)
+    woken, left = _wake_waiting(connection, "the missed wake-up of job", job_ids)
+    if woken and left:
+        return Woken(woken, after, is_empty=False)
+    return Woken(woken, SweepMark(*mark) if found == limit else None, not found)
+
+
+def _wake_waiting(connection: Connection, subject: str, job_ids: Iterable[int]) -> Written[int]:
+    """Make jobs due whose event has come. `subject` is for the log."""
+
     def wake(part: Sequence[int]) -> list[int]:
         rows = execute_with_retry(connection, sql.steps.WAKE_SUSPENDED, {"job_ids": numbers(part)})
         return [row[0] for row in rows]
 
-    return set(written(connection, "the wake-up of job", sorted(job_ids), wake))
-
-
-def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
-    """Read one page of all waits behind `after`, and make a job due if its event has come."""
-    params = {"after_name": after.event_name, "after_key": after.event_key, "after_id": after.job_id, "limit": limit}
-    rows = rows_in_ranges(connection, MISSED, sql.steps.WAKE_MISSED, params)
-    found, *mark, _ = rows[0]
-    job_ids = [job_id for *_, woken in rows for job_id in woken]
-    if has_left(MISSED):  # the next call goes on with the same page
-        return Woken(job_ids, after, is_empty=False)
-    return Woken(job_ids, SweepMark(*mark) if found == limit else None, not found)
+    return written(connection, subject, sorted(set(job_ids)), wake)
 
 
 def remove_steps(connection: Connection, job_ids: Collection[int]) -> set[int]:

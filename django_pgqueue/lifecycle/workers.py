@@ -53,7 +53,7 @@ def record_heartbeats(
     """Record a heartbeat of these workers, and their memory. Return which of them have a record.
 
     The value is whether the worker has a request that it has not answered. If the database refuses to write one record,
-    the others are still written. The refused one counts as existing.
+    the others are still written. The refused one counts as existing, and so does one that time was up for.
     """
 
     def update(part: Sequence[int]) -> dict[int, bool]:
@@ -61,7 +61,8 @@ def record_heartbeats(
         return dict(execute(connection, sql.workers.RECORD_HEARTBEATS, params))
 
     parts: Divided[int, bool] = divided(connection, worker_ids, update)
-    return {**parts.answers, **{refused.row: False for refused in parts.refused}}
+    unwritten = [*(refused.row for refused in parts.refused), *parts.left]
+    return {**parts.answers, **dict.fromkeys(unwritten, False)}
 
 
 def unregister_worker(connection: Connection, worker_id: int) -> bool:

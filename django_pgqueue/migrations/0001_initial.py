@@ -551,6 +551,15 @@ class Migration(migrations.Migration):
                         name="pgqueue_job_task",
                     ),
                     models.Index(
+                        models.F("task_name"),
+                        models.F("unique_key"),
+                        models.F("state"),
+                        models.F("finished_at"),
+                        models.F("id"),
+                        condition=models.Q(("finished_at__isnull", False), ("unique_key__isnull", False)),
+                        name="pgqueue_job_keyed",
+                    ),
+                    models.Index(
                         condition=models.Q(("batch_id__isnull", False)),
                         fields=["batch_id", "state"],
                         name="pgqueue_job_batch",

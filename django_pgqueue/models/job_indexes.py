@@ -59,6 +59,16 @@ INDEXES: Final = [
     models.Index(fields=["id"], name="pgqueue_job_waiting", condition=Q(state="waiting")),
     models.Index("state", "finished_at", name="pgqueue_job_finished", condition=Q(finished_at__isnull=False)),
     models.Index("task_name", "finished_at", name="pgqueue_job_task", condition=Q(finished_at__isnull=False)),
+    # Contains only finished jobs with a unique key. A bulk retry finds out whether a job is the latest of its key.
+    models.Index(
+        "task_name",
+        "unique_key",
+        "state",
+        "finished_at",
+        "id",
+        name="pgqueue_job_keyed",
+        condition=Q(unique_key__isnull=False, finished_at__isnull=False),
+    ),
 ]
 CONSTRAINTS: Final = [
     # Contains the jobs that keep others with the same key away. Jobs without a key are not in it.

@@ -45,7 +45,8 @@ class Transition(Protocol):
 
 
 Record = Callable[[Collection[int]], object]
-"""Called with the ids of the jobs that were changed, in the transaction of the change. It writes the audit."""
+"""Called in the transaction of a change, to write the audit. It gets the ids of the jobs that were changed, and of
+those that were cancelled or wait again because they depend on them."""
 
 
 class JobChange(Protocol):
@@ -165,6 +166,28 @@ class ChosenJobs:
     def changed_count(self) -> int:
         """How many of the chosen jobs have changed."""
         return sum(self._is_changed)
+
+
+class Tally:
+    """Counts the chosen jobs that the batches of an act change or leave, each once.
+
+    A batch can also change jobs of earlier or later batches, because they depend on its jobs.
+    """
+
+    def __init__(self, chosen: Iterable[int]) -> None:
+        self.changed: set[int] = set()
+        self._chosen, self._visited = frozenset(chosen), set[int]()
+
+    def add(self, batch: Collection[int], changed: Collection[int]) -> tuple[list[int], int]:
+        """Note which jobs a batch has changed, whether they are its own or not.
+
+        Return the chosen ones that no earlier batch has changed, and by how many more jobs are left now than before.
+        """
+        new = self._chosen.intersection(changed) - self.changed
+        no_longer_left = len(new & self._visited)
+        self.changed |= new
+        self._visited.update(batch)
+        return sorted(new), len(set(batch) - self.changed) - no_longer_left
 
 
 def superseded_ids(jobs: QuerySet[Any], job_ids: Sequence[int]) -> set[int]:

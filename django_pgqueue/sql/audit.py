@@ -29,8 +29,8 @@ ON CONFLICT (form_token) WHERE form_token IS NOT NULL DO NOTHING
 RETURNING id
 """
 
-# Add jobs to an entry of the audit: those that a batch has changed, and the number of those that it left unchanged.
-# Return whether somebody has asked the act to stop.
+# Add jobs to an entry of the audit: those that a batch has changed, and the change of the number of those that were
+# left. A job that the entry has already is not counted again. Return whether somebody has asked the act to stop.
 #
 # Caller: lifecycle.record_audit(), in the transaction that changes the jobs
 # Locks:  waits for the entry, which only its own act and a request to stop update
@@ -41,9 +41,10 @@ WITH changed AS (
     SELECT %(audit_id)s::bigint, job_id, nullif(detail, '')::json
     FROM unnest(%(job_ids)s::bigint[], %(details)s::text[]) AS given (job_id, detail)
     ON CONFLICT (job_id, audit_id) DO NOTHING
+    RETURNING job_id
 )
 UPDATE pgqueue_audit
-SET job_count = job_count + cardinality(%(job_ids)s::bigint[]), left_count = left_count + %(left_count)s
+SET job_count = job_count + (SELECT count(*) FROM changed), left_count = left_count + %(left_count)s
 WHERE id = %(audit_id)s::bigint
 RETURNING stop_asked_at IS NOT NULL
 """

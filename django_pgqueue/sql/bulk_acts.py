@@ -111,11 +111,14 @@ LIMIT 1
 # `finished_at` after the preview, so it is not among them.
 #
 # Caller: lifecycle.preview(), lifecycle.execute_batch()
-# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class
-# Cost:   with `latest_of_keys`, a page that has a job with a unique key reads the rest of the range
+# Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class; pgqueue_job_keyed
+# Cost:   with `latest_of_keys`, up to two index searches for each job with a unique key. A job needs 3 buffers if 500
+#         jobs have its key, and 3 if 5,000 have it
 #
 # `latest_of_keys`: of several chosen jobs with one unique key, all but the latest are left, because a retry gives it
-# the key. It can be on a later page. `latest` is read only if a job of the page has a key.
+# the key. The latest one can be on a later page, or on an earlier one, and an earlier batch can have retried it. So a
+# job is left if a later one with its key is chosen, or has ended since the preview. While that one has not ended, it
+# holds the key, so RETRY leaves the others.
 BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
 WITH oldest AS MATERIALIZED (
     SELECT id, task_name, unique_key, state, finished_at, run_after
@@ -133,31 +136,6 @@ WITH oldest AS MATERIALIZED (
       ))
     ORDER BY finished_at
     FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-),
-latest AS MATERIALIZED (
-    SELECT task_name, unique_key, max(id) AS id
-    FROM pgqueue_job AS later
-    WHERE %(latest_of_keys)s::boolean
-      AND (SELECT bool_or(unique_key IS DISTINCT FROM NULL) FROM oldest)
-      AND state = %(state)s
-      AND finished_at IS NOT NULL
-      AND later.finished_at >= %(after_at)s::timestamptz
-      AND later.finished_at <= %(until_at)s::timestamptz
-      AND unique_key IS DISTINCT FROM NULL
-      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
-      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
-          limit_key = %(limit_key)s::varchar
-          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
-      ))
-      AND (%(exception_class)s::text IS NULL OR coalesce((
-          SELECT exception_class
-          FROM pgqueue_execution
-          WHERE job_id = later.id
-          ORDER BY job_id DESC, id DESC
-          LIMIT 1
-      ), '') = %(exception_class)s::text)
-    GROUP BY task_name, unique_key
 )
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, finished_at, id
 FROM (
@@ -174,9 +152,39 @@ FROM (
                 ORDER BY job_id DESC, id DESC
                 LIMIT 1
             ), '') = %(exception_class)s::text AS is_chosen,
-            coalesce(latest.id <= oldest.id, true) AS is_unchanged
+            CASE WHEN %(latest_of_keys)s::boolean AND unique_key IS DISTINCT FROM NULL THEN
+                (
+                    SELECT true
+                    FROM pgqueue_job AS later
+                    WHERE task_name = oldest.task_name AND unique_key = oldest.unique_key AND state = %(state)s
+                      AND finished_at >= %(since_at)s::timestamptz AND finished_at <= %(until_at)s::timestamptz
+                      AND id > oldest.id
+                      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+                      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+                          limit_key = %(limit_key)s::varchar
+                          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+                      ))
+                      AND (%(exception_class)s::text IS NULL OR coalesce((
+                          SELECT exception_class
+                          FROM pgqueue_execution
+                          WHERE job_id = later.id
+                          ORDER BY job_id DESC, id DESC
+                          LIMIT 1
+                      ), '') = %(exception_class)s::text)
+                    ORDER BY finished_at DESC, id DESC
+                    LIMIT 1
+                ) IS NULL
+                AND (
+                    SELECT true
+                    FROM pgqueue_job
+                    WHERE task_name = oldest.task_name AND unique_key = oldest.unique_key
+                      AND state IN ('succeeded', 'dead', 'cancelled')
+                      AND finished_at > %(previewed_at)s::timestamptz
+                      AND id > oldest.id AND enqueued_at <= %(previewed_at)s::timestamptz
+                    LIMIT 1
+                ) IS NULL
+            ELSE true END AS is_unchanged
         FROM oldest
-        LEFT JOIN latest ON latest.task_name = oldest.task_name AND latest.unique_key = oldest.unique_key
         ORDER BY finished_at, oldest.id
         LIMIT %(limit)s::bigint
     ) AS page
@@ -184,6 +192,32 @@ FROM (
 ) AS numbered
 WHERE place <= %(shown)s::bigint
 ORDER BY finished_at, id
+"""
+
+# Return which of these jobs a filter of finished jobs chooses, whatever their state is now.
+#
+# Caller: lifecycle.bulk_selection.chosen_of(), for dependents that a batch has restored. A later batch would have
+#         visited those that the filter chooses
+# Index:  primary key; pgqueue_execution_job if the filter has an exception class
+BULK_CHOSEN: Final = """/* pgqueue:bulk_chosen */
+SELECT job.id
+FROM unnest(%(job_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id, queue_name, task_name, limit_key FROM pgqueue_job WHERE id = given.id OFFSET 0
+) AS job
+WHERE (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+  AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+      limit_key = %(limit_key)s::varchar
+      OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+  ))
+  AND (%(exception_class)s::text IS NULL OR coalesce((
+      SELECT exception_class
+      FROM pgqueue_execution
+      WHERE job_id = job.id
+      ORDER BY job_id DESC, id DESC
+      LIMIT 1
+  ), '') = %(exception_class)s::text)
 """
 
 # Return the next ready jobs, in claim order of one lane after the other. A job that was retried, has failed, or was
@@ -408,7 +442,8 @@ WHERE place <= %(shown)s::bigint
 ORDER BY worker_id, execution_id
 """
 
-# Return the next jobs of a list of ids.
+# Return the next jobs of a list of ids. A job that the act has changed is not chosen again. A later job with the same
+# unique key counts as chosen too if it was retried since the preview.
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  primary key, pgqueue_execution_job
@@ -419,7 +454,8 @@ WITH latest AS MATERIALIZED (
     WHERE %(latest_of_keys)s::boolean
       AND id = ANY (%(job_ids)s::bigint[])
       AND unique_key IS DISTINCT FROM NULL
-      AND state = ANY (%(states)s::text[])
+      AND id > %(after_id)s::bigint
+      AND (state = ANY (%(states)s::text[]) OR run_after > %(previewed_at)s::timestamptz)
     GROUP BY task_name, unique_key
 )
 SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, id
@@ -430,7 +466,9 @@ FROM (
     FROM (
         SELECT
             listed.id, listed.task_name, state, finished_at, run_after,
-            state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AS is_chosen,
+            state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AND (
+                SELECT true FROM pgqueue_audit_job WHERE job_id = listed.id AND audit_id = %(audit_id)s::bigint LIMIT 1
+            ) IS NULL AS is_chosen,
             CASE
                 WHEN latest.id > listed.id THEN false
                 WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz

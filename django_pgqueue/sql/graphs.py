@@ -341,7 +341,8 @@ CROSS JOIN LATERAL (
 """
 
 # Make three kinds of jobs wait: the jobs that were cancelled because of a retried job, the retried jobs whose
-# dependencies have not ended, and the ready dependents of all of these. Return the jobs that wait now.
+# dependencies have not ended, and the ready dependents of all of these. Return the jobs that wait now, and when each
+# had ended before.
 #
 # Moves:  cancelled → waiting; ready → waiting
 # Caller: lifecycle.restore(), in the transaction of RETRY
@@ -369,11 +370,17 @@ early AS (
     CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'ready'
 ),
+ended AS MATERIALIZED (
+    SELECT id, finished_at
+    FROM pgqueue_job
+    WHERE id = ANY (ARRAY (SELECT id FROM restored UNION SELECT id FROM early))
+),
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = 'waiting', finished_at = NULL, cancel_requested_at = NULL,
         expires_at = CASE WHEN state = 'ready' THEN expires_at END
-    WHERE id = ANY (ARRAY (SELECT id FROM restored UNION SELECT id FROM early))
+    FROM ended
+    WHERE job.id = ended.id
       AND (
           state = 'cancelled'
           OR state = 'ready' AND (
@@ -388,9 +395,9 @@ moved AS (
               LIMIT 1
           )
       )
-    RETURNING id
+    RETURNING job.id, ended.finished_at
 )
-SELECT id FROM moved
+SELECT id, finished_at FROM moved
 """
 
 # Make ready nodes wait again whose dependencies have not ended, because one of them was retried since. Return them.

@@ -196,7 +196,8 @@ SELECT (SELECT count(*) FROM page), (SELECT max(job_id) FROM page), ARRAY (SELEC
 #
 # Moves:  ready, unchanged
 # Caller: lifecycle.wake_suspended(), after SUSPEND has committed. An event that was committed before is seen here. The
-#         sender of an event that is committed later sees the suspended job.
+#         sender of an event that is committed later sees the suspended job. And lifecycle.wake_missed(), with the jobs
+#         that MISSED_WAKE_UPS has found.
 # Locks:  SKIP LOCKED, in id order
 # Index:  primary key, pgqueue_event_key
 WAKE_SUSPENDED: Final = """/* pgqueue:wake_suspended */
@@ -237,17 +238,15 @@ moved AS (
 SELECT id FROM mine
 """
 
-# Read one page of waits, and make a job due if its event has come. Return the number of waits in the page, the values
-# after which the next page begins, and the jobs.
+# Read one page of waits. Return the number of waits in the page, the values after which the next page begins, and the
+# jobs that still sleep although their event has come.
 #
-# Moves:  ready, unchanged
-# Caller: lifecycle.wake_missed(), page by page. It wakes the jobs that are left if a process crashes between a
-#         commit and its WAKE, or between SUSPEND and WAKE_SUSPENDED, and if an event was inserted by SQL.
-# Locks:  SKIP LOCKED: another worker may be waking the same jobs
+# Caller: lifecycle.wake_missed(), page by page. WAKE_SUSPENDED wakes the jobs: those that are left if a process crashes
+#         between a commit and its WAKE, or between SUSPEND and WAKE_SUSPENDED, and if an event was inserted by SQL.
 # Index:  pgqueue_step_waiting, pgqueue_event_key, primary keys
-WAKE_MISSED: Final = """/* pgqueue:wake_missed */
+MISSED_WAKE_UPS: Final = """/* pgqueue:missed_wake_ups */
 WITH page AS MATERIALIZED (
-    SELECT event_name, event_key, job_id, wake_at
+    SELECT event_name, event_key, job_id
     FROM pgqueue_step
     WHERE event_name IS NOT NULL
       AND finished_at IS NULL
@@ -257,7 +256,7 @@ WITH page AS MATERIALIZED (
     LIMIT %(limit)s
 ),
 due AS MATERIALIZED (
-    SELECT job_id, wake_at
+    SELECT job_id
     FROM page
     WHERE EXISTS (
         SELECT
@@ -268,37 +267,23 @@ due AS MATERIALIZED (
               ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = page.job_id)
           )
     )
-    ORDER BY job_id
 ),
-mine AS MATERIALIZED (
-    SELECT locked.id
+asleep AS (
+    SELECT job.id
     FROM due
     CROSS JOIN LATERAL (
-        SELECT job.id
-        FROM pgqueue_job AS job
-        WHERE job.id = due.job_id
-          AND due.job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
-          AND job.state = 'ready'
-          AND job.run_after > statement_timestamp() + %(time_shift)s::interval
-          AND (
-              job.run_after = due.wake_at
-              OR due.wake_at IS NULL
-                 AND job.run_after > statement_timestamp() + %(time_shift)s::interval + interval '50 years'
-          )
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS locked
-),
-moved AS (
-    UPDATE pgqueue_job AS job
-    SET run_after = statement_timestamp() + %(time_shift)s::interval
-    FROM mine
-    WHERE job.id = mine.id
+        SELECT id
+        FROM pgqueue_job
+        WHERE id = due.job_id
+          AND state = 'ready'
+          AND run_after > statement_timestamp() + %(time_shift)s::interval
+    ) AS job
 ),
 last AS (
     SELECT event_name, event_key, job_id FROM page ORDER BY event_name DESC, event_key DESC, job_id DESC LIMIT 1
 )
 SELECT (SELECT count(*) FROM page), (SELECT event_name FROM last), (SELECT event_key FROM last),
-       (SELECT job_id FROM last), ARRAY (SELECT id FROM mine)
+       (SELECT job_id FROM last), ARRAY (SELECT id FROM asleep)
 """
 
 # Remove the steps of these jobs. Return the job of each, and whether it had a compensation that was not added yet.

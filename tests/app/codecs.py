@@ -57,6 +57,15 @@ class Broken:
         raise RuntimeError(data.decode())
 
 
+class OneWay(Hidden):
+    """Cannot decode what it has encoded."""
+
+    name = "one-way"
+
+    def decode(self, data: bytes) -> bytes:
+        raise ValueError("no way back")
+
+
 class Panics(Hidden):
     """Raises what is not an `Exception`, with the value in it, as codecs that are written in Rust can."""
 

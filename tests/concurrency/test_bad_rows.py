@@ -6,13 +6,16 @@ from functools import partial
 
 import psycopg
 import pytest
+from psycopg.errors import LockNotAvailable, QueryCanceled
 
 from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import execute
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import release
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.maintenance import firing
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -210,6 +213,25 @@ def test_scheduler_trigger_refuses_one_tick_others_fire(engine, sqlstate):
     assert problems == [(bad, True), (good, False)]
 
 
+@pytest.mark.parametrize(
+    "error", [LockNotAvailable("locked"), QueryCanceled("slow"), RuntimeError("no"), KeyError("zone")], ids=repr
+)
+def test_scheduler_one_schedule_fails_others_fire(engine, monkeypatch, error):
+    bad, good = helpers.make_schedule(engine, "bad"), helpers.make_schedule(engine, "good", task_name="other")
+
+    def look(connection, schedule, due):
+        if schedule.schedule_id == bad:
+            raise error
+        return original(connection, schedule, due)
+
+    original = firing._look
+    monkeypatch.setattr(firing, "_look", look)
+    Scheduler().turn(engine)
+    assert [row["task_name"] for row in helpers.rows_of(engine, "pgqueue_job").values()] == ["other"]
+    problems = engine.execute("SELECT id, problem <> '' FROM pgqueue_schedule ORDER BY id").fetchall()
+    assert problems == [(bad, True), (good, False)]
+
+
 def old_jobs(engine, count):
     engine.execute(
         "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "
@@ -223,6 +245,7 @@ def old_jobs(engine, count):
 @pytest.mark.parametrize(("sqlstate", "count"), [("P0001", 2100), *((state, 70) for state in (*REFUSALS, "23503"))])
 def test_prune_trigger_refuses_some_others_are_removed(engine, sqlstate, count, monkeypatch):
     """The pruner continues behind the refused jobs, even if they fill more than one batch."""
+    helpers.Clock(monkeypatch, execute)  # a slow machine must not end a division
     first, last = count // 4, count * 3 // 4
     refused = [job_id for job_id in range(first, last + 1) if job_id % 100]
     old_jobs(engine, count)

@@ -132,7 +132,7 @@ def test_share_is_compared_as_a_decimal(engine):
     breaker = Breaker(failures=0.07, attempts=100)
     assert lifecycle.breakers.failing_keys(engine, {"api": breaker}) == ["api"]
     with engine.transaction():
-        [opened] = lifecycle.breakers.open_breakers(engine, {"api": Suspect(breaker)})
+        [opened], _ = lifecycle.breakers.open_breakers(engine, {"api": Suspect(breaker)})
     assert opened == ("api", False, 100, 7)
 
 
@@ -349,11 +349,11 @@ def test_pause_of_an_operator_stays(engine, process):
     process.end(jobs, fails=True, delay_seconds=None)
     assert open_keys(engine) == list(pauses)
     with engine.transaction():
-        again = lifecycle.breakers.open_breakers(engine, dict.fromkeys(pauses, Suspect(BREAKER, 1_000_000)))
+        again, _ = lifecycle.breakers.open_breakers(engine, dict.fromkeys(pauses, Suspect(BREAKER, 1_000_000)))
         assert [each.is_again for each in again] == [True] * 3
         assert [pause_of(engine, key) for key in pauses] == before
         engine.execute("UPDATE pgqueue_open_breaker SET after_execution_id = 0")
-        assert len(lifecycle.breakers.close_breakers(engine, dict.fromkeys(pauses, 1_000_000))) == 3
+        assert len(lifecycle.breakers.close_breakers(engine, dict.fromkeys(pauses, 1_000_000)).done) == 3
     assert [pause_of(engine, key) for key in pauses] == before
 
 

@@ -15,8 +15,10 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.breakers import Breaker
+from django_pgqueue.db import statements
 from django_pgqueue.endings import Ending
 from django_pgqueue.job_log import LogBuffer
+from django_pgqueue.lifecycle import execute as execute_module
 from django_pgqueue.lifecycle import ranges
 from django_pgqueue.lifecycle.breakers import Ended, Suspect
 from django_pgqueue.lifecycle.history import erase_callbacks
@@ -193,9 +195,9 @@ def refused(engine: Any, condition: str, event: str = "UPDATE", table: str = "pg
     return helpers.users_trigger(engine, condition, event=event, table=table)
 
 
-def waiting_jobs(engine: Any) -> list[int]:
+def waiting_jobs(engine: Any, count: int = 5) -> list[int]:
     """Add jobs that are suspended until an event comes."""
-    job_ids = [helpers.make_suspended_job(engine) for _ in range(5)]
+    job_ids = [helpers.make_suspended_job(engine) for _ in range(count)]
     engine.execute("UPDATE pgqueue_step SET kind = 'wait', event_name = 'paid', event_key = '7'")
     return job_ids
 
@@ -210,6 +212,18 @@ def prove_wake(engine: Any, wake: Callable[[Any, list[int]], object]) -> None:
     with refused(engine, f"NEW.id = {job_ids[2]}"):
         wake(engine, job_ids)
     assert due(engine) == [job_id for job_id in job_ids if job_id != job_ids[2]]
+
+
+def statements_of(monkeypatch: Any) -> list[str]:
+    """Return a list that the names of all statements are added to which transitions run from now on."""
+    seen: list[str] = []
+
+    def execute(connection: Any, statement: str, params: Any) -> Any:
+        seen.append(re.findall(r"pgqueue:(\w+)", statement)[0])
+        return statements.execute(connection, statement, params)
+
+    monkeypatch.setattr(execute_module, "execute", execute)
+    return seen
 
 
 def prove_requeue(engine: Any) -> None:
@@ -287,7 +301,7 @@ def prove_compensate(engine: Any) -> None:
     job_ids = [dead_job(engine, "step") for _ in range(5)]
     with refused(engine, f"NEW.job_id = {job_ids[2]}", table="pgqueue_step"):
         done = lifecycle.sagas.compensate(engine, job_ids)
-    assert [each.compensated_id for each in done.added] == [job_id for job_id in job_ids if job_id != job_ids[2]]
+    assert sorted(each.compensated_id for each in done.added) == [job_id for job_id in job_ids if job_id != job_ids[2]]
     assert [row for row, _ in done.refused] == [job_ids[2]]
 
 
@@ -339,10 +353,10 @@ def prove_open_and_close(engine: Any) -> None:
     lifecycle.breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
     breaker = Breaker(failures=0.5, attempts=2)
     with refused(engine, "NEW.limit_key = 'b'", "INSERT", "pgqueue_open_breaker"), engine.transaction():
-        opened = lifecycle.breakers.open_breakers(engine, dict.fromkeys(KEYS, Suspect(breaker)))
+        opened, _ = lifecycle.breakers.open_breakers(engine, dict.fromkeys(KEYS, Suspect(breaker)))
     assert {each.limit_key for each in opened} == open_keys(engine) == {"a", "c"}
     with refused(engine, "OLD.limit_key = 'c'", "DELETE", "pgqueue_open_breaker"), engine.transaction():
-        assert lifecycle.breakers.close_breakers(engine, dict.fromkeys(KEYS, 10**9)) == ["a"]
+        assert lifecycle.breakers.close_breakers(engine, dict.fromkeys(KEYS, 10**9)).done == ["a"]
     assert open_keys(engine) == {"c"}
 
 
@@ -369,7 +383,6 @@ def prove_keep_logs(engine: Any) -> None:
 PROOFS: dict[str, Callable[[Any], None]] = {
     "WAKE": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.wake(engine, "paid", "7")),
     "WAKE_SUSPENDED": lambda engine: prove_wake(engine, lifecycle.steps.wake_suspended),
-    "WAKE_MISSED": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.steps.wake_missed(engine)),
     "REQUEUE": prove_requeue,
     "REMOVE_ORPHANS": prove_remove_orphans,
     "REMOVE_STEPS": prove_remove_steps,
@@ -499,15 +512,22 @@ def test_in_ranges_slow_statement_ends_in_time_and_goes_on(monkeypatch, engine):
     assert done == set(range(100)) - {7}
 
 
-def test_wake_missed_out_of_time_keeps_its_page(committing, engine, monkeypatch):
-    def once(engine, ids):
-        monkeypatch.setattr(ranges, "MOST_REFUSED", 0)
+def test_wake_missed_many_refused_wakes_the_others_at_once(committing, engine, monkeypatch):
+    """Each part names its jobs: no part reads the waits again. Without refused jobs, two statements are enough."""
+    helpers.Clock(monkeypatch, execute_module)  # a slow machine must not end the division
+    job_ids = waiting_jobs(engine, 400)
+    seen = statements_of(monkeypatch)
+    lifecycle.events.send_event(engine, "paid", "7", None)
+    with refused(engine, "NEW.id % 2 = 0"):
         woken = lifecycle.steps.wake_missed(engine)
-        assert (woken.job_ids, woken.mark) == ([], lifecycle.steps.FIRST_MARK)
-        monkeypatch.setattr(ranges, "MOST_REFUSED", 5)
-        assert lifecycle.steps.wake_missed(engine, woken.mark).mark is None
-
-    prove_wake(engine, once)
+    assert sorted(woken.job_ids) == due(engine) == [job_id for job_id in job_ids if job_id % 2]
+    assert (woken.mark, seen.count("missed_wake_ups")) == (None, 1)
+    assert len(seen) <= 2 * 400 + 2
+    seen.clear()
+    assert len(lifecycle.steps.wake_missed(engine).job_ids) == 200
+    assert len(seen) == 2
+    assert lifecycle.steps.wake_missed(engine).job_ids == []
+    assert len(seen) == 3
 
 
 def test_halves_cover_the_range_without_a_gap():

@@ -9,6 +9,7 @@ import pytest
 
 from django_pgqueue import histogram, lifecycle
 from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import ranges
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import attempt_counter as module
@@ -148,7 +149,8 @@ def test_write_on_lost_connection_keeps_the_counts(engine, second, counter, reac
     assert not counter
 
 
-def test_write_that_is_refused_drops_the_counts(engine, counter, reactions, caplog):
+def test_write_that_is_refused_drops_the_counts(engine, counter, reactions, caplog, monkeypatch):
+    monkeypatch.setattr(ranges, "_logged_at", {})
     finish(engine, [report(job) for job in claim(engine)], reactions)
     with helpers.users_trigger(engine, "true", table="pgqueue_rollup", event="INSERT"):
         counter.write(engine)

@@ -375,7 +375,9 @@ def test_act_record_of_one_job_refused_others_are_changed(engine):
     "change",
     [
         "filter = '[]'", "filter = '{\"word\": \"gone\"}'", "filter = '{\"nonsense\": 1}'", "cursor = '7'",
-        "cursor = '[\"x\", 1]'", "action = 'explode'", "rate = -1", "previewed_at = 'infinity'",
+        "cursor = '[\"x\", 1]'",
+        'cursor = \'{"position": ["x", 1], "cancelled_again": []}\'',
+        "action = 'explode'", "rate = -1", "previewed_at = 'infinity'",
     ],
 )  # fmt: skip
 def test_entry_changed_by_hand_fails_and_stops_no_other(engine, change):
@@ -431,6 +433,25 @@ def test_duty_of_maintenance_waits_for_the_rate_and_costs_one_look_when_idle(eng
     link.close()
 
 
+def test_act_locked_each_time_others_go_on(engine, monkeypatch):
+    """An act that is skipped comes after the others, so each of them has its turn."""
+    die(engine, 2)
+    first, second = (request(engine, "retry", DEAD) for _ in range(2))
+    seen = []
+
+    def execute_batch(connection, audit_id, **more):
+        seen.append(audit_id)
+        if audit_id == seen[0]:
+            raise psycopg.errors.LockNotAvailable("locked")
+
+    monkeypatch.setattr(bulk_acts, "execute_batch", execute_batch)
+    acts = BulkActs(FOREGROUND, lambda: None)
+    acts.go_on(engine)
+    acts.go_on(engine)
+    assert sorted(seen[:2]) == sorted([first, second])
+    assert seen[2:] == [seen[1]]
+
+
 def test_preview_counts_in_the_database(engine, monkeypatch):
     """The rows of a preview are few, however many jobs it counts."""
     die(engine, 30, task_name="shop.charge")
@@ -477,7 +498,10 @@ FILL = (
 )
 ASKED = 50
 PLANS = {
-    "BULK_PAGE_FINISHED": (("retry", Selection("dead", exception_class="x")), {"pgqueue_job_finished"}),
+    "BULK_PAGE_FINISHED": (
+        ("retry", Selection("dead", exception_class="x")),
+        {"pgqueue_job_finished", "pgqueue_job_keyed"},
+    ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
     "BULK_PAGE_READY_LIMITED": (("cancel", Selection("ready")), {"pgqueue_job_limited", "pgqueue_audit_job_once"}),
     "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),

@@ -380,13 +380,12 @@ def test_locked_job_is_found_after_the_lock_ends(engine, second, make_fetcher, n
     assert ids(tick_until(fetcher, len)) == [wanted]
 
 
-def test_paused_task_of_many_lanes_lets_the_fetcher_rest(engine, make_fetcher):
+def test_paused_task_of_many_lanes_lets_the_fetcher_rest(engine, make_fetcher, clock):
     make_lanes(engine, 30)
     lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
     fetcher = make_fetcher()
     assert settle(fetcher) == []
-    rests = []
-    helpers.wait_until(lambda: rests.append(fetcher.tick()) or max(rests) > 0.5)
+    helpers.wait_until(lambda: clock.pass_by(rest := fetcher.tick()) or rest > 0.5)
     lifecycle.resume(engine, Pausable.TASK, helpers.NOOP)
     fetcher.lanes.scan_again()
     assert len(tick_until(fetcher, lambda claimed: len(claimed) == 30)) == 30

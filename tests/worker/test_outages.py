@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 import psycopg
 import pytest
+from psycopg import errors
 
+from django_pgqueue.exceptions import StatementTimeout
+from django_pgqueue.worker.maintenance import maintenance as maintenance_module
 from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
 from django_pgqueue.worker.runtime import outages as module
 from django_pgqueue.worker.runtime import service as service_module
@@ -15,6 +19,7 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import OutageLog
 from django_pgqueue.worker.runtime.service import Service
+from tests import helpers
 
 AWAY = psycopg.OperationalError("connection failed:\n\tno such host")
 
@@ -135,6 +140,82 @@ def test_maintenance_with_failing_duty_has_not_recovered(committing):
     maintenance._run_duty(failing)
     assert maintenance.has_recovered()
     link.close()
+
+
+@pytest.fixture
+def duties(committing, monkeypatch):
+    """Return a maintenance whose only duties fail, as `failing` says, and work; `ran` counts the calls of each."""
+    link = Link("default", "maintenance")
+    maintenance = Maintenance(link)
+    maintenance.clock = helpers.Clock(monkeypatch, maintenance_module)
+    monkeypatch.setattr(maintenance_module.outage_log, "_next_log_at", 0.0)
+    maintenance.ran, maintenance.error = Counter(), None
+
+    def fail():
+        maintenance.ran["failing"] += 1
+        if maintenance.error is not None:
+            with link.use() as connection:
+                connection.execute("SELECT 1")
+                raise maintenance.error
+
+    def work():
+        maintenance.ran["working"] += 1
+
+    maintenance.duties = [Duty("failing", 5.0, fail), Duty("working", 60.0, work)]
+    yield maintenance
+    link.close()
+
+
+@pytest.mark.promise("duty-fails-alone")
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("no"),
+        SystemExit(1),
+        FileNotFoundError("no such file"),
+        errors.UndefinedTable("no table"),
+        errors.LockNotAvailable("locked"),
+        errors.DeadlockDetected("deadlock"),
+        errors.QueryCanceled("took too long"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_maintenance_failing_duty_others_run(duties, caplog, error):
+    """The failing one is tried again after a growing time, and after its interval when it works."""
+    duties.error, waits = error, []
+    for _ in range(7):
+        assert duties.tick() <= 60
+        waits.append(duties.duties[0].due_at - duties.clock.now)
+        duties.clock.pass_by(waits[-1])
+    assert duties.ran["failing"] == 7 and duties.ran["working"] >= 3
+    assert waits == pytest.approx([5, 10, 20, 40, 60, 60, 60])
+    record = next(record for record in caplog.records if record.event == "duty_failed")
+    assert (record.duty, record.levelname) == ("failing", "ERROR")
+    assert duties.has_recovered(), "the connection works"
+    duties.error = None
+    assert duties.tick() <= 5 and duties.duties[0].failures == 0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.AdminShutdown("ends"),
+        psycopg.OperationalError("lost"),
+        errors.ReadOnlySqlTransaction("read-only"),
+        StatementTimeout("no answer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_maintenance_outage_ends_the_round(duties, error):
+    """The service reports it and waits. The other duties would fail too."""
+    duties.error = error
+    with pytest.raises(type(error)):
+        duties.tick()
+    assert duties.ran == {"failing": 1}
+    assert not duties.has_recovered()
+    duties.tick()
+    assert duties.ran == {"failing": 1, "working": 1}
+    assert not duties.has_recovered()
 
 
 def test_outage_log_no_success_outage_continues(outage_log, health, clock, caplog):

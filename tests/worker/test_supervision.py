@@ -8,6 +8,7 @@ import signal
 import subprocess
 
 import pytest
+from psycopg import errors
 
 from django_pgqueue import lifecycle
 from django_pgqueue.states import RequestKind
@@ -279,6 +280,24 @@ def test_settlement_hanging_process_is_killed_others_are_not(process, monkeypatc
 
 
 @pytest.mark.promise("lost-process-jobs-return")
+@pytest.mark.parametrize(
+    ("error", "wanted"), [(errors.LockNotAvailable("locked"), [0, 1]), (errors.AdminShutdown("ends"), [0, 0])], ids=repr
+)
+def test_settlement_one_process_fails_others_are_settled(monkeypatch, error, wanted):
+    """An outage ends it, because the others would fail too."""
+
+    def settle(link, process, reactions, *, by_default):
+        if process == "bad":
+            raise error
+        return True
+
+    monkeypatch.setattr(settlement_module, "settle", settle)
+    written = [0, 0]
+    link = Link("default", "settlement")
+    assert settlement_module._settle_all(link, ["bad", "good"], written, WITHOUT_SIGNALS) == (not wanted[1])
+    assert written == wanted
+
+
 def test_settlement_finds_a_claim_that_commits_later(process, engine, monkeypatch):
     """The process died while its claim was under way. The server executed the claim after the settlement."""
     clock = helpers.Clock(monkeypatch, settlement_module)

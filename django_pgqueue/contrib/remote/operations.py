@@ -19,18 +19,17 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import Dead
-from django_pgqueue.headers import decode_headers
 from django_pgqueue.lifecycle import Claimed, TransitionResult
-from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
 from django_pgqueue.worker.completion.writer import Finished, finish
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events, start_of
-from django_pgqueue.worker.execution.failure import POSTPONED_SECONDS, DependencyUnfinished, DoesNotFit
+from django_pgqueue.worker.execution.failure import POSTPONED_SECONDS
 from django_pgqueue.worker.execution.node_arguments import arguments_with_results
 from django_pgqueue.worker.execution.report import EXPIRED, Report
+from django_pgqueue.worker.execution.stored_values import DependencyUnfinished, DoesNotFit, read_call
 
 from .handles import ExecutionHandle, WorkerHandle
 
@@ -132,13 +131,13 @@ def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
     """Decode a job, and add the results of other jobs. Return a report if that is not possible."""
     now = time.monotonic()
     try:
-        args, kwargs = decode_arguments(job.arguments)
+        args, kwargs, headers = read_call(job)
         if job.in_graph:
             args, kwargs = arguments_with_results(connection, [args, kwargs])
-        return Prepared(job, args, kwargs, decode_headers(job.headers))
+        return Prepared(job, args, kwargs, headers)
     except DependencyUnfinished as error:
         return Report(job, Ending.POSTPONED, now, now, error=str(error), delay_seconds=POSTPONED_SECONDS)
-    except (ValueError, DoesNotFit) as error:
+    except DoesNotFit as error:
         return unknown_here(job, str(error))
     except Dead as error:
         return Report(job, Ending.FAILED, now, now, error=str(error), exception_class=class_path(error))

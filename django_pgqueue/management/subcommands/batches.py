@@ -19,7 +19,7 @@ from django.db import connections
 
 from django_pgqueue import job_operations, lifecycle
 from django_pgqueue.models import BATCH_SIZE, Job
-from django_pgqueue.models.operations import JobChange, superseded_ids
+from django_pgqueue.models.operations import JobChange, Tally, superseded_ids
 from django_pgqueue.registry import in_words
 from django_pgqueue.states import ActOutcome, Seen
 
@@ -70,11 +70,9 @@ class Audit:
             connections[self.alias], action, self._chosen, done_by=user_name(), total=total, **self._options
         )
 
-    def record(self, asked: int, changed: Collection[int]) -> None:
-        """Add a batch of `asked` jobs to the entry, in the transaction that has changed some of them."""
-        self.is_stop_asked = lifecycle.record_audit(
-            connections[self.alias], self._id, sorted(changed), left=asked - len(changed)
-        )
+    def record(self, changed: Sequence[int], left: int) -> None:
+        """Add the jobs that a batch has changed to the entry, in the same transaction. `left` more jobs are left."""
+        self.is_stop_asked = lifecycle.record_audit(connections[self.alias], self._id, changed, left=left)
 
     def end(self, outcome: ActOutcome, *, failed_job_id: int | None = None, error: str = "") -> None:
         """Write how the action ended."""
@@ -129,13 +127,12 @@ def change_all(
         CommandError: Ctrl-C, an operator in the admin, or `after_batch` has ended the action after a batch. The message
             says how many changed.
     """
-    count, began, rate, total = 0, time.monotonic(), audit.rate, len(jobs)
-    others: set[int] = set()
+    began, rate, total = time.monotonic(), audit.rate, len(jobs)
     if change is job_operations.retry:
         left_out = superseded_ids(Job.objects.using(audit.alias), [job.pk for job in jobs])
         # In the order of their ids: a node that is retried before its dependency would be ready at once.
         jobs = sorted((job for job in jobs if job.pk not in left_out), key=lambda job: job.pk)
-    change = job_operations.with_others(change, others)
+    changes = _Changes(action, change, jobs, audit)
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
     audit.begin(action, total)
     try:
@@ -143,37 +140,49 @@ def change_all(
             for start in range(0, len(jobs), size):
                 interruption.sleep_until(began if rate is None else began + start / rate)
                 batch = jobs[start : start + size]
-                changed = _change(action, change, batch, audit, others)
-                count += len(changed)
+                changed = changes.change(batch)
                 _show_progress(stdout, start + len(batch), len(jobs))
                 after_batch(changed)
                 if audit.is_stop_asked:
                     raise Stop("Stopped in the admin")
     except Stop as stop:
         audit.end(stop.outcome, failed_job_id=stop.failed_job_id, error=stop.error)
-        of_all = f"{count:,} of {counted(total)}"
+        of_all = f"{changes.count:,} of {counted(total)}"
         raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
     audit.end(ActOutcome.DONE)
-    stdout.write(f"{done} {counted(count)}.")
-    if left := total - count:
+    stdout.write(f"{done} {counted(changes.count)}.")
+    if left := total - changes.count:
         why = "unfinished work needs them" if action == "delete" else "another job has their key"
         stdout.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
 
 
-def _change(
-    action: str, change: JobChange, batch: Sequence[SeenJob], audit: Audit, others: Collection[int]
-) -> list[int]:
-    """Change a batch. Return the ids of its jobs that changed. Those are among them that an earlier batch changed."""
-    names = {job.pk: job.task_name for job in batch}
-    seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
+class _Changes:
+    """Changes jobs batch by batch, and records and logs each changed job once, whichever batch has changed it."""
 
-    def record(changed: Collection[int]) -> None:
-        audit.record(len(batch), before.union(changed))
+    def __init__(self, action: str, change: JobChange, jobs: Sequence[SeenJob], audit: Audit) -> None:
+        self._action, self._change, self._audit = action, change, audit
+        self._names = {job.pk: job.task_name for job in jobs}
+        self._tally = Tally(self._names)
 
-    before = names.keys() & set(others)
-    changed = sorted(before | change(connections[audit.alias], names, seen, record=record).keys())
-    _log(action, changed, names)
-    return changed
+    @property
+    def count(self) -> int:
+        """How many of the jobs have changed."""
+        return len(self._tally.changed)
+
+    def change(self, batch: Sequence[SeenJob]) -> list[int]:
+        """Change a batch. Return the ids of the jobs that changed, which can be jobs of other batches."""
+        names = {job.pk: job.task_name for job in batch}
+        seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
+        found: list[int] = []
+
+        def record(changed: Collection[int]) -> None:
+            new, left = self._tally.add(names, changed)
+            self._audit.record(new, left)
+            found.extend(new)
+
+        self._change(connections[self._audit.alias], names, seen, record=record)
+        _log(self._action, found, self._names)
+        return found
 
 
 def _log(action: str, changed: Iterable[int], names: Mapping[int, str]) -> None:

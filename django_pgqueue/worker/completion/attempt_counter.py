@@ -165,13 +165,20 @@ class AttemptCounter:
             for (queue_name, task_name, exception_class), tally in tallies.items()
         ]
         try:
-            lifecycle.append_rollups(connection, rows, seconds_ago=(time.monotonic() - since) / 2)
+            left = lifecycle.append_rollups(connection, rows, seconds_ago=(time.monotonic() - since) / 2)
         except (psycopg.OperationalError, OSError):
-            with self._lock:
-                self._since = since
-                for key, tally in tallies.items():
-                    self._tally(key).add(tally)
+            self._put_back(tallies, since)
             raise
+        if left:
+            keys = list(tallies)
+            self._put_back({keys[place]: tallies[keys[place]] for place in left}, since)
+
+    def _put_back(self, tallies: Mapping[Key, Tally], since: float) -> None:
+        """Add counts that were not written to those that were counted meanwhile."""
+        with self._lock:
+            self._since = since
+            for key, tally in tallies.items():
+                self._tally(key).add(tally)
 
 
 def seconds_of(attempts: Sequence[TimedAttempt]) -> tuple[list[float], list[float]]:

@@ -142,11 +142,13 @@ class BreakerCounter:
     def _write(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> None:
         if ended:
             try:
-                lifecycle.breakers.add_counts(connection, ended)
+                uncounted = lifecycle.breakers.add_counts(connection, ended)
             except (psycopg.OperationalError, OSError):
                 for limit_key, each in ended.items():
                     self._add(limit_key, each)
                 raise
+            for limit_key in uncounted:
+                self._add(limit_key, ended[limit_key])
         self._undecided = {key: _sum(self._undecided.get(key), ended.get(key)) for key in {*self._undecided, *ended}}
         try:
             left, retry_seconds = self._decide_probes(connection, self._undecided), RETRY_SECONDS
@@ -167,7 +169,9 @@ class BreakerCounter:
         return left
 
     def _decide(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> set[str]:
-        """Open and close the breakers of these keys. Return the keys that another session had locked.
+        """Open and close the breakers of these keys. Return the keys that are left to a later call.
+
+        Another session had locked these, or time was up.
 
         Raises `LockNotAvailable` if another session has locked the pause of a key.
         """
@@ -185,13 +189,13 @@ class BreakerCounter:
         with connection.transaction():
             lifecycle.breakers.limit_waits(connection)
             locked = set(lifecycle.limits.lock_keys(connection, sorted(keys)))
-            closed = lifecycle.breakers.close_breakers(connection, _only(probed, locked))
-            opened = lifecycle.breakers.open_breakers(connection, _only(suspects, locked))
+            closed, unclosed = lifecycle.breakers.close_breakers(connection, _only(probed, locked))
+            opened, unopened = lifecycle.breakers.open_breakers(connection, _only(suspects, locked))
         for limit_key in closed:
             _log_closed(limit_key)
         for each in opened:
             _log_opened(each, suspects[each.limit_key].breaker)
-        return keys - locked
+        return keys - locked | {*unclosed, *unopened}
 
 
 def breaker_of(limit_key: str) -> Breaker | None:

@@ -52,7 +52,7 @@ class UnwrittenLogs:
         taken = {key: buffer for key in wanted if (buffer := self._unwritten.pop(key, None)) is not None}
         rows = [KeptLog(key, buffer.content()) for key, buffer in taken.items()]
         try:
-            refused = lifecycle.divided(connection, rows, lambda part: lifecycle.keep_logs(connection, part)).refused
+            done = lifecycle.divided(connection, rows, lambda part: lifecycle.keep_logs(connection, part))
         except (psycopg.Error, DatabaseError, OSError) as error:
             if not isinstance(connection, EngineConnection) or is_lost(connection):
                 self._put_back(taken)
@@ -62,8 +62,9 @@ class UnwrittenLogs:
             else:
                 _log_refusal(len(taken), error)
             return
-        if refused:
-            _log_refusal(len(refused), refused[0].error)
+        self._put_back({row.key: taken[row.key] for row in done.left})
+        if done.refused:
+            _log_refusal(len(done.refused), done.refused[0].error)
 
     def _put_back(self, taken: dict[ExecutionKey, LogBuffer]) -> None:
         for key, buffer in taken.items():

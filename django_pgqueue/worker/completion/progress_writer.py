@@ -103,9 +103,9 @@ class Notes:
     def write(self, connection: Connection, keys: Collection[ExecutionKey] | None = None) -> set[ExecutionKey]:
         """Write the progress and the log lines of these executions, or of all.
 
-        Return the executions with locked rows. Their progress is written later. Progress that cannot be written for
-        another reason is logged and dropped, because it must not delay the job's completion. An error of a lost
-        connection is raised, and then nothing is dropped.
+        Return the executions with locked rows, or that time was up for. Their progress is written later. Progress that
+        cannot be written for another reason is logged and dropped, because it must not delay the job's completion. An
+        error of a lost connection is raised, and then nothing is dropped.
         """
         if keys is None:
             self._written_at = time.monotonic()
@@ -115,7 +115,7 @@ class Notes:
         if not taken:
             return set()
         try:
-            results, refused = lifecycle.divided(
+            results, refused, left = lifecycle.divided(
                 connection, _as_rows(taken), lambda part: lifecycle.note_progress(connection, part)
             )
         except (psycopg.Error, DatabaseError, OSError) as error:
@@ -141,7 +141,7 @@ class Notes:
                 extra=event("progress_refused", count=len(refused)),
             )
         locked_ids = {key for key, result in results.items() if result.status is TransitionStatus.LOCKED}
-        locked = {key for key in taken if key.execution_id in locked_ids}
+        locked = {key for key in taken if key.execution_id in locked_ids} | {row.key for row in left}
         self._put_back({key: taken[key] for key in locked})
         return locked
 

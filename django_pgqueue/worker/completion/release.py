@@ -32,12 +32,12 @@ def release_executions(
 ) -> dict[int, TransitionResult]:
     """Release these executions in one statement, and react to that.
 
-    Return the result for each execution, without those whose release the database refuses.
+    Return the result for each execution, without those whose release the database refuses, or that time was up for.
     """
     if not executions:
         return {}
     rows = [Released(execution.key) for execution in executions]
-    results, refused = lifecycle.divided(connection, rows, lambda part: lifecycle.release(connection, part))
+    results, refused, _ = lifecycle.divided(connection, rows, lambda part: lifecycle.release(connection, part))
     for row, error in refused:
         refusals.note(row.key.execution_id, error)
     reactions.after(connection, transitions_of(executions, results))

@@ -33,8 +33,8 @@ WARN_AGAIN_SECONDS: Final = 60.0
 class Finished(NamedTuple):
     """The reports that were not written, or do not count.
 
-    They were `locked` by another session, `refused` by the database for their rows, or `lost`: another process had
-    closed their execution.
+    They were `locked` by another session or left because time was up, `refused` by the database for their rows, or
+    `lost`: another process had closed their execution.
     """
 
     locked: list[Report]
@@ -52,13 +52,15 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     by_ending = defaultdict(list)
     for report in reports:
         by_ending[report.ending].append(report)
-    refused, by_status = [], defaultdict(list)
+    refused, by_status = [], defaultdict[TransitionStatus, list[Report]](list)
     skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
         parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
         results = parts.answers
         refused += parts.refused
-        written = [report for report in group if report.claimed.execution_id in results] if parts.refused else group
+        by_status[TransitionStatus.LOCKED] += parts.left
+        is_divided = parts.refused or parts.left
+        written = [report for report in group if report.claimed.execution_id in results] if is_divided else group
         _count_successes(reactions, ending, written, results)
         transitions = []
         for report in written:

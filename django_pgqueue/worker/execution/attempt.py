@@ -19,17 +19,16 @@ from django_pgqueue import middleware, registry, signals
 from django_pgqueue.context import set_running
 from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
-from django_pgqueue.headers import decode_headers
 from django_pgqueue.redaction import hidden_from_reports, hides_result
-from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.worker.runtime.process_info import call_here, end_if_copied, forks
 
 from . import atomic, log_recorder, return_value, typed_call
 from .attempt_context import context_of, has_compensations
 from .events import IN_JOB_THREAD, start_of
-from .failure import DoesNotFit, report_of
+from .failure import report_of
 from .node_arguments import arguments_with_results
 from .report import EXPIRED, Report, success_ending
+from .stored_values import DoesNotFit, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallPlan
@@ -144,11 +143,7 @@ class Attempt:
     def _decode_call(self) -> None:
         """Decode the arguments and the headers, and build the context if the task or a middleware uses it."""
         task = self.task
-        try:
-            self.args, self.kwargs = decode_arguments(self.claimed.arguments)
-            headers = decode_headers(self.claimed.headers)
-        except ValueError as error:
-            raise DoesNotFit(str(error)) from None
+        self.args, self.kwargs, headers = read_call(self.claimed)
         if task.takes_context or middleware.chain().run:
             self.context = context_of(self, headers)
         if task.takes_context:

@@ -26,16 +26,15 @@ from django_pgqueue.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.context import TaskContext
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
-from django_pgqueue.headers import decode_headers
 from django_pgqueue.redaction import hidden_from_reports
-from django_pgqueue.serialization import decode_arguments
 
 from . import return_value, typed_call
 from .attempt import Attempt
 from .events import IN_JOB_THREAD, start_of
-from .failure import DoesNotFit, report_of
+from .failure import report_of
 from .node_arguments import arguments_with_results
 from .report import EXPIRED, Report, for_each_job, success_ending
+from .stored_values import DoesNotFit, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
@@ -109,18 +108,18 @@ class ChunkAttempt(Attempt):
             if job.execution_id not in self.left_out:
                 try:
                     self.calls[job.execution_id] = self._decoded(job)
-                except ValueError as error:
-                    self.left_out[job.execution_id] = DoesNotFit(str(error))
+                except DoesNotFit as error:
+                    self.left_out[job.execution_id] = error
         if self.calls and middleware.chain().run:
             self.context = self._context()
 
     def _decoded(self, job: Claimed) -> tuple[CallArguments, dict[str, Any]]:
-        """Return the arguments and the headers of a job. Raise `ValueError` if it does not fit."""
-        args, kwargs = decode_arguments(job.arguments)
+        """Return the arguments and the headers of a job. Raise `DoesNotFit` if it does not fit."""
+        args, kwargs, headers = read_call(job)
         is_plain = len(args) == 1 and not kwargs  # the usual call, without the 3 µs of a signature
         if not is_plain and not return_value.binds(self.task, args, kwargs):
-            raise ValueError(f"the job's arguments do not fit {self.task.name}(), which takes one argument")
-        return (args, kwargs), decode_headers(job.headers)
+            raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(), which takes one argument")
+        return (args, kwargs), headers
 
     def _add_results(self) -> None:
         """Replace the markers in the arguments of each node of a workflow."""

@@ -27,6 +27,7 @@ from . import error_text, retry_policy, return_value
 from .atomic import NoTransaction
 from .error_text import is_a
 from .report import STOPS, Report, last_resort
+from .stored_values import DependencyUnfinished, DoesNotFit
 from .timeouts import CANCELLED, timeout_of
 
 if TYPE_CHECKING:
@@ -34,17 +35,6 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
 
     from .step_runner import AttemptSteps
-
-
-class DoesNotFit(BaseException):
-    """The job cannot run here: its task is unknown, or its arguments cannot be passed to it.
-
-    This is not an `Exception`. Otherwise a middleware could mistake it for an error of the task.
-    """
-
-
-class DependencyUnfinished(DoesNotFit):
-    """A job whose result this one needs has not ended, because it was retried since this one became ready."""
 
 
 POSTPONED_SECONDS: Final = 1.0

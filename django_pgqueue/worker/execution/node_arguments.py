@@ -7,17 +7,15 @@ retried since the node became ready, so the node is released and waits again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from django_pgqueue import codecs, lifecycle
-from django_pgqueue.envelope import is_envelope
-from django_pgqueue.exceptions import CannotDecode, Dead
+from django_pgqueue import lifecycle
+from django_pgqueue.exceptions import Dead
 from django_pgqueue.placeholders import markers_in, with_results
 from django_pgqueue.states import FINISHED, State
 
-from .failure import DependencyUnfinished, DoesNotFit
+from .stored_values import DependencyUnfinished, read_value
 
 if TYPE_CHECKING:
     from django_pgqueue.db.statements import Connection
@@ -67,10 +65,4 @@ def _decoded(found: Mapping[int, NodeResult], job_id: int) -> Any:
         raise DependencyUnfinished(f"job {job_id} has not ended: it is {node.state}, so this job waits for it again")
     if node.state != State.SUCCEEDED:
         return Dead(f"job {job_id} has no result, because it is {node.state}")
-    if node.result is None:
-        return None
-    value = json.loads(node.result)
-    try:
-        return codecs.decode(value) if is_envelope(value) else value
-    except CannotDecode as error:
-        raise DoesNotFit(f"the result of job {job_id} cannot be read: {error}") from None
+    return read_value(node.result, f"the result of job {job_id}")

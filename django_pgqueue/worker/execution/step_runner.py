@@ -46,8 +46,9 @@ from .report import STOPS
 from .step_nesting import inside, refuse_nested
 from .step_order import Place, StepOrder
 from .step_store import store
-from .step_threads import StepThread
-from .step_values import decoded, encoded, remote, timed_out
+from .step_threads import StepThread, refuse_in_transaction
+from .step_values import encoded, read_back, remote, timed_out
+from .stored_values import DoesNotFit, read_value
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -65,17 +66,14 @@ class AttemptSteps:
     """The steps of one attempt. The thread of the job uses it; for a coroutine, the thread of the asynchronous ORM."""
 
     def __init__(self, claimed: Claimed, alias: str, task: TaskDefinition, outer_blocks: int) -> None:
-        """Create the runner, in the thread of the job. `alias` is the alias of its database.
-
-        `outer_blocks` is how many atomic blocks the caller of a job in the foreground had open.
-        """
+        """Create the runner in the thread of the job. The caller of a job in the foreground has `outer_blocks` open."""
         self.claimed = claimed
         self.alias = alias
         self.task = task
         self.context = TaskContext()
         self.suspension: Suspension | None = None
-        self._changed: StepsChanged | None = None
-        """The error of a step that does not fit the stored ones."""
+        self._misfit: StepsChanged | DoesNotFit | None = None
+        """The error of a step that does not fit the stored ones, or of a value that this process cannot read."""
         self.is_lost = False
         self.has_compensations = False
         """Whether a stored step has a compensation."""
@@ -90,10 +88,7 @@ class AttemptSteps:
 
         Call it after the task has returned. Raise `Suspended` or `StepsChanged` if the task has caught that exception.
         """
-        if self._changed is not None:
-            raise self._changed
-        if self.suspension is not None:
-            raise Suspended(self.suspension)
+        self._raise_caught()
         if self._order is not None and (left_out := self._order.not_called()):
             logger.warning(
                 "job %s (%s) has ended without its stored steps %s: the code does not call them any more",
@@ -104,11 +99,18 @@ class AttemptSteps:
             )
         return self._order is not None
 
+    def _raise_caught(self) -> None:
+        """Raise again what has ended the attempt, because the task has caught it."""
+        if self._misfit is not None:
+            raise self._misfit
+        if self.suspension is not None:
+            raise Suspended(self.suspension)
+
     def cause_of_end(self, exception: BaseException) -> BaseException:
         """Return what has ended the attempt: a step that does not fit or a suspension, whatever the task raises."""
         if error_text.is_a(exception, KeyboardInterrupt, *STOPS):
             return exception
-        return self._changed or (exception if self.suspension is None else Suspended(self.suspension))
+        return self._misfit or (exception if self.suspension is None else Suspended(self.suspension))
 
     # ---------------------------------------------------------------- steps
 
@@ -116,7 +118,7 @@ class AttemptSteps:
         """Return the stored value of a step, or run its function and store the value."""
         place, began = self._enter(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
-            return decoded(place.stored.result)
+            return self._read(place.stored.result, step.name)
         compensations.check(step, self._connection)
         try:
             if step.atomic:
@@ -142,7 +144,7 @@ class AttemptSteps:
             )
         place, began = await sync_to_async(self._enter)(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
-            return decoded(place.stored.result)
+            return self._read(place.stored.result, step.name)
         await sync_to_async(lambda: compensations.check(step, self._connection))()
         try:
             with inside(self, step.name):
@@ -171,7 +173,7 @@ class AttemptSteps:
         if place.stored is not None and place.stored.is_finished:
             if place.stored.event_id is None:
                 raise timed_out(step)
-            return decoded(place.stored.result)
+            return self._read(place.stored.result, name)
         left_seconds = self._left(place) if place.stored is not None else None if timeout is None else seconds(timeout)
         found = lifecycle.events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
         if found is None and (left_seconds is None or left_seconds > 0):
@@ -184,7 +186,7 @@ class AttemptSteps:
             self._store(step)
             raise timed_out(step)
         self._store(step._replace(result=found.payload, event_id=found.event_id))
-        return decoded(found.payload)
+        return self._read(found.payload, name)
 
     async def await_event(self, event_name: str, key: EventKey, timeout: Duration | None, name: str) -> Any:
         """Do as `wait_for_event()` from a coroutine."""
@@ -202,8 +204,7 @@ class AttemptSteps:
         self._thread.check(name)
         if self.calls.is_over:
             raise StepError(f"the step {name!r} is called after the function of the task has ended: await it there")
-        if self.suspension is not None:  # the task has caught the exception
-            raise Suspended(self.suspension)
+        self._raise_caught()
         if self.task.atomic:
             raise StepError(
                 f"{self.task.name} has atomic=True, so all of it takes effect or nothing does: it cannot use steps. "
@@ -212,13 +213,7 @@ class AttemptSteps:
         if not self.claimed.claimed_ms:  # the server keeps the identity of the execution
             raise remote(self.task.name)
         connection = self._connection
-        if len(connection.atomic_blocks) > self._outer_blocks or not (
-            connection.in_atomic_block or connection.get_autocommit()
-        ):
-            raise StepError(
-                f"the step {name!r} is called inside a transaction, whose rollback would undo it: call it outside of "
-                "transaction.atomic(), or pass Step(…, atomic=True) and open the transaction in its function"
-            )
+        refuse_in_transaction(connection, self._outer_blocks, name)
         if self._order is None:
             stored = lifecycle.steps.load_steps(connection, self.claimed.job_id)
             self.has_compensations = any(each.has_compensation for each in stored)
@@ -227,7 +222,15 @@ class AttemptSteps:
         try:
             return self._order.enter(name, kind)
         except StepsChanged as error:
-            self._changed = error
+            self._misfit = error
+            raise
+
+    def _read(self, text: str | None, name: str) -> Any:
+        """Return the stored value of a step. If this process cannot read it, that ends the attempt."""
+        try:
+            return read_value(text, f"the value of the step {name!r}")
+        except DoesNotFit as error:
+            self._misfit = error
             raise
 
     def _left(self, place: Place) -> float | None:
@@ -239,12 +242,11 @@ class AttemptSteps:
         self, step: Step[Any], place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Call the function and store the step in one transaction."""
-        connection = self._connection
-        with atomic.transaction_of(connection, self.claimed, STOPS) as commits:
+        with atomic.transaction_of(self._connection, self.claimed, STOPS) as commits:
             with inside(self, step.name):
                 value = function(*args, **kwargs)
             if commits:
-                atomic.expect_commit(connection)
+                atomic.expect_commit(self._connection)
             return self._store_value(step, place, began, value)
 
     def _store_value(self, step: Step[Any], place: Place, began: float, value: Any) -> Any:
@@ -252,7 +254,7 @@ class AttemptSteps:
         text = encoded(place.name, value)
         tries = (place.stored.tries if place.stored is not None else 0) + 1
         ended = EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries)
-        read = decoded(text)
+        read = read_back(place.name, text)
         if step.compensate is not None:
             options, arguments = compensations.stored(step, read, self._connection, self.claimed.job_id)
             ended = ended._replace(compensation=options, compensation_arguments=arguments)

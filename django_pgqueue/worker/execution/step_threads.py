@@ -1,4 +1,4 @@
-"""Refuse a step in another thread than that of the job.
+"""Refuse a step where the job's connection cannot store it: in another thread, and inside a transaction.
 
 A step uses Django's connection of its thread, and the order of the steps: two threads would take each other's places,
 and a thread of the application would keep a connection that nobody closes. `AttemptSteps` calls this module.
@@ -8,10 +8,24 @@ from __future__ import annotations
 
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from asgiref.sync import SyncToAsync
 
 from django_pgqueue.steps import StepError
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def refuse_in_transaction(connection: BaseDatabaseWrapper, outer_blocks: int, name: str) -> None:
+    """Raise `StepError` inside more atomic blocks than the caller of the job had open."""
+    is_in_own_block = len(connection.atomic_blocks) > outer_blocks
+    if is_in_own_block or not (connection.in_atomic_block or connection.get_autocommit()):
+        raise StepError(
+            f"the step {name!r} is called inside a transaction, whose rollback would undo it: call it outside of "
+            "transaction.atomic(), or pass Step(…, atomic=True) and open the transaction in its function"
+        )
 
 
 class StepThread:

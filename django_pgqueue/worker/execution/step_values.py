@@ -1,13 +1,10 @@
-"""Encode the value of a durable step for its row, and decode it for the task. `AttemptSteps` calls these functions."""
+"""Encode the value of a durable step for its row, and make the errors of steps. Used by `AttemptSteps`."""
 
 from __future__ import annotations
 
 import inspect
-import json
 from typing import Any
 
-from django_pgqueue import codecs
-from django_pgqueue.envelope import is_envelope
 from django_pgqueue.exceptions import Dead, ResultNotStored
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.serialization import encode_result
@@ -15,6 +12,7 @@ from django_pgqueue.steps import EventTimeout, StepError, event_in_words
 
 from . import error_text
 from .report import STOPS
+from .stored_values import DoesNotFit, read_value
 
 
 def remote(task_name: str) -> StepError:
@@ -49,9 +47,9 @@ def encoded(name: str, value: Any) -> str | None:
         raise ResultNotStored(f"the step {name!r} succeeded, but its result cannot be stored: {reason}") from error
 
 
-def decoded(text: str | None) -> Any:
-    """Return a stored value. Raise `CannotDecode` if this process cannot decode it."""
-    if text is None:
-        return None
-    value = json.loads(text)
-    return codecs.decode(value) if is_envelope(value) else value
+def read_back(name: str, text: str | None) -> Any:
+    """Return a value from the text to store, as a later attempt will read it. Raise as `encoded()`."""
+    try:
+        return read_value(text, "it")
+    except DoesNotFit as error:
+        raise ResultNotStored(f"the step {name!r} succeeded, but its result cannot be stored: {error}") from None

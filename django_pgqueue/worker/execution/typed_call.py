@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
 from django_pgqueue.exceptions import Cancel, Dead
 
-from .failure import DoesNotFit
+from .stored_values import DoesNotFit
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.converter import Rows

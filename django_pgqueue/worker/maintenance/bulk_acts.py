@@ -16,9 +16,10 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
-from django_pgqueue.db.errors import is_of_rows, message_without_detail
+from django_pgqueue.db.errors import concerns_all_statements, message_without_detail
 from django_pgqueue.db.notifications import notify_cancel_requested
 from django_pgqueue.db.statements import repeat_if_stale
+from django_pgqueue.ends.graphs import advanced_transitions
 from django_pgqueue.lifecycle.bulk_acts import Batch
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, operated
@@ -63,7 +64,7 @@ class BulkActs:
         try:
             batch = self._execute_batch(connection, audit_id)
         except psycopg.Error as error:
-            if is_lost(connection) or not is_of_rows(error):
+            if is_lost(connection) or concerns_all_statements(error):
                 raise
             self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
             return None
@@ -95,7 +96,8 @@ class BulkActs:
         if State.RUNNING in batch.changed.values():
             notify_cancel_requested(connection)
         makes_due = batch.action is not TransitionName.CANCEL
-        self._reactions.after(connection, operated(batch.changed, batch.task_names, makes_due=makes_due))
+        transitions = operated(batch.changed, batch.task_names, makes_due=makes_due)
+        self._reactions.after(connection, [*transitions, *advanced_transitions(batch.advanced)])
 
     @staticmethod
     def _log(audit_id: int, action: str, outcome: ActOutcome) -> None:

@@ -20,6 +20,7 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
+from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Publish, Reactor, send_now
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
@@ -31,6 +32,8 @@ from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
 from django_pgqueue.worker.runtime.connection import ConnectionSource
+from django_pgqueue.worker.runtime.health_memory import health_memory
+from django_pgqueue.worker.runtime.outages import in_a_line, is_expected, outage_log
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
@@ -48,6 +51,9 @@ INTERVAL_FACTOR: Final = 10
 BACKLOG_INTERVAL_FACTOR: Final = 1
 """The factor for a duty that has more to do. 1,000 jobs take 5 to 16 ms to prune, so it prunes 30,000 jobs a second and
 more, and a process finishes 25,000."""
+FAILURE_LIMIT_SECONDS: Final = 60.0
+"""How long a duty that fails again and again waits at most, unless its interval is longer. After the repair of its
+cause, lost jobs are rescued within this time and the usual one."""
 MERGE_SECONDS: Final = 60.0
 """How often a worker merges the rollup."""
 ABANDONED: Final = "the job was running without an open execution: its execution row was removed"
@@ -64,6 +70,8 @@ class Duty:
     function: Callable[[], bool | float]
     """Returns whether there is more to do, or in how many seconds there is."""
     due_at: float = 0.0
+    failures: int = 0
+    """How often it has failed in a row."""
 
 
 class Maintenance(Service):
@@ -83,7 +91,7 @@ class Maintenance(Service):
         self.bulk_acts = BulkActs(reactions, self.progressed)
         self.rescuer = Rescuer(link, reactions, self._delay_after_crash, self._on_wait)
         self._failed: set[str] = set()
-        """The duties whose last call has failed."""
+        """The duties whose last call has failed because of an outage."""
         self._waited_seconds = 0.0
         """How long the duty that runs now has waited for the server without work on its side."""
         self.unexpired = Refusals("the expiry of job")
@@ -122,14 +130,22 @@ class Maintenance(Service):
         ]
 
     def tick(self) -> float:
-        """Run the duties that are due. Return the seconds until the next one is."""
+        """Run the duties that are due. Return the seconds until the next one is.
+
+        A duty that fails does not stop the others. An outage ends the round, because they would fail too.
+        """
         for duty in self.duties:
             if not self.stopping and time.monotonic() >= duty.due_at:
-                self._run_duty(duty)
+                try:
+                    self._run_duty(duty)
+                except BaseException as error:  # code of the application may raise SystemExit here too
+                    if concerns_all_statements(error):
+                        raise
+                    self._note_failure(duty, error)
         return max(0.0, min(duty.due_at for duty in self.duties) - time.monotonic())
 
     def has_recovered(self) -> bool:
-        """Return whether no duty fails. A duty that has failed is next tried after its interval."""
+        """Return whether no duty has failed because of an outage. Such a duty is next tried after its interval."""
         return not self._failed
 
     def _run_duty(self, duty: Duty) -> None:
@@ -140,6 +156,7 @@ class Maintenance(Service):
         self._failed.add(duty.name)
         has_more = duty.function()
         self._failed.discard(duty.name)
+        duty.failures = 0
         took_seconds = time.monotonic() - began - self._waited_seconds
         if isinstance(has_more, float):
             duty.due_at = time.monotonic() + max(has_more, BACKLOG_INTERVAL_FACTOR * took_seconds)
@@ -147,6 +164,23 @@ class Maintenance(Service):
             duty.due_at = time.monotonic() + BACKLOG_INTERVAL_FACTOR * took_seconds
         else:
             self._postpone(duty, took_seconds)
+
+    def _note_failure(self, duty: Duty, error: BaseException) -> None:
+        """Log a failure of one duty, and try the duty again after a time that grows with each failure."""
+        self._failed.discard(duty.name)
+        health_memory.errors += 1
+        pause_seconds = min(duty.interval_seconds * 2**duty.failures, max(duty.interval_seconds, FAILURE_LIMIT_SECONDS))
+        duty.failures = min(duty.failures + 1, 20)
+        duty.due_at = time.monotonic() + pause_seconds
+        if outage_log.may_log():
+            logger.error(
+                "the duty %r of the maintenance failed; retrying in %.0f s: %s",
+                duty.name,
+                pause_seconds,
+                in_a_line(error),
+                exc_info=None if isinstance(error, Exception) and is_expected(error) else error,
+                extra=event("duty_failed", duty=duty.name, retry_seconds=round(pause_seconds)),
+            )
 
     def _on_wait(self, seconds: float) -> None:
         """Do not count this time as work. The duty would wait ten times as long, although it has cost nothing."""

@@ -22,13 +22,12 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-import psycopg
 from psycopg import errors
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
-from django_pgqueue.db.errors import is_of_rows, message_without_detail
+from django_pgqueue.db.errors import concerns_all_statements, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, Scheduled
 from django_pgqueue.schedules import declarations, expressions, job_options
@@ -149,7 +148,7 @@ class Scheduler:
             yield
         except (ValueError, ArithmeticError) as error:
             failed, reason = error, str(error)
-        except psycopg.Error as error:
+        except Exception as error:
             if (
                 not isinstance(connection, EngineConnection)
                 or is_lost(connection)
@@ -219,11 +218,11 @@ def _take_over(connection: Connection, row: Scheduled, definition: Definition) -
     return changed
 
 
-def _concerns_all_schedules(error: psycopg.Error, schedule: Scheduled | None) -> bool:
-    """Return whether an error concerns more than one row: a database that is going down, or missing privileges.
+def _concerns_all_schedules(error: Exception, schedule: Scheduled | None) -> bool:
+    """Return whether an error concerns more than one schedule: a database that is going down, or missing privileges.
 
     A user's trigger may raise any error for one schedule. If the role lacks the privileges, storing the problem, which
     follows, raises the same error.
     """
     missing = errors.InsufficientPrivilege | errors.UndefinedTable
-    return not is_of_rows(error) or (schedule is None and isinstance(error, missing))
+    return concerns_all_statements(error) or (schedule is None and isinstance(error, missing))

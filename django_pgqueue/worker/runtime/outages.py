@@ -126,7 +126,7 @@ def is_expected(error: Exception) -> bool:
     return isinstance(error, psycopg.Error | OSError)
 
 
-def in_a_line(error: Exception) -> str:
+def in_a_line(error: BaseException) -> str:
     """Return an error's message in one line. Messages of psycopg contain line breaks."""
     return " ".join(message_without_detail(error).split()) or type(error).__name__
 

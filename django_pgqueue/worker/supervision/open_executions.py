@@ -57,8 +57,9 @@ UNWRITTEN_ATTEMPT: Final = Charge(Ending.FAILED, UNWRITTEN)
 def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_default: bool) -> bool:
     """Close all executions that a worker process left open. `by_default` calls no backoff of the application.
 
-    Return False if another session had locked some rows, or a claim was committed meanwhile: these rows need another
-    settlement. An execution that the database refuses to close stays open, and is rescued after its lease has expired.
+    Return False if another session had locked some rows, time was up for some, or a claim was committed meanwhile:
+    these rows need another settlement. An execution that the database refuses to close stays open, and is rescued after
+    its lease has expired.
     """
     with link.use() as connection:
         left_open = lifecycle.open_executions(connection, process.worker_id)
@@ -68,8 +69,8 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
         failures = [
             _failure(connection.alias, each, charges[each.execution_id], by_default=by_default) for each in charged
         ]
-        released = _divided(connection, [Released(execution.key) for execution in others], lifecycle.release)
-        failed = _divided(connection, failures, lifecycle.fail)
+        released, _, unreleased = _divided(connection, [Released(each.key) for each in others], lifecycle.release)
+        failed, _, unwritten = _divided(connection, failures, lifecycle.fail)
         transitions = transitions_of(others, released)
         transitions += [
             ended(
@@ -90,6 +91,7 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
         # The commits above may have waited for a standby, and a claim of the process with them.
         known_ids = {execution.execution_id for execution in left_open}
         still_open = lifecycle.open_executions(connection, process.worker_id)
+        is_complete &= not unreleased and not unwritten
         is_complete &= all(execution.execution_id in known_ids for execution in still_open)
     results = (*released.values(), *failed.values())
     return is_complete and not any(result.status is TransitionStatus.LOCKED for result in results)
@@ -102,12 +104,12 @@ def _divided(
     connection: EngineConnection,
     rows: Sequence[Write],
     transition: Callable[[EngineConnection, Sequence[Write]], dict[int, TransitionResult]],
-) -> dict[int, TransitionResult]:
+) -> lifecycle.Divided[Write, TransitionResult]:
     """Run a transition on these rows, and log those that the database refuses."""
-    results, refused = lifecycle.divided(connection, rows, partial(transition, connection))
-    for row, refusal in refused:
+    done = lifecycle.divided(connection, rows, partial(transition, connection))
+    for row, refusal in done.refused:
         refusals.note(row.key.execution_id, refusal)
-    return results
+    return done
 
 
 def _charges(process: ChildProcess, left_open: Sequence[OpenExecution]) -> dict[int, Charge]:

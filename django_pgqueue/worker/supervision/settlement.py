@@ -14,7 +14,7 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NoReturn
@@ -24,6 +24,7 @@ import psycopg
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.log_events import event
@@ -206,6 +207,23 @@ class Settlement:
         return True
 
 
+def _settle_all(
+    link: Link, processes: Sequence[ChildProcess], written: MutableSequence[int] | mmap.mmap, reactions: Reactions
+) -> bool:
+    """Settle these processes, and note in `written` which are. Return whether the database cannot be reached.
+
+    A process whose settlement fails does not keep the others from being settled, unless theirs would fail too.
+    """
+    for number, process in enumerate(processes):
+        try:
+            written[number] = settle(link, process, reactions, by_default=False)
+        except (psycopg.Error, OSError) as error:
+            outage_log.report("settlement", error)
+            if concerns_all_statements(error):
+                return not link.connected_at
+    return False
+
+
 def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoReturn:
     """Close the executions of these worker processes, then call signal receivers. Runs in a forked process."""
     exit_code = 1
@@ -226,14 +244,7 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
             AnyWaiters(),
             follow=lambda connection, made, react: transitions.extend(made),
         )
-        no_connection = False
-        for number, process in enumerate(processes):
-            try:
-                written[number] = settle(link, process, reactions, by_default=False)
-            except (psycopg.Error, OSError) as error:
-                outage_log.report("settlement", error)
-                no_connection = not link.connected_at
-                break
+        no_connection = _settle_all(link, processes, written, reactions)
         if counter:
             _write(link, counter.write)
         if breakers:

@@ -7,18 +7,51 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 BULK_ACTS = [
     *of_tests(
+        ("tests/worker/test_bulk_act_dependents.py",),
+        Mutant(
+            "a dependent that a batch restores is not counted",
+            "*(chosen - again), ",
+            "",
+            inside="bulk_changes._Changes._change_at_once",
+        ),
+        Mutant(
+            "a dependent that a batch cancels is not counted",
+            "*cancelled.intersection(self._act.selection.job_ids)",
+            "",
+            inside="bulk_changes._Changes._change_at_once",
+        ),
+        Mutant(
+            "a node that was cancelled again and restored still counts as left",
+            " - len(counted & self.recorded)",
+            "",
+            inside="bulk_changes._Changes.left",
+        ),
+        Mutant(
+            "a restored dependent counts although the filter leaves it out",
+            "WHERE (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)",
+            "WHERE (true OR queue_name = %(queue_name)s::text)",
+            "BULK_CHOSEN",
+        ),
+        Mutant(
+            "nobody hears of dependents that an act of workers has cancelled",
+            "[*transitions, *advanced_transitions(batch.advanced)]",
+            "transitions",
+            inside="BulkActs._react",
+        ),
+    ),
+    *of_tests(
         ("tests/worker/test_bulk_acts.py",),
         Mutant(
             "an act takes what died since",
-            "AND finished_at <= %(until_at)s::timestamptz",
-            "AND (true OR finished_at <= %(until_at)s::timestamptz)",
+            "\n      AND finished_at <= %(until_at)s::timestamptz",
+            "\n      AND (true OR finished_at <= %(until_at)s::timestamptz)",
             "BULK_PAGE_FINISHED",
         ),
         Mutant(
             "an act takes what was retried since",
             "for row in rows if row.is_fitting]",
             "for row in rows if row.is_chosen]",
-            inside="bulk_changes._change",
+            inside="bulk_changes._Changes.change",
         ),
         Mutant(
             "a preview counts only what it shows",

@@ -68,7 +68,7 @@ GRAPHS = [
         ),
         Mutant(
             "a restored job with another dead dependency waits for ever",
-            "states |= {job.job_id: job.state for job in _decide(connection, sorted(waiting))}",
+            "states |= {job.job_id: job.state for job in _decide(connection, sorted(ends))}",
             "pass",
             inside="graphs.restore",
         ),

@@ -92,12 +92,6 @@ HISTORIES = [
             "WAKE_SUSPENDED",
         ),
         Mutant(
-            "the sweep of waits takes received events",
-            "event.id <> ALL (",
-            "-1 <> ALL (",
-            "WAKE_MISSED",
-        ),
-        Mutant(
             "a cancelled job is not undone",
             "WHERE ended.state <> 'succeeded'",
             "WHERE ended.state = 'dead'",

@@ -34,7 +34,7 @@ SHELL = [
             "an action does not compare what was read",
             "names, seen, record",
             "names, None, record",
-            inside="batches._change",
+            inside="batches._Changes.change",
         ),
         Mutant(
             "the shell retries any finished job",

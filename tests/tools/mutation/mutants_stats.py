@@ -31,7 +31,10 @@ STATS = [
             inside="attempt_counter._SUCCESS",
         ),
         Mutant(
-            "a lost connection loses the counts", "self._tally(key).add(tally)", "pass", inside="AttemptCounter.write"
+            "a lost connection loses the counts",
+            "self._tally(key).add(tally)",
+            "pass",
+            inside="AttemptCounter._put_back",
         ),
         Mutant(
             "a sample counts once",

@@ -5,6 +5,21 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
+UNREADABLE = of_tests(
+    ("tests/steps/test_unreadable.py",),
+    Mutant(
+        "a task that catches an unreadable value goes on",
+        "self._misfit = error\n            raise",
+        "raise",
+        inside="AttemptSteps._read",
+    ),
+    Mutant(
+        "an unreadable stored value fails the attempt",
+        "except (ValueError, RecursionError) as error:",
+        "except RecursionError as error:",
+        inside="read_value",
+    ),
+)
 STATEMENTS = of_tests(
     ("tests/steps/test_statements.py",),
     Mutant(
@@ -33,9 +48,9 @@ STATEMENTS = of_tests(
     ),
     Mutant(
         "the sweep ends the backoff of a failure",
-        "              job.run_after = due.wake_at\n",
-        "              true\n",
-        statement="WAKE_MISSED",
+        "                    job.run_after = step.wake_at\n",
+        "                    true\n",
+        statement="WAKE_SUSPENDED",
     ),
     Mutant(
         "a wait that was passed wakes its job",
@@ -92,16 +107,15 @@ RUNS = of_tests(
     ),
     Mutant(
         "a step inside a transaction is stored",
-        "if len(connection.atomic_blocks) > self._outer_blocks or not (",
+        "if is_in_own_block or not (",
         "if False and not (",
-        inside="AttemptSteps._enter",
+        inside="refuse_in_transaction",
     ),
     Mutant(
         "a task that catches a suspension succeeds",
-        "        if self.suspension is not None:\n            raise Suspended(self.suspension)\n"
-        "        if self._order is not None and",
-        "        if self._order is not None and",
-        inside="AttemptSteps.end",
+        "        if self.suspension is not None:\n            raise Suspended(self.suspension)\n",
+        "",
+        inside="AttemptSteps._raise_caught",
     ),
     Mutant(
         "an atomic step has no transaction",
@@ -123,13 +137,13 @@ RUNS = of_tests(
     ),
     Mutant(
         "a task that catches changed steps succeeds",
-        "if self._changed is not None:",
+        "if self._misfit is not None:",
         "if False:",
-        inside="AttemptSteps.end",
+        inside="AttemptSteps._raise_caught",
     ),
     Mutant(
         "a task that catches changed steps fails",
-        "return self._changed or (",
+        "return self._misfit or (",
         "return (",
         inside="AttemptSteps.cause_of_end",
     ),
@@ -152,4 +166,4 @@ RUNS = of_tests(
         inside="_write_discarded",
     ),
 )
-STEPS = (*STATEMENTS, *RUNS)
+STEPS = (*UNREADABLE, *STATEMENTS, *RUNS)

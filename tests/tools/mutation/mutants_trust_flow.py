@@ -105,6 +105,20 @@ TRUST_FLOW = [
         tests=("tests/test_changed_jobs.py",),
     ),
     Mutant(
+        "a job that another batch has changed still counts as left",
+        old=" - no_longer_left",
+        new="",
+        inside="Tally.add",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
+        "a command does not record dependents of later batches",
+        old="record({*changed, *others})",
+        new="record(changed)",
+        inside="job_operations._run",
+        tests=("tests/test_changed_jobs.py",),
+    ),
+    Mutant(
         "a command or an action revives the first job of a key",
         old="superseded.add(earlier)",
         new="superseded.add(job_id)",
@@ -148,10 +162,24 @@ TRUST_FLOW = [
     ),
     Mutant(
         "a bulk act revives the first job of a key",
-        old="coalesce(latest.id <= oldest.id, true)",
-        new="true",
+        old="AND id > oldest.id\n                      AND (%(queue_name)s",
+        new="AND false\n                      AND (%(queue_name)s",
         statement="BULK_PAGE_FINISHED",
         tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "a bulk act revives another job of a key whose latest has run again",
+        old="AND finished_at > %(previewed_at)s::timestamptz",
+        new="AND false",
+        statement="BULK_PAGE_FINISHED",
+        tests=("tests/worker/test_bulk_acts_of_keys.py",),
+    ),
+    Mutant(
+        "a bulk act on a list revives another job of a key whose latest is running",
+        old=" OR run_after > %(previewed_at)s::timestamptz)\n    GROUP",
+        new=")\n    GROUP",
+        statement="BULK_PAGE_LISTED",
+        tests=("tests/worker/test_bulk_acts_of_keys.py",),
     ),
     Mutant(
         "a bulk act on a list revives the first job of a key",

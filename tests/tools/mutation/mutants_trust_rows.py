@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.tools.mutation.mutants import Mutant
+from tests.tools.mutation.mutants import Mutant, of_tests
 
 TRUST_ROWS: Final = [
     Mutant(
@@ -65,8 +65,8 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "a refused row keeps the rows of its kind",
-        old="        if not may_divide(connection, error):\n            raise\n    with",
-        new="        raise\n    with",
+        old="        if not may_divide(connection, error):\n            raise\n        failure",
+        new="        raise\n        failure",
         inside="ranges.in_ranges",
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
@@ -114,9 +114,9 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "the jobs of a batch whose record is refused stay as they are",
-        old="        refusal = error\n",
-        new="        return {}, error\n",
-        inside="bulk_changes._change",
+        old="        refusal: Exception = error\n",
+        new="        return error\n",
+        inside="bulk_changes._Changes.change",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
     Mutant(
@@ -167,6 +167,107 @@ TRUST_ROWS: Final = [
         new="",
         inside="ranges._divide",
         tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "the sweep of waits looks at woken jobs again",
+        old="          AND run_after > statement_timestamp() + %(time_shift)s::interval\n",
+        new="",
+        statement="MISSED_WAKE_UPS",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    Mutant(
+        "the sweep of waits reads the waits for each part",
+        old="woken, left = _wake_waiting(",
+        new="execute_with_retry(connection, sql.steps.MISSED_WAKE_UPS, params)\n    woken, left = _wake_waiting(",
+        inside="lifecycle.steps.wake_missed",
+        tests=("tests/concurrency/test_refused_rows.py",),
+    ),
+    *of_tests(
+        ("tests/worker/test_outages.py",),
+        Mutant(
+            "a failing duty ends the round",
+            old="if concerns_all_statements(error):",
+            new="if True:",
+            inside="Maintenance.tick",
+        ),
+        Mutant(
+            "an outage does not end the round of maintenance",
+            old="if concerns_all_statements(error):",
+            new="if False:",
+            inside="Maintenance.tick",
+        ),
+        Mutant(
+            "a failing duty is tried again at once",
+            old="        duty.due_at = time.monotonic() + pause_seconds\n",
+            new="        duty.due_at = 0.0\n",
+            inside="Maintenance._note_failure",
+        ),
+    ),
+    *of_tests(
+        ("tests/concurrency/test_slow_refusals.py",),
+        Mutant(
+            "a division of given rows never ends by time",
+            old="if is_late and has_ended_rows:",
+            new="if False:",
+            inside="execute._divide",
+        ),
+        Mutant(
+            "a division that is late tries all parts of a level",
+            old="waiting.pop() if is_late else waiting.popleft()",
+            new="waiting.popleft()",
+            inside="execute._divide",
+        ),
+        Mutant(
+            "a division tries the rows in a fixed order",
+            old="    random.shuffle(pieces)\n",
+            new="",
+            inside="execute._pieces",
+        ),
+        Mutant(
+            "the completer forgets what time was up for",
+            old="        by_status[TransitionStatus.LOCKED] += parts.left\n",
+            new="",
+            inside="writer.finish",
+        ),
+        Mutant(
+            "a settlement is over although time was up",
+            old="        is_complete &= not unreleased and not unwritten\n",
+            new="",
+            inside="open_executions.settle",
+        ),
+        Mutant(
+            "counts of attempts are dropped when time is up",
+            old="        if left:\n",
+            new="        if False:\n",
+            inside="AttemptCounter.write",
+        ),
+        Mutant(
+            "the sweep of waits leaves its page when time is up",
+            old="if woken and left:",
+            new="if False:",
+            inside="lifecycle.steps.wake_missed",
+        ),
+    ),
+    Mutant(
+        "an error of one schedule stops the others",
+        old="            if (\n",
+        new="            if True or (\n",
+        inside="Scheduler._contain_errors",
+        tests=("tests/concurrency/test_bad_rows.py",),
+    ),
+    Mutant(
+        "a locked row of one bulk act stops the others",
+        old="or concerns_all_statements(error):",
+        new="or True:",
+        inside="BulkActs._execute",
+        tests=("tests/worker/test_bulk_acts.py",),
+    ),
+    Mutant(
+        "a process that cannot be settled keeps the others from it",
+        old="if concerns_all_statements(error):",
+        new="if True:",
+        inside="settlement._settle_all",
+        tests=("tests/worker/test_supervision.py",),
     ),
     Mutant(
         "a wake-up wakes no range of jobs",
