@@ -32,6 +32,7 @@ BUSY: Final = (
     *("tests/process/test_recycling.py", "tests/process/test_isolation.py", "tests/worker/test_interruption.py"),
     *("tests/test_docs_examples.py", "tests/process/test_tutorial.py", "tests/security/test_roles.py"),
     *("tests/test_embedded.py", "tests/test_plans.py", "tests/admin/test_every_url.py", "tests/test_states.py"),
+    *("tests/tools/benchmarks/counts/test_counts.py",),
     *("tests/admin/test_schedules.py", "tests/test_sql.py", "tests/concurrency/test_interleavings.py"),
     *("tests/security/test_hostile_rows.py", "tests/admin/test_lists.py", "tests/example/test_shop.py"),
     *("tests/test_stateful.py", "tests/concurrency/test_bad_rows.py", "tests/kit/test_plugin.py"),

@@ -36,6 +36,7 @@ from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, 
 from tests.statements import STATEMENTS
 from tests.tools import signals_page, statements_page
 from tests.tools.benchmarks import cli
+from tests.tools.benchmarks.counts import command as counting
 
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
@@ -306,9 +307,11 @@ def test_page_named_options_exist(page):
         "docs/internals/how_to_add_a_fault.md": OF_THE_SUITES,
         "docs/internals/how_to_add_a_statement.md": {"--write"},
         "docs/internals/statements.md": {"--write"},
-        "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output"},
+        "docs/internals/counts.md": long_options(counting.make_parser()) | {"--counts", "--environment"},
+        "docs/internals/how_to_profile.md": long_options(cli.make_parser()) | {"--pid", "--output", "--functions"},
         "README.md": {"--serve", "--matrix", "--quick"},
-        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold", "--storm"},
+        "CONTRIBUTING.md": {"--fix", "--quick", "--list", "--matrix", "--write", "--keep", "--unfold", "--storm"}
+        | {"--counts", "--record"},
         "docs/project/stability.md": {"--matrix"},
         "docs/production/upgrading.md": {"--exit-code"},  # of git
         "docs/guides/testing.md": {"--no-migrations"},  # of pytest-django

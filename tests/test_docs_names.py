@@ -51,6 +51,7 @@ OTHER_NAMES = {
     "of another queue": {"FAILURE", "SUCCESS", "WorkerLostError", "get_stalled_jobs"},
     "a setting of the package, or a variable of the environment": {
         *("PGQUEUE", "PGQUEUE_FAILPOINT", "PGQUEUE_FAULTS_SCHEDULE_SECONDS", "PGQUEUE_PREVIOUS_TREE"),
+        "PGQUEUE_POSTGRES_BIN",
     },
     "a signal of the system": {"SIGCONT", "SIGKILL", "SIGSTOP"},
     "the method of an application that the package calls": {"pgqueue_subcommands"},

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.tools.benchmarks import recorded, scale, tables
+from tests.tools.benchmarks.counts import command as counting
 from tests.tools.benchmarks.environments import environments
 from tests.tools.benchmarks.runner import Round, Runner
 from tests.tools.benchmarks.scenarios import SCENARIOS
@@ -36,6 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="the Python of all systems (%(default)s)")
     parser.add_argument("--check", action="store_true", help="fail if our share of the limit has fallen by 15 %%")
     parser.add_argument("--record", action="store_true", help="keep our share of the limit for later checks")
+    parser.add_argument("--counts", action="store_true", help="count instead of timing: see bin/bench --counts --help")
     return parser
 
 
@@ -68,7 +70,11 @@ def default_work() -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parsed(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if "--counts" in given:
+        counting.main([argument for argument in given if argument != "--counts"])
+        return
+    options = parsed(given)
     version = python_version(options.python)
     options.work.mkdir(parents=True, exist_ok=True)
     ready = environments(options.work, options.python, version, options.systems)
