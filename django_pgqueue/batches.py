@@ -1,6 +1,6 @@
 """The public class `Batch`: a group of jobs with callbacks that are enqueued when the group has ended.
 
-Applications call it. It never changes the ends of a batch itself: `batch_ends` decides them from the rows of the jobs.
+Applications call it. It never changes the ends of a batch itself: `ends` decides them from the rows of the jobs.
 The module loads before Django's apps are ready, so it imports models only inside functions.
 """
 
@@ -17,10 +17,11 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router, transaction
 
-from . import batch_ends, lifecycle
+from . import lifecycle
 from .batch_progress import BatchProgress, progress_of
 from .batch_reference import BatchReference, check_parent
 from .context import running_database, running_job
+from .ends.batches import settle
 from .enqueue import bulk, inserting
 from .enqueue.advice import called_in_coroutine, listed
 from .enqueue.callbacks import stored_call
@@ -138,11 +139,11 @@ class Batch(BatchReference):
         """
         connection, batch_id = self._connection, self._stored_id
         was_open = lifecycle.batches.close_batch(connection, batch_id)
-        batch_ends.settle(connection, [batch_id]).raise_refused()
+        settle(connection, [batch_id]).raise_refused()
         if connection.in_atomic_block:
             # A job that ends while this transaction is open does not see that the batch is closed. And this transaction
             # may not see the end of that job. One of both looks again.
-            transaction.on_commit(partial(batch_ends.settle, connection, [batch_id]), using=self.database, robust=True)
+            transaction.on_commit(partial(settle, connection, [batch_id]), using=self.database, robust=True)
         return was_open
 
     def __enter__(self) -> Self:

@@ -65,5 +65,7 @@ ENDINGS: Final[dict[Ending, Consequences]] = {
 }
 SUCCESSES: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome is Outcome.SUCCEEDED)
 """The endings of attempts whose work counts."""
+REPORTED: Final = SUCCESSES | {Ending.FAILED, Ending.CANCELLED}
+"""The endings of attempts that end the job, unless a retry follows. A report of one says what follows the end."""
 NOT_COUNTED: Final = frozenset(ending for ending in Ending if ENDINGS[ending].outcome in UNCOUNTED)
 """The endings after which the attempt does not count. After some of them, nothing of the job has begun."""

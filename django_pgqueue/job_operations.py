@@ -20,8 +20,9 @@ from .codecs import readable as readable
 from .deletion import delete_batches as delete_batches
 from .deletion import delete_job as delete_job
 from .deletion import delete_jobs as delete_jobs
+from .ends.graphs import advanced_transitions
 from .lifecycle.graphs import waiting_ids
-from .reactions import advanced_transitions, after_application, after_operator
+from .reactions import after_application, after_operator
 from .states import Seen, State
 from .waiting.results import await_result as await_result
 from .waiting.results import return_value as return_value

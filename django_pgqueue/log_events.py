@@ -126,12 +126,12 @@ EVENTS: Final[dict[str, Event]] = {
         "WARNING", "Jobs were not released at the stop. The supervisor releases them.", ("count",)
     ),
     "bulk_act_ended": Event("INFO", "A worker has ended a bulk act.", ("audit_id", "action", "outcome")),
-    "batch_refused": Event("WARNING", "The database refused to write the end of a batch.", ("batch_id",)),
-    "batch_checks_refused": Event("WARNING", "The database refused to check the ends of batches.", ("count",)),
-    "graph_checks_refused": Event("WARNING", "The database refused to advance the jobs of workflows.", ("count",)),
-    "advance_refused": Event("WARNING", "The database refused to advance a job of a workflow.", ("job_id",)),
-    "compensation_refused": Event("WARNING", "The database refused to enqueue a compensation.", ("job_id",)),
-    "compensation_checks_refused": Event("WARNING", "The database refused to enqueue compensations.", ("count",)),
+    "end_check_refused": Event(
+        "WARNING", "The database refused the end of a batch, a job of a workflow or a compensation.", ("check", "id")
+    ),
+    "end_checks_refused": Event(
+        "WARNING", "The database refused to look for what follows the ends of jobs.", ("check", "count")
+    ),
     "jobs_pruned": Event("INFO", "Finished jobs past their retention were removed.", ("count",)),
     "many_lanes": Event("INFO", "More pairs of queue and priority have ready jobs than one scan reads.", ("count",)),
     # Schedules

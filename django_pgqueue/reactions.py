@@ -30,7 +30,6 @@ from .waiting import listener
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from .lifecycle.graphs import AdvancedJob
     from .signals import TaskSignal
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -122,6 +121,10 @@ class WaiterNotifier(Protocol):
         """Notify those that wait for one of these jobs. An id too many is harmless. Raise nothing."""
 
 
+React = Callable[[Any, Sequence[JobTransition]], None]
+Follow = Callable[[Connection, Sequence[JobTransition], React], None]
+
+
 class Reactions:
     """The reactions of one process to its transitions.
 
@@ -131,6 +134,7 @@ class Reactions:
         wake: Notifies idle workers that jobs are due.
         on_ready: Called if a job became ready, due now or later. The fetcher of this process may sleep too long.
         count_successes: Called with each batch of attempts that succeeded. None: nobody counts them.
+        follow: Does what follows the ends of jobs, and passes further transitions to `react()`. None: a sweep does it.
     """
 
     def __init__(
@@ -140,12 +144,14 @@ class Reactions:
         wake: Callable[[Any], None] = wake_workers,
         on_ready: Callable[[], None] = lambda: None,
         count_successes: Callable[[Sequence[TimedAttempt]], None] | None = None,
+        follow: Follow | None = None,
     ) -> None:
         self.observers = observers
         self._waiters = waiters
         self._wake = wake
         self._on_ready = on_ready
         self.count_successes = count_successes
+        self._follow = follow
 
     def concern_successes(self) -> bool:
         """Return whether anything would happen after a success. If not, successes need not be passed to `after()`."""
@@ -153,6 +159,12 @@ class Reactions:
 
     def after(self, connection: Connection, transitions: Sequence[JobTransition]) -> None:
         """React to transitions that were made on `connection`, with an engine connection after their commit."""
+        self.react(connection, transitions)
+        if self._follow is not None:
+            self._follow(connection, transitions, self.react)
+
+    def react(self, connection: Connection, transitions: Sequence[JobTransition]) -> None:
+        """React to transitions, but do nothing that follows the ends of jobs."""
         over = [transition.job_id for transition in transitions if may_be_over(transition.result)]
         if over and self._waiters.exist():
             self._waiters.notify(connection, over)
@@ -174,8 +186,6 @@ def may_be_over(result: TransitionResult) -> bool:
     """
     return result.state in FINISHED or result.status in (TransitionStatus.ALREADY_DONE, TransitionStatus.LOST)
 
-
-# ---------------------------------------------------------------------------- signals
 
 ARGUMENTS: Final[dict[TaskSignal, tuple[str, ...]]] = {
     signals.job_succeeded: (),
@@ -227,9 +237,6 @@ class SendSignals:
                 raise_if_aborted(connections[database], responses)
 
 
-# ---------------------------------------------------------------------------- in processes that are not workers
-
-
 class AnyWaiters:
     """Notifies every application that may wait. For processes that do not receive the announcements of waits."""
 
@@ -274,13 +281,6 @@ def operated(changed: Mapping[int, State], task_names: Mapping[int, str], *, mak
         JobTransition(job_id, task_names[job_id], TransitionResult(TransitionStatus.DONE, state), is_due=makes_due)
         for job_id, state in changed.items()
     ]
-
-
-def advanced_transitions(jobs: Iterable[AdvancedJob]) -> list[JobTransition]:
-    """Return the transitions of jobs of workflows whose dependencies have ended. The error is for cancelled ones."""
-    of = {state: TransitionResult(TransitionStatus.DONE, state) for state in (State.READY, State.CANCELLED)}
-    error = "a job that it depends on is dead or cancelled"
-    return [JobTransition(job.job_id, job.task_name, of[job.state], error=error, is_due=job.is_due) for job in jobs]
 
 
 def after_application(connection: Connection, transitions: Sequence[JobTransition]) -> None:

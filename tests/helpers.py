@@ -17,11 +17,14 @@ from psycopg.rows import dict_row
 from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.ends import end_checks
+from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 from django_pgqueue.limits import CallLimit
 from django_pgqueue.options import UNSET
 from django_pgqueue.states import Outcome
+from django_pgqueue.worker.execution.events import FOREGROUND
 
 NOOP = "tests.app.tasks.noop"
 NO_ARGUMENTS = '{"args":[],"kwargs":{}}'
@@ -300,6 +303,12 @@ def end_lease(connection, *execution_ids: int) -> None:
         "WHERE outcome IS NULL AND (id = ANY(%(ids)s) OR %(ids)s = '{}')",
         {"ids": list(execution_ids)},
     )
+
+
+def sweep_ends(connection, name: str, after_id: int = 0) -> end_checks.Swept:
+    """Look at one page of the sweep with this name, as the maintenance of a worker does."""
+    [(check, one)] = [(check, one) for check in end_checks.CHECKS for one in check.sweeps if one.name == name]
+    return end_checks.sweep(connection, check, one, after_id, Reactor(FOREGROUND.react))
 
 
 def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.TransitionResult]:

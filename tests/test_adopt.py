@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_pgqueue import Batch, batch_ends, chain, lifecycle, sagas
+from django_pgqueue import Batch, chain, lifecycle
 from django_pgqueue.management.subcommands import adopt_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.models import Installation, Job, JobBatch, Pause, Schedule
@@ -119,8 +119,8 @@ def stored_calls(dump):
 def test_adopt_cancel_waiting_removes_callbacks_and_compensations(stored_calls):
     assert "Removed 4 callbacks of batches and 1 compensations of steps." in adopt("--cancel-waiting")
     helpers.rescue(stored_calls)
-    batch_ends.sweep(stored_calls, with_complete=True)
-    sagas.sweep(stored_calls, 0, lambda refused: None)
+    helpers.sweep_ends(stored_calls, "complete batches")
+    helpers.sweep_ends(stored_calls, "compensations")
     assert set(states()) == {"cancelled"}
     assert JobBatch.objects.filter(completed_at__isnull=False).count() == 2
 

@@ -353,6 +353,7 @@ def call_statements_of_steps(engine):
     lifecycle.sagas.compensate(engine, [claimed.job_id])
     lifecycle.sagas.pending_sagas(engine, 0, 9)
     lifecycle.sagas.is_compensating(engine, claimed.job_id)
+    lifecycle.ends.find_ended(engine, [claimed.job_id])
     engine.execute("UPDATE pgqueue_step SET compensation = '{}'")
     lifecycle.sagas.forget_compensations(engine)
     lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")

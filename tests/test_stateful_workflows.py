@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from django_pgqueue import batch_ends, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.ends import batches as ends
 from django_pgqueue.lifecycle import TransitionStatus, batches, graphs
 from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.states import FINISHED, State
@@ -157,9 +158,9 @@ class Workflows(History):
     def settle(self, batch_ids: set[int]) -> None:
         before = len(self.model.callbacks)
         self.model.settle(batch_ids)
-        settled = batch_ends.settle(self.engine, batch_ids)
+        settled = ends.settle(self.engine, batch_ids)
         assert (settled.locked, settled.refused) == (set(), [])
-        assert settled.callbacks == len(self.model.callbacks) - before
+        assert settled.changed == len(self.model.callbacks) - before
 
     # ------------------------------------------------------------------ operators
 

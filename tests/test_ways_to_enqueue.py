@@ -17,10 +17,10 @@ from django.db import connection, transaction
 from django.test import override_settings
 
 from django_pgqueue import Batch, Limit, Step, Workflow, enqueue_many, every, lifecycle, registry, signals
+from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.models import Job, SearchKey, UniquenessWindow
-from django_pgqueue.sagas import HEADER
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.states import StepKind

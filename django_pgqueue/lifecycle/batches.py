@@ -1,6 +1,6 @@
 """Create and close batches, decide their ends, and count their jobs.
 
-`django_pgqueue.batches` calls these functions for applications, and `batch_ends` for workers. They protect one
+`django_pgqueue.batches` calls these functions for applications, and `ends.batches` for workers. They protect one
 invariant: each callback of a batch is added once, in the transaction that records the end. No counter is kept. The
 ends are decided from the rows of the jobs, so that a crash or a transition by another path cannot make a count wrong.
 

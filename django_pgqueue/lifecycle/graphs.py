@@ -1,6 +1,6 @@
 """Add the nodes of workflows, advance them when their dependencies have ended, and restore them after a retry.
 
-`workflows` calls these functions for applications, `graph_ends` for workers and operators. They protect one invariant:
+`workflows` calls these functions for applications, `ends.graphs` for workers. They protect one invariant:
 a waiting job becomes ready or cancelled exactly once, and becomes ready only after all its dependencies have ended. If
 one of them is retried, it waits again. The rows of the dependencies decide. There is no counter, which a crash or a
 transition by another path could make wrong.

@@ -1,6 +1,6 @@
 """Undo the finished steps of dead and cancelled jobs: add the jobs of their compensations, the last step's first.
 
-`sagas` calls these functions for workers. They protect one invariant: each compensation is added once, and after those
+`ends.compensations` calls these functions. They protect one invariant: each compensation is added once, and after those
 of all later steps have succeeded. The order is decided from rows, so a crash or an end by another path cannot break it.
 """
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections, router, transaction
 
-from django_pgqueue import batch_ends, graph_ends, lifecycle, registry, sagas
+from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import clock
+from django_pgqueue.ends.end_check import APPLICATION
+from django_pgqueue.ends.end_checks import CHECKS, sweep
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, LaneScan
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.limits import KeyToClaim
 from django_pgqueue.limits import BEFORE_NAMES, name_of
 from django_pgqueue.states import Pausable, State
-from django_pgqueue.worker.completion.compensation_checks import log_refused
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 
@@ -79,7 +80,7 @@ def run_jobs(
             change_in = min(tick_in, _resumes_in(alias) if paused else math.inf)
             wait_seconds = max(0.0, min(*due_in.values(), change_in, math.inf))
             if wait_seconds > left_seconds:
-                if _advance_graphs(alias) or _end_batches(alias) or _compensate(alias):
+                if _sweep(alias):
                     continue
                 break
             left_seconds -= wait_seconds
@@ -109,38 +110,15 @@ def _raise_failure(report: Report) -> None:
             raise each.exception
 
 
-def _end_batches(alias: str) -> bool:
-    """Find the ends of batches that no completion has found, as a worker does. Return whether callbacks were added."""
-    callbacks, after_id = 0, 0
-    while True:
-        swept = batch_ends.sweep(connections[alias], after_id, with_complete=True)
-        swept.settled.raise_refused()
-        callbacks += swept.settled.callbacks
-        if swept.last_id is None:
-            return bool(callbacks)
-        after_id = swept.last_id
-
-
-def _advance_graphs(alias: str) -> bool:
-    """Advance jobs of workflows that no completion has advanced, as a worker does. Return whether jobs changed."""
-    changed, after_id = False, 0
-    while True:
-        swept = graph_ends.sweep(connections[alias], after_id)
-        changed = changed or bool(swept.advanced.jobs)
-        if swept.last_id is None:
-            return changed
-        after_id = swept.last_id
-
-
-def _compensate(alias: str) -> bool:
-    """Enqueue the compensations that no completion has found, as a worker does. Return whether there were any."""
-    added, after_id = 0, 0
-    while True:
-        swept = sagas.sweep(connections[alias], after_id, log_refused)
-        added += swept.added
-        if swept.last_id is None:
-            return bool(added)
-        after_id = swept.last_id
+def _sweep(alias: str) -> bool:
+    """Do what follows the ends of jobs, if no completion has done it, as a worker does. Return whether jobs changed."""
+    changed = 0
+    for end_check in CHECKS:
+        after_id: int | None = 0
+        while after_id is not None:
+            swept = sweep(connections[alias], end_check, end_check.sweeps[-1], after_id, APPLICATION)
+            changed, after_id = changed + swept.changed, swept.last_id
+    return bool(changed)
 
 
 def _seconds_until(until: Duration | datetime | None) -> float:

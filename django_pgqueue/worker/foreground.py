@@ -10,23 +10,23 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import batch_ends, graph_ends, lifecycle, registry, sagas
+from django_pgqueue import registry
 from django_pgqueue.context import running_database, running_job, set_running
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
+from django_pgqueue.ends.end_check import Reactor
+from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.lifecycle.graphs import AdvancedJob
 from django_pgqueue.log_events import event, job_event
-from django_pgqueue.reactions import after_application
+from django_pgqueue.reactions import JobTransition, after_application
 from django_pgqueue.states import State
 
-from .completion import compensation_checks, graph_checks
 from .completion.progress_writer import Notes
 from .completion.writer import finish
 from .execution.attempt import Attempt
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+ReadyJob = tuple[str, int]
+"""The name of its task, and its id."""
 CALLERS_ID: Final = 0
 """The worker id of executions that run in the caller's thread. No worker has this id."""
 
@@ -63,40 +65,37 @@ def run_here(alias: str, claimed: Claimed) -> Report:
     return _run_and_write(alias, claimed)[0]
 
 
-def _run_and_write(alias: str, claimed: Claimed) -> tuple[Report, list[AdvancedJob]]:
+def _run_and_write(alias: str, claimed: Claimed) -> tuple[Report, list[ReadyJob]]:
     notes = Notes()
     report = attempt(alias, claimed, notes)
     return report, write(connections[alias], report, notes)
 
 
-def write(connection: Connection, report: Report, notes: Notes) -> list[AdvancedJob]:
+def write(connection: Connection, report: Report, notes: Notes) -> list[ReadyJob]:
     """Write the progress, the log lines and the result of an attempt, or those of all jobs of a chunk.
 
-    Return the jobs of workflows that this has advanced.
+    Return the jobs of workflows that are ready now.
 
     Raises:
         JobLocked: if another session has the job's rows locked for 10 s.
         KeyboardInterrupt: if it ended the attempt, after the result was written.
     """
+    ready: list[ReadyJob] = []
+
+    def react(connection: Connection, transitions: Sequence[JobTransition]) -> None:
+        after(connection, transitions)
+        ready.extend((each.task_name or "", each.job_id) for each in transitions if each.result.state is State.READY)
+
     for each in (report, *report.others):
         _write_one(connection, each, notes)
-    advanced: list[AdvancedJob] = []
-    if nodes := [each.claimed.job_id for each in (report, *report.others) if each.claimed.in_graph]:
-        ids = [each.claimed.job_id for each in (report, *report.others) if each.ending is Ending.POSTPONED]
-        postponed = lifecycle.graphs.postpone(connection, ids)
-        after = FOREGROUND.after if isinstance(connection, EngineConnection) else after_application
-        result = graph_ends.advance(connection, nodes, after, found_ids=postponed)
-        graph_checks.log_refused(result)
-        advanced = result.jobs
-    batch_ids = {each.claimed.batch_id for each in (report, *report.others)} - {None}
-    if job_ids := compensation_checks.jobs_to_check((report, *report.others)):
-        sagas.compensate(connection, job_ids, compensation_checks.log_refused)
-    if batch_ids:
-        batch_ends.settle(connection, filter(None, batch_ids)).raise_refused()
+    after = FOREGROUND.react if isinstance(connection, EngineConnection) else after_application
+    ends = EndChecks(Reactor(react))
+    ends.note_reports((report, *report.others))
+    ends.check(connection, at_once=True)
     exception = report.exception
     if exception is not None and is_a(exception, KeyboardInterrupt):  # Ctrl-C also interrupts the caller
         raise exception
-    return advanced
+    return ready
 
 
 def _write_one(connection: Connection, report: Report, notes: Notes) -> None:
@@ -155,11 +154,10 @@ def run_at_enqueue(sender: str, job_id: int, database: str, **_: Any) -> None:
     """
     waiting = deque([(sender, job_id)])
     while waiting:
-        advanced = _run_if_admitted(*waiting.popleft(), database)
-        waiting += [(job.task_name, job.job_id) for job in advanced if job.state is State.READY]
+        waiting += _run_if_admitted(*waiting.popleft(), database)
 
 
-def _run_if_admitted(task_name: str, job_id: int, database: str) -> list[AdvancedJob]:
+def _run_if_admitted(task_name: str, job_id: int, database: str) -> list[ReadyJob]:
     claimed, reason = claim_at_enqueue(connections[database], job_id, worker_id=CALLERS_ID)
     if reason:
         logger.info(
@@ -171,11 +169,11 @@ def _run_if_admitted(task_name: str, job_id: int, database: str) -> list[Advance
         )
     if claimed is None:  # due later, or not admitted by its limit
         return []
-    report, advanced = _run_and_write(database, claimed)
+    report, ready = _run_and_write(database, claimed)
     if report.is_failure:
         headline = f"job {job_id} ({registry.in_words(task_name)}) failed"
         if report.exception is None:
             logger.error("%s", headline, extra=job_event("job_failed", claimed))
         else:
             log_exception(headline, report.exception, extra=job_event("job_failed", claimed))
-    return advanced
+    return ready

@@ -9,9 +9,12 @@ so this page shows the whole wiring.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.ends.end_check import Publish, Reactor
+from django_pgqueue.ends.end_checks import EndChecks, follow
 from django_pgqueue.reactions import Reactions, TimedAttempt
 
 from .claiming.allowance import Allowance
@@ -26,10 +29,8 @@ from .claiming.notification_waker import NotificationWaker
 from .claiming.poll_requests import PollRequests
 from .claiming.shared_scans import SharedScans
 from .completion.attempt_counter import AttemptCounter
-from .completion.batch_checks import BatchChecks
 from .completion.breaker_counter import BreakerCounter
 from .completion.callbacks import CallbackRunner
-from .completion.compensation_checks import CompensationChecks
 from .completion.completer import Completer
 from .completion.waiters import Waiters
 from .execution.events import Events
@@ -71,7 +72,7 @@ class Services:
         share = self.connections.share
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
-        reactions = _reactions(Events(self.callbacks.submit), waiters, polls, breakers, counter)
+        reactions = _reactions(Events(self.callbacks.submit), waiters, polls, breakers, counter, self.callbacks.publish)
         ended_limits = EndedLimits(lanes.limited, polls, in_flight)
         self.completer = completer = self._completer(share(Preference.SECOND), reactions, ended_limits, breakers)
         self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
@@ -116,8 +117,7 @@ class Services:
             on_locked=self.process_state.note_delayed,
             is_awaited=ended_limits.is_awaited,
             breakers=breakers,
-            batches=BatchChecks(self.callbacks.publish),
-            compensations=CompensationChecks(self.callbacks.publish),
+            ends=EndChecks(Reactor(reactions.react, self.callbacks.publish)),
         )
 
     def _optional(self, options: Options, background: Share, waker: NotificationWaker) -> list[Service]:
@@ -169,15 +169,22 @@ def _lanes(options: Options, shared_scans: SharedScans, queue_slots: QueueSlots 
 
 
 def _reactions(
-    events: Events, waiters: Waiters, polls: PollRequests, breakers: BreakerCounter, counter: AttemptCounter | None
+    events: Events,
+    waiters: Waiters,
+    polls: PollRequests,
+    breakers: BreakerCounter,
+    counter: AttemptCounter | None,
+    publish: Publish,
 ) -> Reactions:
     """Return the reactions of a worker process. `counter` is None if `PGQUEUE["STATS"]` is off."""
+    follow_ends = partial(follow, publish=publish)
     if counter is None:
         return Reactions(
             [events, counts, breakers],
             waiters,
             on_ready=polls.poll_soon,
             count_successes=breakers.count_successes if registry.breakers() else None,
+            follow=follow_ends,
         )
 
     def count_successes(attempts: Sequence[TimedAttempt]) -> None:
@@ -185,5 +192,9 @@ def _reactions(
         breakers.count_successes(attempts)
 
     return Reactions(
-        [events, counts, breakers, counter], waiters, on_ready=polls.poll_soon, count_successes=count_successes
+        [events, counts, breakers, counter],
+        waiters,
+        on_ready=polls.poll_soon,
+        count_successes=count_successes,
+        follow=follow_ends,
     )

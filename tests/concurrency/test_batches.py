@@ -13,8 +13,9 @@ import pytest
 from django.db import connection as django_connection
 from django.db import transaction
 
-from django_pgqueue import Batch, BatchFinished, batch_ends, lifecycle
+from django_pgqueue import Batch, BatchFinished, lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.ends import batches as ends
 from django_pgqueue.lifecycle import Claimed
 from tests import helpers
 from tests.app import tasks
@@ -45,7 +46,7 @@ def callbacks(engine: EngineConnection) -> list[str]:
 
 def settle(session: EngineConnection, batch_id: int) -> None:
     """Check a batch as a worker does: again while another session has locked it."""
-    while batch_ends.settle(session, [batch_id]).locked:
+    while ends.settle(session, [batch_id]).locked:
         pass
 
 
@@ -174,9 +175,9 @@ def test_batch_with_an_uncommitted_addition_does_not_complete(engine, second):
     with helpers.transaction(second):
         assert lifecycle.batches.join_batch(second, batch_id) is False
         helpers.make_jobs(second, batch_id=batch_id)
-        assert batch_ends.settle(engine, [batch_id]).locked == {batch_id}
+        assert ends.settle(engine, [batch_id]).locked == {batch_id}
         second.execute("COMMIT")
-    assert batch_ends.settle(engine, [batch_id]).locked == set()
+    assert ends.settle(engine, [batch_id]).locked == set()
     assert callbacks(engine) == []
     end_job(engine, helpers.claim_one(engine))
     settle(engine, batch_id)
@@ -188,12 +189,12 @@ def test_batch_addition_before_the_lock_is_seen_after_it(engine, second, gates):
     """The other session adds a job between the snapshot of LOCK_BATCHES and its lock."""
     batch_id = batch_of(engine, 1)
     end_job(engine, helpers.claim_one(engine))
-    with gates("LOCK_BATCHES", engine, lambda: batch_ends.settle(engine, [batch_id])) as settling:
+    with gates("LOCK_BATCHES", engine, lambda: ends.settle(engine, [batch_id])) as settling:
         second.execute("BEGIN")
         assert lifecycle.batches.join_batch(second, batch_id) is False
         helpers.make_jobs(second, batch_id=batch_id)
         second.execute("COMMIT")
-    assert settling.result().callbacks == 0
+    assert settling.result().changed == 0
     assert callbacks(second) == []
 
 
@@ -234,10 +235,10 @@ def test_batch_that_another_session_is_ending_is_left_locked(engine, second):
 def test_batch_that_the_database_refuses_to_end_does_not_stop_others(engine):
     batches = [batch_of(engine, 0) for _ in range(3)]
     with helpers.users_trigger(engine, f"NEW.id = {batches[1]}", table="pgqueue_batch"):
-        settled = batch_ends.settle(engine, batches)
+        settled = ends.settle(engine, batches)
     assert [batch_id for batch_id, _ in settled.refused] == [batches[1]]
     assert callbacks(engine) == ["complete", "complete", "success", "success"]
-    assert batch_ends.sweep(engine).settled.callbacks == 2
+    assert helpers.sweep_ends(engine, "batches").changed == 2
 
 
 # ------------------------------------------------------------------ applications
@@ -285,6 +286,6 @@ def test_transaction_with_an_old_snapshot_ends_no_batch(engine):
     with transaction.atomic():
         with django_connection.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        result: Any = batch_ends.settle(django_connection, [batch_id])
+        result: Any = ends.settle(django_connection, [batch_id])
         assert result.locked == {batch_id}
     assert callbacks(engine) == []

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from django_pgqueue import batch_ends, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.endings import Ending
@@ -292,7 +292,7 @@ def prove_end_batches(engine: Any) -> None:
         lifecycle.batches.close_batch(engine, created.batch_id)
         batch_ids.append(created.batch_id)
     with refused(engine, f"NEW.id = {batch_ids[2]}", table="pgqueue_batch"):
-        batch_ends.sweep(engine, 0, lambda *given: None)
+        helpers.sweep_ends(engine, "batches")
     rows = helpers.rows_of(engine, "pgqueue_batch")
     assert [batch_id for batch_id in batch_ids if rows[batch_id]["completed_at"] is None] == [batch_ids[2]]
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from psycopg import errors
 
-from django_pgqueue import batch_ends, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.endings import Ending
+from django_pgqueue.ends import batches as ends
 from django_pgqueue.lifecycle import execute as module
 from django_pgqueue.lifecycle import ranges
 from django_pgqueue.lifecycle.breakers import Ended
@@ -213,7 +214,7 @@ def test_batches_out_of_time_are_ended_later(engine, late, committing):
     waiting = set(batch_ids)
     with refused(engine, f"NEW.id = {batch_ids[3]}", table="pgqueue_batch"):
         for _ in range(ROUNDS):
-            settled = batch_ends.settle(engine, waiting)
+            settled = ends.settle(engine, waiting)
             waiting = settled.locked | {row for row, _ in settled.refused}
     assert waiting == {batch_ids[3]}
 

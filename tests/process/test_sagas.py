@@ -58,8 +58,8 @@ def test_dead_job_is_compensated_at_once(worker, task):
 
 
 @pytest.mark.promise("compensation-after-every-end")
-def test_worker_killed_before_the_compensation_another_finds_it(worker, engine):
-    """The supervisor closes the execution, so no completion leads to the compensation."""
+def test_worker_killed_before_the_compensation_it_is_added(worker, engine):
+    """The settlement of the killed process closes the execution, and then adds the compensation."""
     job = tasks.killed_after_step.enqueue()
     one = worker()
     one.wait_until(lambda: JobStep.objects.filter(job=job, compensation__isnull=False).exists())

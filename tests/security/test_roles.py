@@ -18,11 +18,12 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from django_pgqueue import Batch, batch_ends, lifecycle
+from django_pgqueue import Batch, lifecycle
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.ends.batches import settle
 from django_pgqueue.lifecycle import TransitionStatus
 from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
 from django_pgqueue.limits import Limit
@@ -61,8 +62,8 @@ READING = {
     "WAITING_ACTS", "FIRST_REPEAT", "BULK_PAGE_FINISHED", "BULK_PAGE_READY", "BULK_PAGE_RUNNING", "BULK_PAGE_LISTED",
     "BULK_PAGE_READY_LIMITED", "SCHEDULED_CALLS", "FINISHED_JOBS", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_CHOSEN", "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
-    "FIND_DEPENDENTS", "FIND_MISSED", "NODES_OF", "RESTORABLE", "READ_RESULTS", "STILL_WAITING", "WAITING_CALLS",
-    "MISSED_WAKE_UPS",
+    "FIND_DEPENDENTS", "FIND_MISSED", "FIND_ENDED", "NODES_OF", "RESTORABLE", "READ_RESULTS", "STILL_WAITING",
+    "WAITING_CALLS", "MISSED_WAKE_UPS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -359,7 +360,7 @@ def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
         with as_role("worker"), closing(helpers.connect()) as session:
             claimed = lifecycle.claim_one(session, job.pk, worker_id=1, lease_seconds=60.0)
             lifecycle.succeed(session, helpers.succeeded(claimed.key))
-            assert batch_ends.settle(session, [batch.id]).callbacks == 1
+            assert settle(session, [batch.id]).changed == 1
             lifecycle.batches.prune_batches(session, 0.0)
     finally:
         for group, user in members:

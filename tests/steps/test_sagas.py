@@ -21,8 +21,8 @@ from django_pgqueue import (
     send_event,
     task,
 )
+from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.models import Job, JobStep
-from django_pgqueue.sagas import HEADER
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs, time_travel
 

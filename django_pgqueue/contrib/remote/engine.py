@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.posix import after_fork_in_child
 from django_pgqueue.reactions import AnyWaiters, Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
@@ -57,7 +58,11 @@ class Engine:
         if self._counter is not None:
             observers.append(self._counter)
         self.reactions = Reactions(
-            observers, AnyWaiters(), on_ready=self._on_ready, count_successes=self._count_successes
+            observers,
+            AnyWaiters(),
+            on_ready=self._on_ready,
+            count_successes=self._count_successes,
+            follow=follow,
         )
 
     async def run(

@@ -16,10 +16,10 @@ import django_pgqueue
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import Ending
+from django_pgqueue.ends.end_check import Reactor
+from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import Dead
 from django_pgqueue.lifecycle import Claimed, TransitionResult
-from django_pgqueue.worker.completion.batch_checks import BatchChecks
-from django_pgqueue.worker.completion.graph_checks import GraphChecks
 from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
 from django_pgqueue.worker.completion.writer import Finished, finish
@@ -118,8 +118,7 @@ def prepare(connection: EngineConnection, jobs: Sequence[Claimed], reactions: Re
         else:
             ended.append(each)
     if ended:
-        finish(connection, ended, reactions)
-        advance(connection, ended, reactions)
+        _finish(connection, ended, reactions)
     events = Events()
     for each in prepared:
         if events.are_heard(signals.job_started, each.claimed.task_name):
@@ -144,17 +143,12 @@ def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
         return Report(job, Ending.FAILED, now, now, error=str(error), exception_class=class_path(error))
 
 
-def advance(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> None:
-    """Advance the dependents of the nodes of workflows that have ended, and check whether batches have ended.
-
-    The sweep finds what another session has locked.
-    """
-    batches = BatchChecks()
-    graphs = GraphChecks(reactions, batches.note_batches)
-    graphs.note(reports)
-    graphs.check(connection)
-    batches.note(reports)
-    batches.check(connection, at_once=True)
+def _finish(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> Finished:
+    """Write reports, and do what follows the ends of jobs. The sweep finds what another session has locked."""
+    finished, ends = finish(connection, reports, reactions), EndChecks(Reactor(reactions.react))
+    ends.note_reports(reports)
+    ends.check(connection, at_once=True)
+    return finished
 
 
 def unknown_here(job: Claimed, error: str) -> Report:
@@ -227,14 +221,13 @@ def _write(
     deadline = time.monotonic() + LOCKED_SECONDS
     result = Finished([], [], [], [])
     while reports:
-        finished = finish(connection, reports, reactions)
+        finished = _finish(connection, reports, reactions)
         result = Finished(
             finished.locked,
             result.refused + finished.refused,
             result.lost + finished.lost,
             result.repeated + finished.repeated,
         )
-        advance(connection, reports, reactions)
         words |= {report.claimed.execution_id: "lost" for report in finished.lost}
         words |= {report.claimed.execution_id: "already" for report in finished.repeated}
         reports = finished.locked

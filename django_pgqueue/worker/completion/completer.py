@@ -17,6 +17,8 @@ from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import NOT_COUNTED, Ending
+from django_pgqueue.ends.end_check import Reactor
+from django_pgqueue.ends.end_checks import NEVER, EndChecks
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
@@ -25,10 +27,7 @@ from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
 
-from .batch_checks import NEVER, BatchChecks
 from .breaker_counter import BreakerCounter
-from .compensation_checks import CompensationChecks
-from .graph_checks import GraphChecks
 from .progress_writer import Notes
 from .unwritten import UnwrittenReports
 from .writer import finish
@@ -67,9 +66,7 @@ class Completer(Service):
         on_locked: Callable[[Iterable[int]], None] = lambda execution_ids: None,
         is_awaited: Callable[[Report], bool] = lambda report: False,
         breakers: BreakerCounter | None = None,
-        batches: BatchChecks | None = None,
-        graphs: GraphChecks | None = None,
-        compensations: CompensationChecks | None = None,
+        ends: EndChecks | None = None,
     ) -> None:
         """Create the service.
 
@@ -83,9 +80,7 @@ class Completer(Service):
             is_awaited: Whether a slot of this process is free until the end of this job lets others start. It is asked
                 about jobs with a limit and nodes of workflows. Any thread may call it.
             breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
-            batches: Checks of the batches whose jobs have ended.
-            graphs: Checks of the nodes of workflows that have ended.
-            compensations: Checks of jobs with steps that have ended.
+            ends: Does what follows the ends of jobs.
         """
         super().__init__("completer")
         self.link = link
@@ -96,14 +91,12 @@ class Completer(Service):
         self._has_awaited = threading.Event()
         """Set if an awaited report is queued: the next write begins at once."""
         self._breakers = breakers if breakers is not None else BreakerCounter()
-        self._batches = batches if batches is not None else BatchChecks()
-        self._graphs = graphs if graphs is not None else GraphChecks(reactions, self._batches.note_batches)
-        self._compensations = compensations if compensations is not None else CompensationChecks()
+        self._ends = ends if ends is not None else EndChecks(Reactor(reactions.react))
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
         """Progress of running jobs. It is written here because it must be written before the completion."""
         self._reactions = reactions
-        self.unwritten = UnwrittenReports(reactions, self._answered, on_unwritten)
+        self.unwritten = UnwrittenReports(reactions, self._answered, on_unwritten, self._ends.note_reports)
         """Reports that the database refuses in every form. They are retried with a growing backoff."""
         self.finished = 0
         """Reports written since the process began."""
@@ -182,8 +175,7 @@ class Completer(Service):
                     self.notes.due_in_seconds,
                     self.unwritten.due_in_seconds,
                     self._breakers.due_in_seconds,
-                    self._batches.due_in_seconds,
-                    self._graphs.due_in_seconds,
+                    self._ends.due_in_seconds,
                 ),
             )
         began = time.monotonic()
@@ -196,7 +188,8 @@ class Completer(Service):
             counts.completed(ready, [*done.locked, *(refused.row for refused in done.refused)], done.lost)
             if done.refused or len(self.unwritten):
                 locked += self.unwritten.settle(connection, ready, done)
-            self._check_ends(connection, ready)
+            self._ends.note_reports(ready)
+            self._ends.check(connection)
             self._breakers.write(connection)
         self._on_written(ready)
         self._writing = []
@@ -210,36 +203,25 @@ class Completer(Service):
         return LOCKED_PAUSE_SECONDS if locked and len(locked) == len(self.pending) else 0.0
 
     def at_end(self) -> None:
-        """Write the counts of circuit breakers and check the batches that are not due yet. The process waits for it."""
+        """Write counts of circuit breakers, and do what follows ends before it is due. The process waits for it."""
         if self._breakers:
             with self.link.use() as connection:
                 self._breakers.write_last(connection)
-        if self._batches.due_in_seconds < NEVER:
+        if self._ends.due_in_seconds < NEVER:
             with self.link.use() as connection:
-                self._batches.check(connection, at_once=True)
-
-    def _check_ends(self, connection: EngineConnection, reports: Sequence[Report]) -> None:
-        """Add compensations, advance the dependents, and then check the batches, which that may have ended too."""
-        self._compensations.check(connection, reports)
-        self._graphs.note(reports)
-        self._graphs.check(connection)
-        self._batches.note(reports)
-        self._batches.check(connection)
+                self._ends.check(connection, at_once=True)
 
     def _write_due(self) -> None:
-        """Write progress and the counts of circuit breakers, and check batches, if that is due."""
+        """Write progress and the counts of circuit breakers, and do what follows ends, if that is due."""
         if self.notes and not self.notes.due_in_seconds:
             with self.link.use() as connection:
                 self.notes.write(connection)
         if not self._breakers.due_in_seconds:
             with self.link.use() as connection:
                 self._breakers.write(connection)
-        if not self._graphs.due_in_seconds:
+        if not self._ends.due_in_seconds:
             with self.link.use() as connection:
-                self._graphs.check(connection)
-        if not self._batches.due_in_seconds:
-            with self.link.use() as connection:
-                self._batches.check(connection)
+                self._ends.check(connection)
 
     def _answered(self) -> None:
         if self._failing_since is not None:

@@ -161,16 +161,22 @@ class UnwrittenReports:
     """The refused reports of one completer."""
 
     def __init__(
-        self, reactions: Reactions, on_answer: Callable[[], None], on_change: Callable[[Iterable[int]], None]
+        self,
+        reactions: Reactions,
+        on_answer: Callable[[], None],
+        on_change: Callable[[Iterable[int]], None],
+        on_written: Callable[[Sequence[Report]], None] = lambda reports: None,
     ) -> None:
         """Keep no report yet.
 
         `on_answer` is called after each group of statements, so that a long round does not look like a stuck completer.
-        `on_change` is called with the executions whose reports are kept here, when these change.
+        `on_change` is called with the executions whose reports are kept here, when these change. `on_written` is called
+        with the reports of each group, in the form in which they were tried.
         """
         self.reactions = reactions
         self._on_answer = on_answer
         self._on_change = on_change
+        self._on_written = on_written
         self._waiting: dict[int, KeptReport] = {}
         self._evidence = ReportEvidence()
         self._logged_at = float("-inf")
@@ -212,6 +218,7 @@ class UnwrittenReports:
 
     def _finish(self, connection: EngineConnection, reports: Sequence[Report]) -> Finished:
         done = finish(connection, reports, self.reactions)
+        self._on_written(reports)
         self._on_answer()
         return done
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.callbacks import check_call, parts_of
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.exceptions import ResultNotStored
-from django_pgqueue.sagas import HEADER
 
 from . import error_text
 from .report import STOPS

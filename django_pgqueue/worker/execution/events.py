@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import log, registry, signals
 from django_pgqueue.endings import Ending
+from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal, WorkerSignal
@@ -142,5 +143,5 @@ def log_failure(receiver: Any, error: BaseException) -> None:
 
 IN_JOB_THREAD: Final = Events(partial(call_receivers, passed=STOPS))
 """Deliver in the job's thread. An exception that the worker raises in the job ends the receiver and the attempt."""
-FOREGROUND: Final = Reactions([Events()], AnyWaiters())
+FOREGROUND: Final = Reactions([Events()], AnyWaiters(), follow=follow)
 """The reactions of a process that runs jobs in the caller's thread."""

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from django_pgqueue import batch_ends, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.endings import Ending
+from django_pgqueue.ends.end_check import Publish, Reactor, send_now
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, Reactions, ended
@@ -36,13 +37,11 @@ from django_pgqueue.worker.runtime.outages import in_a_line, is_expected, outage
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
-from .batch_duties import BatchDuties
 from .bulk_acts import BulkActs
-from .graph_duties import GraphDuties
-from .old_rows import OldRows
+from .end_sweeps import end_sweeps
+from .old_rows import WALKS, OldRows, Walk
 from .pruner import Pruner
 from .rescuer import Rescuer
-from .saga_duty import SagaDuty
 from .step_duties import StepDuties
 from .sweeps import SWEEP_SECONDS
 
@@ -84,7 +83,7 @@ class Maintenance(Service):
         worker_id: int = 0,
         reactions: Reactions = FOREGROUND,
         counter: AttemptCounter | None = None,
-        publish: batch_ends.Publish = batch_ends.send_now,
+        publish: Publish = send_now,
     ) -> None:
         super().__init__("maintenance")
         self.link, self.reactions, self.worker_id = link, reactions, worker_id
@@ -97,7 +96,9 @@ class Maintenance(Service):
         """How long the duty that runs now has waited for the server without work on its side."""
         self.unexpired = Refusals("the expiry of job")
         self._requeue_after_id = 0
-        self.duties = self._duties(publish)
+        self.duties = self._duties()
+        reactor = Reactor(reactions.react, publish)
+        self.duties += [Duty(each.name, each.interval_seconds, each.run) for each in end_sweeps(link, reactor)]
         if counter is not None:
             self.duties += [
                 Duty("counts", INTERVAL_SECONDS, partial(self._write_counts, counter)),
@@ -109,35 +110,23 @@ class Maintenance(Service):
             if duty.name != RESCUE:
                 duty.due_at = time.monotonic() + random.uniform(0, duty.interval_seconds)  # noqa: S311 -- as in _postpone
 
-    def _duties(self, publish: batch_ends.Publish) -> list[Duty]:
-        settings, old_rows = get_settings(), OldRows(self.link)
-        steps, batches = StepDuties(self.link, self.reactions), BatchDuties(self.link, publish)
-        graphs, sagas = GraphDuties(self.link, self.reactions), SagaDuty(self.link, publish)
+    def _duties(self) -> list[Duty]:
+        settings, old_rows, steps = get_settings(), OldRows(self.link), StepDuties(self.link, self.reactions)
         return [
             Duty(RESCUE, settings.RESCUE_INTERVAL, self.rescuer.rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
-            Duty("waiting", SWEEP_SECONDS, graphs.sweep),
-            Duty("batches", SWEEP_SECONDS, batches.sweep),
-            Duty("complete batches", DAY_SECONDS / 24, batches.sweep_complete),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
             Duty("workers", DAY_SECONDS / 24, old_rows.prune_workers),
             Duty("pauses", DAY_SECONDS / 24, old_rows.prune_pauses),
             Duty("windows", DAY_SECONDS / 24, old_rows.prune_windows),
             Duty("old rollups", DAY_SECONDS / 24, old_rows.prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
-            Duty("logs", DAY_SECONDS / 24, old_rows.prune_logs),
             Duty("audit", DAY_SECONDS / 24, old_rows.prune_audit),
-            Duty("search keys", DAY_SECONDS / 24, old_rows.prune_search_keys),
-            Duty("compensations", SWEEP_SECONDS, sagas.sweep),
             Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
-            Duty("steps", DAY_SECONDS / 24, steps.prune_steps),
-            Duty("events", DAY_SECONDS / 24, steps.prune_events),
-            Duty("dependencies", DAY_SECONDS / 24, graphs.prune),
-            Duty("old batches", DAY_SECONDS / 24, batches.prune),
-            Duty("limits", DAY_SECONDS / 24, old_rows.prune_limit_states),
             Duty("breakers", settings.PRUNE_INTERVAL, old_rows.prune_breaker_counts),
             Duty("overrides", DAY_SECONDS / 24, old_rows.prune_overrides),
+            *(Duty(name, DAY_SECONDS / 24, Walk(self.link, name).prune) for name in WALKS),
         ]
 
     def tick(self) -> float:

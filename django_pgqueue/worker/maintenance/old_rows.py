@@ -1,26 +1,71 @@
-"""The duties of maintenance that remove rows that nobody needs any more, except those of jobs, steps and batches.
+"""The duties of maintenance that remove rows that nobody needs any more, except those of jobs.
 
-Some tables have rows of jobs that may have been deleted by SQL. These duties walk over such a table page by page.
+Some tables have rows of jobs that may have been deleted by SQL. A `Walk` reads such a table page by page.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import DAY_SECONDS, get_settings
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
 RECORD_SECONDS: Final = 7 * DAY_SECONDS
 """How long the records of stopped workers, ended pauses and ended overrides are kept."""
 
 
+class Pruned(Protocol):
+    """The result of one page. `last_id` is its end, or None after the last."""
+
+    @property
+    def last_id(self) -> int | None: ...
+
+
+def _old_batches(connection: EngineConnection, after_id: int) -> Pruned:
+    return lifecycle.batches.prune_batches(connection, get_settings().BATCH_RETENTION, after_id)
+
+
+def _old_events(connection: EngineConnection, after_id: int) -> Pruned:
+    return lifecycle.events.prune_events(connection, get_settings().EVENT_RETENTION, after_id)
+
+
+WALKS: Final[dict[str, Callable[[EngineConnection, int], Pruned]]] = {
+    "logs": lifecycle.prune_logs,
+    "search keys": lifecycle.prune_search_keys,
+    "steps": lifecycle.steps.prune_steps,
+    "events": _old_events,
+    "dependencies": lifecycle.graphs.prune_dependencies,
+    "old batches": _old_batches,
+    "limits": lifecycle.limits.prune_limit_states,
+}
+"""The duties that read a whole table, by their names, each with the function that removes the old rows of a page."""
+
+
+class Walk:
+    """The position of one process in its walk over a table."""
+
+    def __init__(self, link: ConnectionSource, name: str) -> None:
+        self._link = link
+        self._prune = WALKS[name]
+        self._after_id = 0
+
+    def prune(self) -> bool:
+        """Remove the old rows of one page. Return whether there is more to do, until the whole table was read."""
+        with self._link.use() as connection:
+            last_id = self._prune(connection, self._after_id).last_id
+        self._after_id = last_id or 0
+        return last_id is not None
+
+
 class OldRows:
-    """The positions of one process in its walks over these tables. Each method returns whether there is more to do."""
+    """The duties that remove old rows by an index. Each method returns whether there is more to do."""
 
     def __init__(self, link: ConnectionSource) -> None:
         self._link = link
-        self._logs_after_id = self._audited_after_id = self._keys_after_id = self._limits_after_id = 0
+        self._audited_after_id = 0
 
     def prune_workers(self) -> bool:
         """Remove the records of workers that stopped a week ago, and their answered requests."""
@@ -40,13 +85,6 @@ class OldRows:
         with self._link.use() as connection:
             return lifecycle.prune_windows(connection) >= lifecycle.WINDOWS_PRUNED
 
-    def prune_logs(self) -> bool:
-        """Remove the log lines of removed jobs: one page per call, the whole table once an hour."""
-        with self._link.use() as connection:
-            last_id = lifecycle.prune_logs(connection, self._logs_after_id).last_id
-        self._logs_after_id = last_id or 0
-        return last_id is not None
-
     def prune_audit(self) -> bool:
         """Remove old entries of the audit, and the rows of removed jobs: one page of each per call."""
         with self._link.use() as connection:
@@ -54,20 +92,6 @@ class OldRows:
             last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
         self._audited_after_id = last_id or 0
         return last_id is not None or removed >= lifecycle.PRUNE_LIMIT
-
-    def prune_search_keys(self) -> bool:
-        """Remove the search keys of jobs that were deleted by SQL: one page per call, the whole table once an hour."""
-        with self._link.use() as connection:
-            last_id = lifecycle.prune_search_keys(connection, self._keys_after_id).last_id
-        self._keys_after_id = last_id or 0
-        return last_id is not None
-
-    def prune_limit_states(self) -> bool:
-        """Remove the states of unused limit keys: one page per call, the whole table once an hour."""
-        with self._link.use() as connection:
-            last_id = lifecycle.limits.prune_limit_states(connection, self._limits_after_id).last_id
-        self._limits_after_id = last_id or 0
-        return last_id is not None
 
     def prune_breaker_counts(self) -> bool:
         """Remove the counts of circuit breakers that are in no window any more. Without a breaker, do nothing."""

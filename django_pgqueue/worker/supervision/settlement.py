@@ -17,16 +17,18 @@ import time
 from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.db.reconnects import is_lost_connection
+from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import AnyWaiters, Observer, Reactions
+from django_pgqueue.reactions import AnyWaiters, JobTransition, Observer, Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.execution.events import Events, call_receivers
@@ -60,7 +62,8 @@ claim: after the settlement. Without another look, these jobs would wait until t
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
 WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None), counts], AnyWaiters())
-"""The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers."""
+"""The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers. It leaves to the sweep
+what follows the ends of jobs, because the heartbeats of other processes must not wait for it."""
 
 
 @dataclass
@@ -230,12 +233,24 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         link = Link(alias, "settlement")
         callbacks: list[Callback] = []
         counter, breakers = AttemptCounter(), BreakerCounter()
-        events = Events(lambda *signal: callbacks.append(partial(call_receivers, *signal)))
+        transitions: list[JobTransition] = []
+
+        def deliver(*signal: Any) -> None:
+            callbacks.append(partial(call_receivers, *signal))
+
         counters: list[Observer] = [breakers, *([counter] if get_settings().STATS else [])]
-        reactions = Reactions([events, counts, *counters], AnyWaiters())
+        reactions = Reactions(
+            [Events(deliver), counts, *counters],
+            AnyWaiters(),
+            follow=lambda connection, made, react: transitions.extend(made),
+        )
         no_connection = _settle_all(link, processes, written, reactions)
-        _write_counts(link, counter)
-        _write_counts(link, breakers)
+        if counter:
+            _write(link, counter.write)
+        if breakers:
+            _write(link, breakers.write)
+        if transitions:
+            _write(link, lambda connection: follow(connection, transitions, reactions.react, deliver))
         for callback in callbacks:
             _call(callback)
         link.close()
@@ -245,13 +260,11 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         os._exit(exit_code)
 
 
-def _write_counts(link: Link, counter: AttemptCounter | BreakerCounter) -> None:
-    """Write how many attempts were closed here."""
-    if not counter:
-        return
+def _write(link: Link, write: Callable[[EngineConnection], None]) -> None:
+    """Write what the settlement has left to write: counts of attempts, and what follows the ends of jobs."""
     try:
         with link.use() as connection:
-            counter.write(connection)
+            write(connection)
     except (psycopg.Error, OSError) as error:
         outage_log.report("settlement", error)
 

@@ -436,9 +436,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "no sweep looks for compensations",
-            '            Duty("compensations", SWEEP_SECONDS, sagas.sweep),\n',
+            'Sweep("compensations", _pending),',
             "",
-            inside="Maintenance._duties",
+            inside="Compensations",
         ),
         "F144",
     ),
@@ -452,9 +452,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a completion advances nothing",
-            "        if self.due_in_seconds:\n            return\n        self._checked_at",
-            "        if True:\n            return\n        self._checked_at",
-            inside="GraphChecks.check",
+            "            yield Node(ended.job_id, Role.ENDED)\n",
+            "            return\n",
+            inside="Graphs.note",
         ),
         "F139b",
     ),

@@ -39,7 +39,7 @@ BATCHES = [
             "the end of a nested batch ends no parent",
             "each.name in ENDINGS and",
             "False and",
-            inside="batch_ends.settle",
+            inside="ends.batches.settle",
         ),
         Mutant(
             "a removed dead job is forgotten",
@@ -49,7 +49,7 @@ BATCHES = [
         ),
         Mutant(
             "a batch that closes is not checked",
-            "batch_ends.settle(connection, [batch_id]).raise_refused()",
+            "settle(connection, [batch_id]).raise_refused()",
             "pass",
             inside="Batch.close",
         ),
@@ -75,8 +75,8 @@ BATCHES = [
         Mutant("the search keys of a callback are lost", 'row.pop("search_keys", None)', "None", inside="stored_job"),
         Mutant(
             "a foreground job does not end its batch",
-            "    if batch_ids:\n",
-            "    if False:\n",
+            "    ends.check(connection, at_once=True)\n",
+            "",
             inside="foreground.write",
         ),
         *(
@@ -114,37 +114,37 @@ BATCHES = [
         ),
     ),
     *of_tests(
-        ("tests/worker/test_batch_checks.py",),
+        ("tests/worker/test_end_checks.py",),
         Mutant(
             "each end is checked alone",
             "INTERVAL_SECONDS: Final = 0.05",
             "INTERVAL_SECONDS: Final = 0.0",
-            inside="batch_checks.INTERVAL_SECONDS",
+            inside="ends.batches.INTERVAL_SECONDS",
         ),
         Mutant(
             "a completer that stops leaves its batches",
-            "if self._batches.due_in_seconds < NEVER:",
+            "if self._ends.due_in_seconds < NEVER:",
             "if False:",
             inside="Completer.at_end",
         ),
-        Mutant("a locked batch is not checked again", "< LOCKED_SECONDS", "< 0", inside="BatchChecks.check"),
+        Mutant("a locked batch is not checked again", "< LOCKED_SECONDS", "< 0", inside="_Pending.check"),
         Mutant(
             "the frequent sweep looks at complete batches",
-            "unsettled_batches if with_complete else lifecycle.batches.incomplete_batches",
-            "unsettled_batches",
-            inside="batch_ends.sweep",
+            "batches.incomplete_batches(",
+            "batches.unsettled_batches(",
+            inside="_incomplete",
         ),
         Mutant(
             "no sweep looks at complete batches",
-            "unsettled_batches if with_complete else lifecycle.batches.incomplete_batches",
-            "incomplete_batches",
-            inside="batch_ends.sweep",
+            "batches.unsettled_batches(",
+            "batches.incomplete_batches(",
+            inside="_unsettled",
         ),
         Mutant(
             "the sweep stays on its first page",
-            "page[-1] if len(page) == SWEEP_LIMIT else None",
+            "ids[-1] if len(ids) == SWEEP_LIMIT else None",
             "None",
-            inside="batch_ends.sweep",
+            inside="page_of",
         ),
     ),
     *of_tests(

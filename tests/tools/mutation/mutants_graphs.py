@@ -142,33 +142,38 @@ GRAPHS = [
         ),
         Mutant(
             "a foreground job advances nothing",
-            "graph_ends.advance(connection, nodes, ",
-            "graph_ends.advance(connection, [], ",
+            "    ends.note_reports((report, *report.others))\n",
+            "",
             inside="foreground.write",
         ),
     ),
     *of_tests(
-        ("tests/worker/test_graph_checks.py",),
+        ("tests/worker/test_end_checks.py",),
         Mutant(
-            "a locked job is not tried again", "for job_id in locked}", "for job_id in ()}", inside="GraphChecks.check"
+            "a locked job is not tried again", "for each in checked.locked}", "for each in ()}", inside="_Pending.check"
         ),
-        Mutant("a locked job is tried for ever", "< LOCKED_SECONDS", "< 1e9", inside="GraphChecks.check"),
-        Mutant("every job is checked", "if r.claimed.in_graph and", "if", inside="GraphChecks.note"),
+        Mutant("a locked job is tried for ever", "< LOCKED_SECONDS", "< 1e9", inside="_Pending.check"),
+        Mutant("every job is checked", "or each.claimed.in_graph\n", "or True\n", inside="ended_jobs"),
         Mutant(
             "the batch of a ready job is checked",
-            "and job.state is State.CANCELLED",
-            "",
-            inside="batches_of",
+            "if job.state is State.CANCELLED]",
+            "]",
+            inside="Graphs.check",
         ),
         Mutant(
             "the sweep reads the first page only",
-            "self._swept_id = swept.last_id or 0",
-            "self._swept_id = 0",
-            inside="GraphDuties.sweep",
+            "self._after_id = swept.last_id or 0",
+            "self._after_id = 0",
+            inside="EndSweep.run",
         ),
         Mutant(
-            "an unused sweep runs often", "if is_first and swept.is_empty:", "if False:", inside="GraphDuties.sweep"
+            "an unused sweep runs often",
+            "if is_first and swept.is_empty and",
+            "if False and",
+            inside="EndSweep.run",
         ),
+        Mutant("an unused rare sweep runs often", "and not self._sweep.is_rare", "", inside="EndSweep.run"),
+        Mutant("a sweep leaves the batch of a cancelled dependent", "if checked.ended:", "if False:", inside="sweep"),
         Mutant(
             "only the first page of dependents is advanced",
             "if count < FIND_LIMIT:",

@@ -154,15 +154,15 @@ COMPLETIONS = of_tests(
     ("tests/process/test_sagas.py",),
     Mutant(
         "a worker leaves compensations to the sweep",
-        "        self._compensations.check(connection, reports)\n",
+        "            self._ends.note_reports(ready)\n",
         "",
-        inside="Completer._check_ends",
+        inside="Completer.tick",
     ),
     Mutant(
         "no sweep looks for compensations",
-        '            Duty("compensations", SWEEP_SECONDS, sagas.sweep),\n',
+        'Sweep("compensations", _pending),',
         "",
-        inside="Maintenance._duties",
+        inside="Compensations",
     ),
 )
 SAGAS = (*REPLACED, *WIDENED, *CALLBACKS, *COMPENSATIONS, *RUNS, *COMPLETIONS)

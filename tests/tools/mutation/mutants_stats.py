@@ -79,7 +79,12 @@ STATS = [
         Mutant(
             "a stop loses the counts", "self.services.last_writes.write_counts()", "pass", inside="WorkerProcess._end"
         ),
-        Mutant("a settlement counts nothing", "        _write_counts(link, counter)\n", "", inside="settlement.main"),
+        Mutant(
+            "a settlement counts nothing",
+            "            _write(link, counter.write)\n",
+            "            pass\n",
+            inside="settlement.main",
+        ),
     ),
     *of_tests(
         ("tests/stats/test_overall.py",),

@@ -37,6 +37,7 @@ from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
 from tests.tools.mutation.mutants_counts import COUNTS
 from tests.tools.mutation.mutants_databases import DATABASES
+from tests.tools.mutation.mutants_ends import ENDS
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
 from tests.tools.mutation.mutants_graphs import GRAPHS
 from tests.tools.mutation.mutants_histories import HISTORIES
@@ -365,6 +366,7 @@ MUTANTS = [
     *FEATURES,
     *LEASES,
     *LIVENESS,
+    *ENDS,
     *EVENTS,
     *STEPS,
     *TRUST_ATTEMPTS,
