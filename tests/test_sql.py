@@ -26,7 +26,7 @@ from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
-from django_pgqueue.lifecycle import ExecutionKey, ranges, rescues
+from django_pgqueue.lifecycle import ExecutionKey, bulk_selection, ranges, rescues
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.limit_policies import policy_of
@@ -915,3 +915,5 @@ def call_statements_of_bulk_acts(engine):
     act_id = bulk_acts.request_act(engine, "retry", listed, previewed_at=at, rate=1.0, stops_on_repeat=True)
     assert [act.audit_id for act in bulk_acts.waiting_acts(engine)] == [act_id]
     assert len(bulk_acts.execute_batch(engine, act_id).changed) == 1
+    cancelled = bulk_acts.Selection("cancelled")
+    assert bulk_selection.chosen_of(engine, cancelled, at, {of_limit: FIRST_INSTANT}) == {of_limit}

@@ -153,7 +153,7 @@ def page_in_ranges(
 
 
 class Written(NamedTuple, Generic[K]):
-    """What the write has returned for the rows, and the rows that are `left` to a later write, because time was up."""
+    """The answer of the write for the rows, and the rows that are `left` to a later write, because time was up."""
 
     done: list[K]
     left: list[K]
