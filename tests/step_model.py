@@ -166,7 +166,14 @@ class Model:
         self.move(job, State.READY, due=self.now, asked=False, expires=None, steps=steps)
 
     def can_be_removed(self, job: Job) -> bool:
-        return job.state in FINISHED and not job.has_compensations()
+        return job.state in FINISHED and not job.has_compensations() and not self.delays_compensations(job)
+
+    def delays_compensations(self, job: Job) -> bool:
+        """Return whether other compensations wait for this one, which has to be retried."""
+        undone = [
+            each for each in self.jobs.values() if job.id in (step.compensation_id for step in each.steps.values())
+        ]
+        return job.state is not State.SUCCEEDED and any(each.has_compensations() for each in undone)
 
     def remove(self, job_ids: Iterable[int]) -> None:
         for job_id in job_ids:
