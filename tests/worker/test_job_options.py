@@ -470,7 +470,7 @@ def test_tick_query_is_cancelled_shows_no_problem(engine, worker, monkeypatch):
     assert (Schedule.objects.get().problem, Job.objects.count()) == ("", 0)
     monkeypatch.undo()
     worker.turn()
-    assert Job.objects.count() == 1
+    assert Job.objects.exists()
 
 
 def test_tick_unique_key_fails_after_success_logs_again(engine, worker, caplog):
