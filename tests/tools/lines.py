@@ -1,7 +1,7 @@
 """Count the lines of code of the package: `bin/lines`, or `bin/lines COMMIT` for the difference to a commit.
 
-A line counts if it holds code: no blank line, no comment, no docstring. The lines of a statement of SQL count, and those
-of templates, style sheets and scripts do not.
+A line counts if it holds code: no blank line, no comment, no docstring. Lines of a statement of SQL count, and those of
+templates, style sheets and scripts do not.
 """
 
 from __future__ import annotations
