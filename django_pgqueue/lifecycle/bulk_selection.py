@@ -160,7 +160,7 @@ def _ready_page(
         return plain
     after = dict(zip(AFTER_LIMITED, cursor, strict=True))
     left = limit - _count(plain)
-    bounds = {"last_priority": LOWEST_PRIORITY, "end_key": LAST_NAME, "limit": left}
+    bounds = {"end_key": LAST_NAME, "limit": left}
     limited = _rows(connection, sql.bulk_acts.BULK_PAGE_READY_LIMITED, {**params, **after, **bounds})
     return _together(plain, _page(limited, left), params["shown"])
 
@@ -254,6 +254,7 @@ def _of_finished(selection: Selection) -> dict[str, str | None]:
 def _ready(selection: Selection, at: datetime) -> dict[str, Any]:
     return {
         "last_queue": selection.queue_name or LAST_NAME,
+        "last_priority": LOWEST_PRIORITY,
         "due_from": at if selection.word == "scheduled" else FIRST_INSTANT,
         "due_until": at if selection.word == "due" else LAST_INSTANT,
         "task_name": selection.task_name,
