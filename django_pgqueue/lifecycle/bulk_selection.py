@@ -130,14 +130,20 @@ def chosen_of(connection: Connection, selection: Selection, at: datetime, ends: 
 
 
 def waiting_jobs(
-    connection: Connection, *, queue_name: str | None = None, task_name: str | None = None, limit: int
+    connection: Connection,
+    *,
+    queue_name: str | None = None,
+    task_name: str | None = None,
+    limit_key: str | None = None,
+    limit: int,
 ) -> Iterator[dict[int, str]]:
-    """Yield the tasks of the ready jobs of a queue or a task by job id, `limit` jobs at a time, in claim order.
+    """Yield the tasks of the ready jobs of a queue, a task or a limit by job id, `limit` jobs at a time.
 
     In the order of ids, PostgreSQL reads every finished job before the first ready one: with 400,000 finished jobs, the
     first 1,000 ready ones took 161 ms instead of 13 ms.
     """
-    selection, cursor, is_last = Selection(State.READY.value, queue_name, task_name), None, False
+    selection = Selection(State.READY.value, queue_name, task_name, limit_key=limit_key)
+    cursor, is_last = None, False
     while not is_last:
         rows, is_last = read_page(
             connection, selection, cursor, LAST_INSTANT, states=(), audit_id=0, limit=limit, shown=limit
