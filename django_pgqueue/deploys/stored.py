@@ -60,7 +60,7 @@ def check(connection: Connection, limit: int) -> Checked:
     calls = _Calls(connection, checked.findings)
     checked.jobs, checked.is_complete = _read_all(
         [
-            *_ready(connection),
+            *_lanes(connection),
             stored_calls.waiting_calls(connection, BATCH),
             stored_calls.running_calls(connection, BATCH),
         ],
@@ -97,7 +97,7 @@ def _read_all(sources: Sequence[stored_calls.Ids], calls: _Calls, limit: int) ->
     return count, True
 
 
-def _ready(connection: Connection) -> Iterator[stored_calls.Ids]:
+def _lanes(connection: Connection) -> Iterator[stored_calls.Ids]:
     """Yield the ready jobs of each lane."""
     lanes = [*lifecycle.scan_lanes(connection).due_in]
     lanes += [lifecycle.Lane(*lane, is_limited=True) for lane in limited_lanes(connection)]

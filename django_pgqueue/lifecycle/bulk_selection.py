@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import name_of
+from django_pgqueue.limits import keys_of_limit
 from django_pgqueue.states import FINISHED, State
 
 from .bulk_filters import Selection
@@ -241,20 +241,8 @@ def _plain(value: Any) -> Any:
 
 def _finished(selection: Selection, cursor: Sequence[Any] | None, at: datetime) -> dict[str, Any]:
     after_at, after_id = cursor or (selection.since or FIRST_INSTANT, 0)
-    return {
-        "state": selection.word,
-        **_of_finished(selection),
-        "after_at": after_at,
-        "after_id": after_id,
-        "since_at": selection.since or FIRST_INSTANT,
-        "until_at": min(at, selection.until or at),
-        "previewed_at": at,
-    }
-
-
-def _of_finished(selection: Selection) -> dict[str, str | None]:
-    names = {name: getattr(selection, name) for name in ("queue_name", "task_name", "exception_class")}
-    return names | _of_limit(selection)
+    position = {"after_at": after_at, "after_id": after_id}
+    return {"state": selection.word, **position, **_of_finished(selection), **_seen(selection, at)}
 
 
 def _ready(selection: Selection, at: datetime) -> dict[str, Any]:
@@ -264,28 +252,29 @@ def _ready(selection: Selection, at: datetime) -> dict[str, Any]:
         "due_from": at if selection.word == "scheduled" else FIRST_INSTANT,
         "due_until": at if selection.word == "due" else LAST_INSTANT,
         "task_name": selection.task_name,
-        "since_at": selection.since or FIRST_INSTANT,
-        "until_at": min(at, selection.until or at),
-        "previewed_at": at,
+        **_seen(selection, at),
     }
 
 
 def _running(selection: Selection, cursor: Sequence[Any] | None, at: datetime) -> dict[str, Any]:
     after_worker_id, after_id = cursor or (-1, 0)
-    return {
-        "after_worker_id": after_worker_id,
-        "after_id": after_id,
-        **_of_limit(selection),
-        "queue_name": selection.queue_name,
-        "task_name": selection.task_name,
-        "since_at": selection.since or FIRST_INSTANT,
-        "until_at": min(at, selection.until or at),
-        "previewed_at": at,
-    }
+    position = {"after_worker_id": after_worker_id, "after_id": after_id}
+    return {**position, **_named(selection), **_seen(selection, at)}
 
 
-def _of_limit(selection: Selection) -> dict[str, str | None]:
-    """Return the parameters of the limit key, and of the keys of the limit with this name."""
-    name = selection.limit_key
-    is_name = name is not None and name_of(name) == name
-    return {"limit_key": name, "first_key": f"{name}:" if is_name else "", "end_key": f"{name};" if is_name else ""}
+def _seen(selection: Selection, at: datetime) -> dict[str, Any]:
+    """Return the parameters of the time span and of the preview."""
+    until = min(at, selection.until or at)
+    return {"since_at": selection.since or FIRST_INSTANT, "until_at": until, "previewed_at": at}
+
+
+def _of_finished(selection: Selection) -> dict[str, str | None]:
+    return {"exception_class": selection.exception_class, **_named(selection)}
+
+
+def _named(selection: Selection) -> dict[str, str | None]:
+    """Return the parameters of the queue, the task, and the limit key or the keys of the limit with this name."""
+    limit_key = selection.limit_key
+    first_key, end_key = ("", "") if limit_key is None else keys_of_limit(limit_key)
+    limit = {"limit_key": limit_key, "first_key": first_key, "end_key": end_key}
+    return {"queue_name": selection.queue_name, "task_name": selection.task_name, **limit}

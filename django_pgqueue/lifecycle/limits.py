@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import name_of
+from django_pgqueue.limits import keys_of_limit
 
 from .claims import AHEAD_BYTES, received
 from .pruning import PRUNE_LIMIT
@@ -138,8 +138,8 @@ def key_ranges(limit_key: str) -> list[tuple[str, str]]:
     The keys of a limit are its name, and those between "name:" and "name;" in the order of bytes. No key can be between
     a key and the same with the character after NUL.
     """
-    own = (limit_key, f"{limit_key}\x01")
-    return [own, (f"{limit_key}:", f"{limit_key};")] if name_of(limit_key) == limit_key else [own]
+    own, others = (limit_key, f"{limit_key}\x01"), keys_of_limit(limit_key)
+    return [own, others] if any(others) else [own]
 
 
 def next_of_key(

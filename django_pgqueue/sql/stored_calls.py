@@ -70,6 +70,14 @@ ORDER BY finished_at DESC, id DESC
 LIMIT %(limit)s::bigint
 """
 
+# A clause: the word for the state of a job.
+KIND: Final = """CASE
+                WHEN state <> 'ready' THEN state
+                WHEN attempt > 0 THEN 'retrying'
+                WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
+                ELSE 'due'
+            END"""
+
 # The shapes of the calls of these jobs: how many positional arguments, and which names of keyword arguments. Each shape
 # has the number of its jobs and one of them. Jobs whose arguments are not plain JSON of a call have no shape here
 # (`positional` is NULL), and all their ids are returned: Python reads them.
@@ -98,12 +106,7 @@ FROM (
             id,
             task_name,
             arguments,
-            CASE
-                WHEN state <> 'ready' THEN state
-                WHEN attempt > 0 THEN 'retrying'
-                WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
-                ELSE 'due'
-            END AS kind,
+            """ + KIND + """ AS kind,
             CASE
                 WHEN json_typeof(arguments) = 'object'
                     AND json_typeof(arguments -> 'args') = 'array'
@@ -115,7 +118,7 @@ FROM (
     ) AS call
 ) AS shape
 GROUP BY task_name, kind, positional, names
-"""
+"""  # fmt: skip
 
 # The stored arguments of these jobs as text: as a sample of a shape, and where SQL cannot read the shape.
 #
@@ -125,16 +128,11 @@ STORED_CALLS: Final = """/* pgqueue:stored_calls */
 SELECT
     id,
     task_name,
-    CASE
-        WHEN state <> 'ready' THEN state
-        WHEN attempt > 0 THEN 'retrying'
-        WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
-        ELSE 'due'
-    END,
+    """ + KIND + """,
     arguments::text
 FROM pgqueue_job
 WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'waiting', 'running', 'dead')
-"""
+"""  # fmt: skip
 
 # The calls of the stored schedules.
 #
