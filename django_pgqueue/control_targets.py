@@ -19,7 +19,8 @@ from django.db.models import Q
 from . import limits, queues, registry
 from .db.fields import aware
 from .exceptions import Duration, seconds
-from .limits import keys_of_limit, name_of
+from .lifecycle.limits import keys_of_limit
+from .limits import name_of
 from .states import Pausable
 from .task import Task
 from .validation import NAME

@@ -167,11 +167,6 @@ def name_of(limit_key: str) -> str:
     return limit_key.partition(":")[0]
 
 
-def keys_of_limit(limit_key: str) -> tuple[str, str]:
-    """Return the first key after the name of a limit and the end of its keys, in the order of bytes; "" for one key."""
-    return (f"{limit_key}:", f"{limit_key};") if name_of(limit_key) == limit_key else ("", "")
-
-
 def key_problems(limit_key: str) -> Iterator[str]:
     """Yield the problem of a limit key that the database cannot store."""
     name, has_value, value = limit_key.partition(":")

@@ -13,9 +13,8 @@ from typing import Final
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.lifecycle import FAILURES, may_divide, savepoint, stored_calls
-from django_pgqueue.lifecycle.stored_calls import StoredCall, StoredShape
+from django_pgqueue.lifecycle.stored_calls import StoredShape
 from django_pgqueue.schedules import declarations
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.stats.limited_lanes import limited_lanes
@@ -136,10 +135,10 @@ class _Calls:
         problems = self._problems.get(key)
         if problems is None:
             task = registry.get(shape.task_name)
-            problems = shape_problems(task, positional, shape.names)
-            if not problems and task is not None:
+            problems = [UNKNOWN_TASK] if task is None else call_problems(task, positional, shape.names)
+            if not problems:
                 sample = stored_calls.read_calls(self.connection, shape.job_ids)
-                problems = [problem for call in sample for problem in _value_problems(task, call)]
+                problems = [each for call in sample for each in stored_problems(call.task_name, call.arguments, {})]
                 if not sample:  # the job has ended since: the next job of this shape is tried instead
                     return
             self._problems[key] = problems
@@ -151,20 +150,6 @@ class _Calls:
             for call in stored_calls.read_calls(self.connection, job_ids[start : start + READ_AT_ONCE]):
                 for problem in stored_problems(call.task_name, call.arguments, self._problems):
                     self.findings.add(call.task_name, problem, call.kind, 1, call.job_id)
-
-
-def shape_problems(task: TaskDefinition | None, positional: int, names: tuple[str, ...]) -> list[Problem]:
-    """Return the problems of a shape with the task of its name, or with no task."""
-    return [UNKNOWN_TASK] if task is None else call_problems(task, positional, names)
-
-
-def _value_problems(task: TaskDefinition, call: StoredCall) -> list[Problem]:
-    try:
-        args, kwargs = decode_arguments(call.arguments)
-    except ValueError as error:
-        return [Problem("unreadable_arguments", HAVE, f"stored arguments that this code cannot read: {error}")]
-    problem = value_problem(task, args, kwargs)
-    return [] if problem is None else [problem]
 
 
 def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Problem]]) -> list[Problem]:

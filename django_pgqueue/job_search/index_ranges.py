@@ -12,10 +12,10 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import FINISHED, STATE_OF, State
 
 from .filters import Filters
-from .words import STATE_OF, Pauses
+from .words import Pauses
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),

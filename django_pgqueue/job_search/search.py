@@ -17,14 +17,13 @@ from django.db.models.functions import RowNumber
 
 from django_pgqueue.db.fields import AwareField
 from django_pgqueue.models import Job
-from django_pgqueue.states import State
+from django_pgqueue.states import READY_WORDS, State
 
 from .batch_jobs import find_in_batch
 from .errors import LATEST_ERROR, error_pattern, matching
 from .filters import Filters, Part
 from .index_ranges import Range, ranges
 from .ready_jobs import find_ready
-from .words import READY_WORDS
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""

@@ -13,11 +13,10 @@ from typing import Any, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.fields import FIRST_INSTANT, LAST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import keys_of_limit
 from django_pgqueue.states import FINISHED, State
 
 from .bulk_filters import Selection
-from .limits import key_ranges, scan_limited_lanes
+from .limits import key_ranges, keys_of_limit, scan_limited_lanes
 
 HIGHEST_PRIORITY: Final = 32_767
 LOWEST_PRIORITY: Final = -HIGHEST_PRIORITY

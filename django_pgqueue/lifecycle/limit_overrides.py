@@ -16,9 +16,10 @@ from django_pgqueue import sql
 from django_pgqueue.db.arrays import texts
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
-from django_pgqueue.limits import Limit, keys_of_limit, name_of
+from django_pgqueue.limits import Limit, name_of
 
 from .audit import add_audit
+from .limits import keys_of_limit
 from .ranges import rows_in_ranges
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import keys_of_limit
+from django_pgqueue.limits import name_of
 
 from .claims import AHEAD_BYTES, received
 from .pruning import PRUNE_LIMIT
@@ -140,6 +140,11 @@ def key_ranges(limit_key: str) -> list[tuple[str, str]]:
     """
     own, others = (limit_key, f"{limit_key}\x01"), keys_of_limit(limit_key)
     return [own, others] if any(others) else [own]
+
+
+def keys_of_limit(limit_key: str) -> tuple[str, str]:
+    """Return the first key after the name of a limit and the end of its keys, in the order of bytes; "" for one key."""
+    return (f"{limit_key}:", f"{limit_key};") if name_of(limit_key) == limit_key else ("", "")
 
 
 def next_of_key(
