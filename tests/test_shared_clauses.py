@@ -122,15 +122,15 @@ CLAUSES = {
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
-        "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY WAITING_OF_KEYS LIMITED_LANES LIMITED_LANES LIMITED_LANES "
-        "FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS CLAIM_CHUNK CLAIM_CHUNK "
+        "KEYS KEYS KEYS KEYS NEWEST_KEYS CLAIM_KEYS NEXT_OF_KEY WAITING_OF_KEYS "
+        "LIMITED_LANES LIMITED_LANES LIMITED_LANES CLAIM_CHUNK CLAIM_CHUNK "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED "
         "BULK_LIMIT_RANGES",
     ),
     "order of the index of ready jobs with a limit": Clause(
         "priority DESC, limit_key, run_after, id LIMIT",
         "priority DESC, limit_key",
-        "LIMITED_LANES LIMITED_LANES LIMITED_LANES FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS "
+        "KEYS KEYS KEYS LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
@@ -158,20 +158,6 @@ CLAUSES = {
     "first columns of a claimed job": Clause(
         CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB CLAIM_CHUNK"
     ),
-    "lanes of jobs with a limit key": Clause(
-        "WITH RECURSIVE lane AS ( ( SELECT queue_name, priority FROM pgqueue_job "
-        "WHERE state = 'ready' AND limit_key IS NOT NULL "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL "
-        "SELECT next.queue_name, next.priority FROM lane CROSS JOIN LATERAL ( ( "
-        "SELECT queue_name, priority FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NOT NULL "
-        "AND queue_name = lane.queue_name AND priority < lane.priority "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL ( "
-        "SELECT queue_name, priority FROM pgqueue_job "
-        "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) LIMIT 1 ) AS next )",
-        "limit_key, run_after, id LIMIT 1 ) LIMIT 1 )",
-        "LIMITED_LANES FIND_CHUNKS",
-    ),
     "due jobs of a chunk key": Clause(
         "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name = %(queue_name)s "
         "AND priority = %(priority)s AND limit_key = %(chunk_key)s "
@@ -184,7 +170,7 @@ CLAUSES = {
     "lock of a limit key": Clause(
         "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))",
         "advisory",
-        "FIND_KEYS LOCK_KEYS LOCK_KEY_OF_JOB",
+        "LOCK_KEYS LOCK_KEY_OF_JOB",
     ),
     "next job of an ordered key": Clause(
         "AND limit_order IS NOT NULL AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2) "

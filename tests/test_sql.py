@@ -291,8 +291,8 @@ def call_statements_of_remote_tokens(engine):
 def call_statements_of_chunks(engine):
     engine.execute("INSERT INTO pgqueue_job (task_name, arguments, limit_key) VALUES ('a', '{}', '+a')")
     rule = lifecycle.chunks.ChunkRule(9, 0.0)
-    [found] = lifecycle.chunks.find_chunks(engine, {"+a": rule})
-    claimed, _ = lifecycle.chunks.claim_chunk(engine, found.lane, rule, worker_id=1, lease_seconds=60.0)
+    lane = lifecycle.Lane("default", 0, chunk_key="+a")
+    claimed, _ = lifecycle.chunks.claim_chunk(engine, lane, rule, worker_id=1, lease_seconds=60.0)
     lifecycle.succeed(engine, helpers.succeeded(claimed.key))
 
 
@@ -302,11 +302,12 @@ def call_statements_of_limits(engine):
         "INSERT INTO pgqueue_job (task_name, arguments, queue_name, limit_key) VALUES (%s, '{}', 'limited', %s)",
         [helpers.NOOP, key],
     )
-    assert lane in lifecycle.limits.scan_limited_lanes(engine).lanes
+    assert lane in lifecycle.limits.scan_limited_lanes(engine)
+    assert lifecycle.limits.scan_keys(engine, {}, limit=9).found
+    assert lifecycle.limits.newest_keys(engine, limit=9)
     assert list(lifecycle.limits.waiting_jobs(engine, key, limit=9))
     assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
-        lifecycle.limits.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
         lifecycle.limits.lock_keys(engine, [key])
         given = [lifecycle.limits.KeyToClaim(key, policy_of(limit), lifecycle.Cursor())]
         begun = lifecycle.limits.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
@@ -528,19 +529,10 @@ def limited_lane(connection):
     return {"queue_name": "default", "priority": 0}
 
 
-def find_keys(connection):
-    """Return the parameters of a search that has cursors for half of the keys that it visits."""
-    known = [f"key:{100_000 + n}" for n in range(10, 10 + BATCH, 2)]
-    return {
-        **limited_lane(connection),
-        "after_key": "key:100009",
-        "known_keys": known,
-        "known_count": len(known),
-        "after_ats": [lifecycle.EPOCH] * len(known),
-        "after_ids": [0] * len(known),
-        "wanted": BATCH,
-        "visits": 10 * BATCH,
-    }
+def page_of_keys(connection):
+    """Return the parameters of a page of keys with a chunk key among them."""
+    rules = {"chunk_keys": ["key:100050"], "sizes": [BATCH], "waits_seconds": [0.5]}
+    return {"after_queue": "default", "after_priority": 0, "after_key": "key:100009", "limit": BATCH, **rules}
 
 
 def claim_keys(connection):
@@ -564,11 +556,6 @@ def claim_keys(connection):
         "skipped_ids": [],
         "paused_task_names": [],
     }
-
-
-def find_chunks(connection):
-    keys = ["key:100050", "key:100060", "key:100070"]
-    return {"chunk_keys": keys, "sizes": [BATCH] * len(keys), "waits_seconds": [0.5] * len(keys)}
 
 
 def claim_chunk(connection):
@@ -686,7 +673,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         1,
         {"pgqueue_limit_state_held"},
     ),
-    "FIND_KEYS": (find_keys, BATCH, {"pgqueue_job_limited"}),
+    "KEYS": (page_of_keys, BATCH, {"pgqueue_job_limited"}),
+    "NEWEST_KEYS": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
     "LOCK_KEYS": (lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"]}, BATCH, set()),
     "CLAIM_KEYS": (
         claim_keys,
@@ -720,7 +708,6 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
             "pgqueue_job_pkey",
         },
     ),
-    "FIND_CHUNKS": (find_chunks, BATCH, {"pgqueue_job_limited"}),
     "CLAIM_CHUNK": (claim_chunk, BATCH, {"pgqueue_job_limited", "pgqueue_job_pkey"}),
     "PRUNE_LIMIT_STATES": (lambda connection: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_limit_state_pkey"}),
     "SUCCEED": (
@@ -878,7 +865,7 @@ def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
 def test_plan_cases_of_limits_find_rows(filled):
     """A plan that reads few rows because there is nothing to do would prove nothing."""
     with helpers.transaction(filled):
-        keys = [key for key, _, is_locked in statements.execute(filled, sql.limits.FIND_KEYS, find_keys(filled))]
+        keys = [row[2] for row in statements.execute(filled, sql.limits.KEYS, page_of_keys(filled))]
         assert keys == claim_keys(filled)["limit_keys"]
         rows = statements.execute(filled, sql.limits.CLAIM_KEYS, claim_keys(filled))
         claimed = {row[17] for row in rows if row[0] is not None}

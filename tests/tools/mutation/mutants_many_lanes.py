@@ -11,7 +11,7 @@ MANY_LANES = of_tests(
         "news keep pages from being read",
         "(NEWS_SECONDS if has_news else 0.0)",
         "(1e9 if has_news else 0.0)",
-        inside="Lanes.ordered",
+        inside="Lanes._read",
     ),
     Mutant(
         "a newest job hides a sooner one",
@@ -27,7 +27,7 @@ MANY_LANES = of_tests(
         "True",
         inside="LaneCircle.after_page",
     ),
-    Mutant("a page ends a circle early", "_place(last) >= _place(self._stop)", "True", inside="LaneCircle.after_page"),
+    Mutant("a page ends a circle early", "not last.is_before(self._stop)", "True", inside="LaneCircle.after_page"),
     Mutant(
         "a circle never ends behind its last lane",
         "self._is_past_end or self._stop is None",
@@ -36,9 +36,9 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "a new job begins no circle",
-        "        self._circle.renew(time.monotonic())\n",
+        "        self._circle.renew(self._clock())\n",
         "",
-        inside="LanePages.expect_jobs",
+        inside="LaneWalk.expect_jobs",
     ),
     Mutant(
         "the newest jobs are not read",
@@ -50,13 +50,13 @@ MANY_LANES = of_tests(
         "no circle without a notification",
         "is_old or self._has_claimed",
         "self._has_claimed",
-        inside="LanePages.needs_page",
+        inside="LaneWalk._begins_circle",
     ),
     Mutant(
         "a circle after each one",
         "self._has_claimed = self._has_failed = False",
         "self._has_failed = False",
-        inside="LanePages.needs_page",
+        inside="LaneWalk._begins_circle",
     ),
     Mutant(
         "jobs behind a cursor are forgotten",
@@ -68,13 +68,13 @@ MANY_LANES = of_tests(
         "no circle while jobs are locked",
         "min(later_at, self._again_at) if self._has_failed else later_at",
         "later_at",
-        inside="LanePages._next_circle_at",
+        inside="LaneWalk._next_circle_at",
     ),
     Mutant(
         "no circle for a job that is locked in the last page",
         "        if self._circle.is_complete:  #",
         "        if self._circle.is_complete and self._has_failed:  #",
-        inside="LanePages.read",
+        inside="LaneWalk._end_page",
     ),
     Mutant(
         "lanes of a paused queue are kept",
@@ -110,7 +110,7 @@ MANY_LANES = of_tests(
         "other lanes are due at any time",
         "later_at = self._later.others_due_at - SOON_SECONDS / 2",
         'later_at = float("inf")',
-        inside="LanePages._next_circle_at",
+        inside="LaneWalk._next_circle_at",
     ),
     Mutant("a claim gets all lanes", "most = min(most, LANES_PER_CLAIM)", "most = 10**6", inside="LanePages.pick"),
     Mutant(
@@ -136,7 +136,7 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "a later lane is never forgotten",
-        "self._now, self._before = _Round(), self._now",
+        "self._now, self._before = _Round[T](), self._now",
         "pass",
         inside="LaterLanes.end_round",
     ),
