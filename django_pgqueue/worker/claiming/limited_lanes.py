@@ -238,7 +238,7 @@ class LimitedLanes:
         """Keep a key in its lane, let it wait, or forget it."""
         key, now = result.limit_key, self._clock()
         has_waiting = not result.admits_more and not result.is_held
-        if has_waiting and not result.is_claimed:
+        if has_waiting:  # perhaps no other job waits: then the next circle finds none
             self.waiting.add(lane)
         if result.due_seconds is not None:
             self._wait(lane, key, now + max(result.due_seconds, 0.0), has_waiting=has_waiting)
