@@ -76,6 +76,7 @@ EVENTS: Final[dict[str, Event]] = {
     "duty_failed": Event(
         "ERROR", "A duty of the maintenance has failed. The other duties go on.", ("duty", "retry_seconds")
     ),
+    "duty_recovered": Event("INFO", "A duty of the maintenance that had failed works again.", ("duty",)),
     "rows_left": Event(
         "WARNING",
         "Rows were left to a later write, because the database refuses others of the same write slowly. Once a minute.",

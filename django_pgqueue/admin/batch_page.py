@@ -192,13 +192,14 @@ def _callbacks(request: HttpRequest, batch: Any) -> Any:
 def _job_of(batch: Any, task_name: str, digest: str, at: datetime) -> int | None:
     """Return the job of a callback; None if it was removed, or if another job is equal to it.
 
-    The row of the batch does not have its id. The statement that has recorded the end has added the job, so both have
-    the same time. The search reads the jobs that were enqueued within a second of it.
+    The row of the batch does not have its id. The transaction that has recorded the end has added the job just after
+    it. The search reads the jobs that were enqueued within a second.
     """
     connection = connections[batch._state.db]
     age = seen_at(batch) - at
     first, end = (stats.first_id_since(connection, (age + margin).total_seconds()) for margin in (SECOND, -SECOND))
-    jobs = Job.objects.using(connection.alias).filter(pk__gte=first or 0, enqueued_at=at, task_name=task_name)
+    jobs = Job.objects.using(connection.alias).filter(pk__gte=first or 0, task_name=task_name)
+    jobs = jobs.filter(enqueued_at__gte=at, enqueued_at__lt=at + SECOND)
     if age > SECOND:
         jobs = jobs.filter(pk__lt=end or 0)
     same = jobs.annotate(digest=_digest(Cast("arguments", TextField()))).filter(digest=digest)

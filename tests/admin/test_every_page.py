@@ -205,7 +205,10 @@ def test_numbers_for_machines_have_no_separators(anna: Client) -> None:
         for language, has_separators in (("en", True), ("de", False), ("de", True)):
             with override_settings(USE_THOUSAND_SEPARATOR=has_separators):
                 page = read(anna, url, language)
-            wrong += [(url, each) for each in machine_readable(page) - machine_readable(plain)]
+            differences = machine_readable(page) - machine_readable(plain)
+            if differences:  # a job can become due between two reads
+                differences = machine_readable(page) - machine_readable(plain := read(anna, url, "en"))
+            wrong += [(url, each) for each in differences]
             wrong += [(url, each) for each in page if each.name in SHAPES and not PLAIN.fullmatch(each.value)]
     assert wrong == []
 

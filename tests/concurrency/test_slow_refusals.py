@@ -237,5 +237,5 @@ def test_advance_out_of_time_reports_the_others(engine, late, committing):
     lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in helpers.claim_all(engine))))
     with refused(engine, f"NEW.id = {job_ids[3]}"):
         done = lifecycle.advance(engine, [first])
-    told = [*(job.job_id for job in done.jobs), *done.locked_ids, *(row for row, _ in done.refused)]
-    assert sorted(told) == job_ids
+    reported = [*(job.job_id for job in done.jobs), *done.locked_ids, *(row for row, _ in done.refused)]
+    assert sorted(reported) == job_ids

@@ -100,6 +100,9 @@ class Case:
             for statement in statements:
                 admin.execute(statement.format(role=self.role, name=self.name))
 
+    end_line = "database outage is over"
+    """What the worker logs at the end."""
+
     def reports_outage(self) -> bool:
         self.health = json.loads(self.health_file.read_text())
         return bool(self.health["status"] == "database away")
@@ -173,9 +176,11 @@ class NoRight(Case):
     def end(self) -> None:
         self.run("GRANT UPDATE ON pgqueue_execution TO {role}")
 
+    end_line = "the duty 'rescue' of the maintenance works again"
+
     def reports_outage(self) -> bool:
-        """Wait for the service that logs an outage. Refused completions and heartbeats have log lines of their own."""
-        return super().reports_outage() and "database outage" in self.worker.said
+        """Wait for the duty that needs the privilege. Refused completions and heartbeats have lines of their own."""
+        return super().reports_outage() and "the duty 'rescue' of the maintenance failed" in self.worker.said
 
 
 class NoPassword(Case):
@@ -340,7 +345,7 @@ def test_health_during_outage_is_database_away_but_alive(case):
 
 def test_worker_after_outage_logs_its_end_and_is_ready(case):
     if not case.jobs_continue:
-        case.worker.wait_until(lambda: "database outage is over" in case.worker.said)
+        case.worker.wait_until(lambda: case.end_line in case.worker.said)
         case.worker.wait_until(lambda: health.judge(str(case.health_file), ready=True)[0])
 
 

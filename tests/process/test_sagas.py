@@ -17,6 +17,13 @@ from tests.steps import tasks
 
 pytestmark = pytest.mark.process
 MODULES = [tasks.__name__]
+WAITS_FOR_LOCK = """
+CREATE FUNCTION users_rule() RETURNS trigger LANGUAGE plpgsql AS
+    $$BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END$$;
+CREATE TRIGGER users_rule BEFORE INSERT ON pgqueue_job FOR EACH ROW WHEN (NEW.task_name LIKE '%undo%')
+    EXECUTE FUNCTION users_rule()
+"""
+"""A trigger that makes the compensations wait for a lock."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +76,8 @@ def test_worker_killed_before_the_compensation_it_is_added(worker, engine):
 
 @pytest.mark.promise("compensation-after-every-end")
 def test_worker_killed_between_completion_and_compensation(worker, engine):
-    with helpers.transaction(engine, "LOCK TABLE pgqueue_search_key IN ACCESS EXCLUSIVE MODE"):
+    engine.execute(WAITS_FOR_LOCK)
+    with helpers.transaction(engine, "SELECT pg_advisory_xact_lock(1)"):
         job = tasks.order.enqueue()
         one = worker(LEASE=6.0)
         one.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists())
@@ -80,6 +88,7 @@ def test_worker_killed_between_completion_and_compensation(worker, engine):
         wait_until(lambda: not helpers.scalar(engine, f"{ended} AND datname = current_database()"), 30)
         engine.execute("COMMIT")
     assert not Job.objects.filter(task_name__in=[tasks.undo.name, tasks.undo_once.name]).exists()
+    engine.execute("DROP FUNCTION users_rule CASCADE")
     worker(LEASE=6.0)
     wait_until(lambda: undone() == ["reserve", "charge"], 60)
 

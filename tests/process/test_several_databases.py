@@ -116,7 +116,7 @@ def test_worker_with_lost_database_serves_the_other(two, tmp_path):
         os.kill(pid, signal.SIGTERM)
     worker.wait_until(lambda: page(port, "/readyz")[1].startswith("stopping"))
     done.touch()
-    assert worker.exit_code() == 0
+    assert worker.exit_code() == 0, worker.said
     assert not two.left("second")
     assert not path.exists()
     assert worker.said.count("signal: stopping") == 1

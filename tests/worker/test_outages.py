@@ -193,7 +193,9 @@ def test_maintenance_failing_duty_others_run(duties, caplog, error):
     assert (record.duty, record.levelname) == ("failing", "ERROR")
     assert duties.has_recovered(), "the connection works"
     duties.error = None
+    caplog.set_level("INFO", "django_pgqueue.worker")
     assert duties.tick() <= 5 and duties.duties[0].failures == 0
+    assert [record.duty for record in caplog.records if record.event == "duty_recovered"] == ["failing"]
 
 
 @pytest.mark.parametrize(

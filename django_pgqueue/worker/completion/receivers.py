@@ -57,7 +57,7 @@ def identity(receiver: Any) -> tuple[int, int]:
 def contained(function: Callable[[], T], describe: Callable[[], str]) -> T:
     """Call a function. Turn an exception that would end an engine's thread into `RuntimeError`.
 
-    `describe` returns the name of the called function, for the message.
+    `describe` returns the name of the called function. The log message contains it.
     """
     try:
         return function()

@@ -66,7 +66,7 @@ class AttemptSteps:
     """The steps of one attempt. The thread of the job uses it; for a coroutine, the thread of the asynchronous ORM."""
 
     def __init__(self, claimed: Claimed, alias: str, task: TaskDefinition, outer_blocks: int) -> None:
-        """Create the runner in the thread of the job. The caller of a job in the foreground has `outer_blocks` open."""
+        """Create the runner in the job's thread. The caller of a foreground job has opened `outer_blocks` blocks."""
         self.claimed = claimed
         self.alias = alias
         self.task = task

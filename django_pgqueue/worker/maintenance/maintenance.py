@@ -156,7 +156,7 @@ class Maintenance(Service):
         self._failed.add(duty.name)
         has_more = duty.function()
         self._failed.discard(duty.name)
-        duty.failures = 0
+        self._note_success(duty)
         took_seconds = time.monotonic() - began - self._waited_seconds
         if isinstance(has_more, float):
             duty.due_at = time.monotonic() + max(has_more, BACKLOG_INTERVAL_FACTOR * took_seconds)
@@ -180,6 +180,14 @@ class Maintenance(Service):
                 in_a_line(error),
                 exc_info=None if isinstance(error, Exception) and is_expected(error) else error,
                 extra=event("duty_failed", duty=duty.name, retry_seconds=round(pause_seconds)),
+            )
+
+    def _note_success(self, duty: Duty) -> None:
+        """Log that a duty works again, if it has failed before."""
+        if duty.failures:
+            duty.failures = 0
+            logger.info(
+                "the duty %r of the maintenance works again", duty.name, extra=event("duty_recovered", duty=duty.name)
             )
 
     def _on_wait(self, seconds: float) -> None:

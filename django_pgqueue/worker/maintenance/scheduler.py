@@ -27,7 +27,7 @@ from psycopg import errors
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
-from django_pgqueue.db.errors import concerns_all_statements, message_without_detail
+from django_pgqueue.db.errors import TRANSIENT, concerns_all_statements, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, Scheduled
 from django_pgqueue.schedules import declarations, expressions, job_options
@@ -39,6 +39,8 @@ from .firing import fire_all
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+TEMPORARY: Final = (*TRANSIENT, errors.QueryCanceled)
+"""A locked row and a slow server are no problem of the schedule that meets them. The next turn tries it again."""
 CONFIRM_SECONDS: Final = 60.0
 FORMER_LIMIT: Final = 20
 """The number of former definitions that a row remembers."""
@@ -161,7 +163,7 @@ class Scheduler:
                 self._logged_problems.discard((name, definition))
             return
         reason = " ".join(reason.split())
-        if schedule is not None:
+        if schedule is not None and not isinstance(failed, TEMPORARY):
             problem = error_text.storable(reason, error_text.MAX_ERROR_CHARACTERS)
             lifecycle.note_problem(connection, schedule, problem)
         # This happens at each tick, which another worker then fires: log it only once.

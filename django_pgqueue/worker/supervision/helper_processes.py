@@ -28,6 +28,9 @@ from .worker_events import WorkerEvents
 
 AT_END_SECONDS: Final = 8.0
 """How long the worker's exit waits for the settlement of its last processes, including signal receivers."""
+AT_END_OUTAGE_SECONDS: Final = 2.0
+"""How long the database may be away while the last executions are closed. A supervisor can lose its session long before
+it sends the next heartbeat, so the first statement here can be the one that notices."""
 AT_END_TURN_SECONDS: Final = 0.1
 
 
@@ -86,7 +89,12 @@ class HelperProcesses:
         """
         self.events.tick(stopping=True)
         stop_at = time.monotonic() + min(AT_END_SECONDS, limit_seconds - AT_END_TURN_SECONDS)
-        while survive(self.settlement.tick) and not self.settlement.is_done and time.monotonic() < stop_at:
+        give_up_at = time.monotonic() + AT_END_OUTAGE_SECONDS
+        while True:
+            now, works = time.monotonic(), survive(self.settlement.tick)
+            give_up_at = now + AT_END_OUTAGE_SECONDS if works else give_up_at
+            if (works and self.settlement.is_done) or now >= min(stop_at, give_up_at):
+                break
             wait_and_reap(AT_END_TURN_SECONDS)
         self.settlement.kill_remaining()
         while self.events.is_busy:

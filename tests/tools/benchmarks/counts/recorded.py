@@ -115,7 +115,7 @@ def _keep(section: str, version: str, libraries: Mapping[str, str], forms: Mappi
 
 
 def changes(found: Found, name: str) -> list[Change]:
-    """Return the counts that differ from the recorded ones by more than 3 %, for the recorded versions."""
+    """Return the counts that differ from the recorded counts of these versions by more than 3 %."""
     recorded, changed = read(), []
     for section, (version, forms) in parts_of(found, name).items():
         kept = recorded.get(section, {}).get(version)

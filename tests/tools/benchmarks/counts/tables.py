@@ -28,7 +28,7 @@ def functions(found: Found, forms: Sequence[str]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a count as text: with three digits at least, and empty if there is none."""
+    """Return a count as text, rounded to three digits below 100. Return an empty text for None."""
     if value is None:
         return ""
     if value >= 1000 or value == int(value):
