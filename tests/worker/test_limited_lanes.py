@@ -111,15 +111,54 @@ def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, mak
 
 
 @pytest.mark.promise("limit-turns")
-def test_small_key_waits_for_one_round_behind_a_large_one(engine, make_fetcher):
+@pytest.mark.parametrize("starts_per_second", [0.0, 10.0, 20.0, 40.0])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_small_key_waits_for_one_round_behind_a_large_one(
+    engine, make_fetcher, monkeypatch, starts_per_second, is_reversed
+):
+    """A claim takes 1 to 5 jobs, so some claims take more jobs of one key than of the other."""
+    claim_keys = lifecycle.limits.claim_keys
+
+    def claim_in_order(*args, **options):  # the statement returns the results of keys in any order
+        claim = claim_keys(*args, **options)
+        return claim._replace(results=sorted(claim.results, reverse=is_reversed))
+
+    monkeypatch.setattr(lifecycle.limits, "claim_keys", claim_in_order)
     add(engine, "fair:large", 500)
     small = add(engine, "fair:small", 3)
     fetcher = make_fetcher(capacity=1)
+    fetcher._rate.per_second = lambda: starts_per_second
     claimed = []
     while not set(small) <= set(claimed):
         fetcher.tick()
         claimed += [job.job_id for job in take(fetcher)]
-    assert len(claimed) <= 2 * len(small) + 1
+    assert len(claimed[: claimed.index(small[-1])]) <= 2 * len(small)
+
+
+def test_keys_that_a_full_claim_has_left_come_before_all_others(engine, make_fetcher):
+    """The first claim takes a job of one key, and leaves the others. Each key has its turn in the same round."""
+    for number in range(10, 30):
+        add(engine, f"fair:{number}", 3)
+    fetcher, keys = make_fetcher(capacity=1), []
+    fetcher._rate.per_second = lambda: 0.0
+    while len(keys) < 40:
+        fetcher.tick()
+        keys += [job.limit_key for job in take(fetcher)]
+    assert len(set(keys[:20])) == len(set(keys[20:40])) == 20
+
+
+def test_keys_with_a_rate_take_turns_without_prefetched_jobs(engine, make_fetcher, monkeypatch):
+    """Each claim leaves a job of the key that it has claimed from, because no slot is free for it."""
+    limits = {**LIMITS, "burst": Limit("burst", key="{key}", rate="1/h", burst=100)}
+    monkeypatch.setattr(registry, "_limits", MappingProxyType(limits))
+    for key in "abc":
+        add(engine, f"burst:{key}", 20)
+    fetcher, keys = make_fetcher(capacity=1), []
+    fetcher._rate.per_second = lambda: 100.0
+    while len(keys) < 30:
+        fetcher.tick()
+        keys += [job.limit_key for job in take(fetcher)]
+    assert [keys[:30].count(f"burst:{key}") for key in "abc"] == [10, 10, 10]
 
 
 def test_ended_job_lets_its_key_be_claimed_at_once(engine, make_fetcher, monkeypatch):

@@ -5,7 +5,8 @@ Used by `LimitedLanes`, in the fetcher's thread. Two invariants: keys of a lane 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from django_pgqueue.lifecycle import Lane
@@ -19,9 +20,9 @@ class DueKeys:
 
     def __init__(self) -> None:
         self.first: dict[str, bool] = {}
-        """Keys with news: their job was announced, a job of them has ended here, or the last claim has left them.
-        The value says whether a scan has seen a due job since the last visit."""
-        self.others: dict[str, bool] = {}
+        """Keys with news: their job was announced, or a job of them has ended here. The value says whether a scan has
+        seen a due job since the last visit."""
+        self.others: OrderedDict[str, bool] = OrderedDict()
         self.is_fruitful = False
         """Whether the last visit has claimed a job."""
         self._is_turn_of_first = True
@@ -39,10 +40,12 @@ class DueKeys:
             is_seen = self.others.pop(key)
         (self.first if is_news else self.others)[key] = is_seen
 
-    def put_back(self, key: str, *, is_seen: bool) -> None:
-        """Add a key that the last claim has left although its limit admits a job: it comes first."""
-        self.add(key, is_seen=is_seen, is_news=True)
-        self._is_turn_of_first = True
+    def put_back(self, keys: Mapping[str, bool]) -> None:
+        """Add keys that the last claim has left although their limits admit a job: they come first, in this order."""
+        for key, is_seen in reversed(keys.items()):
+            self.others[key] = is_seen
+            self.others.move_to_end(key, last=False)
+            self._is_turn_of_first = False
 
     def take(self, most: int) -> dict[str, bool]:
         """Remove and return up to `most` keys. Those with news and the others take turns, so that neither starve."""

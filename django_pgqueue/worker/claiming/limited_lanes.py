@@ -112,7 +112,7 @@ class LimitedLanes:
     def is_sure(self, lane: Lane) -> bool:
         """Return whether a visit of the lane will probably claim a job."""
         keys = self._lanes.get(lane)
-        return keys is not None and (keys.is_fruitful or bool(keys.first))
+        return keys is not None and (keys.is_fruitful or bool(keys.first) or lane in self._need_slots)
 
     @property
     def is_idle(self) -> bool:
@@ -216,11 +216,15 @@ class LimitedLanes:
             self._need_slots.add(lane)
         self._note_locked(lane, set(seen) - set(visit.locked), is_any_locked=bool(visit.locked))
         self._note_paused(lane, visit)
-        for result in visit.results:
-            key = result.limit_key
-            is_left = key in visit.left or (visit.is_full and result.is_left)
-            if not result.may_have_more or key not in visit.exhausted:
-                self._place(lane, state, result, is_left=is_left, is_seen=seen[key])
+        results, left = {result.limit_key: result for result in visit.results}, dict[str, bool]()
+        last = {job.limit_key: place for place, job in enumerate(visit.claimed)}
+        for key in sorted((key for key in seen if key in results), key=lambda key: last.get(key, -1)):
+            result = results[key]
+            if result.is_left and (visit.is_full or key in visit.left):
+                left[key] = seen[key]
+            elif not result.may_have_more or key not in visit.exhausted:
+                self._place(lane, state, result, is_seen=seen[key])
+        state.put_back(left)
         return visit.claimed
 
     def claim_from_key(self, connection: Connection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
@@ -234,7 +238,7 @@ class LimitedLanes:
 
     # ---------------------------------------------------------------- when to visit each key again
 
-    def _place(self, lane: Lane, state: DueKeys, result: KeyResult, *, is_left: bool, is_seen: bool) -> None:
+    def _place(self, lane: Lane, state: DueKeys, result: KeyResult, *, is_seen: bool) -> None:
         """Keep a key in its lane, let it wait, or forget it."""
         key, now = result.limit_key, self._clock()
         has_waiting = not result.admits_more and not result.is_held
@@ -242,8 +246,6 @@ class LimitedLanes:
             self.waiting.add(lane)
         if result.due_seconds is not None:
             self._wait(lane, key, now + max(result.due_seconds, 0.0), has_waiting=has_waiting)
-        elif is_left:
-            state.put_back(key, is_seen=is_seen)
         elif not result.admits_more:
             self._wait(lane, key, now + self.busy_seconds, ends_with_job=True, has_waiting=has_waiting)
         elif result.is_claimed:
