@@ -154,7 +154,7 @@ def test_keys_with_a_rate_take_turns_without_prefetched_jobs(engine, make_fetche
     for key in "abc":
         add(engine, f"burst:{key}", 20)
     fetcher, keys = make_fetcher(capacity=1), []
-    fetcher._rate.per_second = lambda: 100.0
+    fetcher._rate.per_second = lambda: 10.0
     while len(keys) < 30:
         fetcher.tick()
         keys += [job.limit_key for job in take(fetcher)]

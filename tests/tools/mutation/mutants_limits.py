@@ -159,6 +159,24 @@ VISITS = of_tests(
         inside="KeyPages.next_due_at",
     ),
     Mutant(
+        "the order in which a claim has taken jobs of keys does not count",
+        "key=lambda key: last.get(key, -1)",
+        "key=lambda key: 0",
+        inside="LimitedLanes._visit",
+    ),
+    Mutant(
+        "keys that a full claim has left come after the others",
+        "self.others.move_to_end(key, last=False)",
+        "pass",
+        inside="DueKeys.put_back",
+    ),
+    Mutant(
+        "a key of a rate that has just had its turn comes first again",
+        "if result.is_left and",
+        "if key in visit.left or result.is_left and",
+        inside="LimitedLanes._visit",
+    ),
+    Mutant(
         "keys that wait take half of the time from other jobs",
         "if not (self.limited.is_paced and (picked or has_others)):",
         "if True:",
@@ -193,9 +211,9 @@ SLOTS = of_tests(
     ),
     Mutant(
         "a key that a claim has left is forgotten",
-        "state.put_back(key, is_seen=is_seen)",
+        "state.put_back(left)",
         "pass",
-        inside="LimitedLanes._place",
+        inside="LimitedLanes._visit",
     ),
     Mutant(
         "prefetched jobs take every slot", "self._limited.needs_slot(lane)", "False", inside="LimitedKind.needs_slot"
