@@ -42,7 +42,7 @@ class DueKeys:
 
     def put_back(self, keys: Mapping[str, bool]) -> None:
         """Add keys that the last claim has left although their limits admit a job: they come first, in this order."""
-        for key, is_seen in reversed(keys.items()):
+        for key, is_seen in reversed(list(keys.items())):
             self.others[key] = is_seen
             self.others.move_to_end(key, last=False)
             self._is_turn_of_first = False
