@@ -67,7 +67,7 @@ def test_statement_never_reads_transaction_time(name):
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_only_claims_that_count_read_the_clock_and_once(name):
     """Their time must not be earlier than the end of an execution that their count has seen to have ended."""
-    assert STATEMENTS[name].count("clock_timestamp()") == (name in {"CLAIM_KEYS", "CLAIM_LIMITED_JOB"})
+    assert STATEMENTS[name].count("clock_timestamp()") == (name == "CLAIM_KEYS")
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -318,12 +318,12 @@ def call_statements_of_limits(engine):
         [helpers.NOOP],
     ).fetchall()
     with engine.transaction():
-        lifecycle.limited_job.lock_key_of(engine, waiting[0])
-        only = Limit("one", rate="1/h")
-        claimed, _ = lifecycle.limited_job.claim_limited_job(
-            engine, waiting[0], "one", policy_of(only), worker_id=1, lease_seconds=60.0
+        job, only = lifecycle.limits.limited_job(engine, waiting[0]), Limit("one", rate="1/h")
+        lifecycle.limits.lock_keys(engine, [job.limit_key])
+        given = [lifecycle.limits.KeyToClaim(job.limit_key, policy_of(only), lifecycle.Cursor())]
+        [claimed], _ = lifecycle.limits.claim_keys(
+            engine, job.lane, given, limit=1, free_slots=1, job_id=waiting[0], worker_id=1, lease_seconds=60.0
         )
-    assert claimed is not None
     lifecycle.snooze(engine, [lifecycle.Released(claimed.key, 0.001, holds_key=True)])
     lifecycle.limits.prune_limit_states(engine)
     overrides = lifecycle.limit_overrides
@@ -535,26 +535,28 @@ def page_of_keys(connection):
     return {"after_queue": "default", "after_priority": 0, "after_key": "key:100009", "limit": BATCH, **rules}
 
 
-def claim_keys(connection):
+def claim_keys(connection, keys=None):
     """Return the parameters of a claim from 100 keys, among them the three with many waiting jobs."""
-    keys = [f"key:{100_000 + n}" for n in range(10, 10 + BATCH)]
+    keys = keys or [f"key:{100_000 + n}" for n in range(10, 10 + BATCH)]
     return {
         **limited_lane(connection),
         "limit_keys": keys,
         "concurrencies": [1 if key == "key:100050" else 5 for key in keys],
-        "intervals_us": [1000] * BATCH,
-        "bursts": [9] * BATCH,
-        "shares": [1] * BATCH,
+        "intervals_us": [1000] * len(keys),
+        "bursts": [9] * len(keys),
+        "shares": [1] * len(keys),
         "are_ordered": [key == "key:100070" for key in keys],
-        "after_ats": [lifecycle.EPOCH] * BATCH,
-        "after_ids": [0] * BATCH,
-        "open_after_ids": [0] * BATCH,
+        "after_ats": [lifecycle.EPOCH] * len(keys),
+        "after_ids": [0] * len(keys),
+        "open_after_ids": [0] * len(keys),
         "limit_of_key": 1,
         "limit": BATCH,
         "free_slots": BATCH,
         **WORKER,
         "skipped_ids": [],
         "paused_task_names": [],
+        "job_id": None,
+        "is_early": False,
     }
 
 
@@ -590,18 +592,10 @@ def job_of_key(connection, key):
     return connection.execute(query, [key]).fetchone()[0]
 
 
-def claim_limited_job(connection):
-    """Return the parameters of a claim of the first job of the ordered key with many waiting jobs."""
-    return {
-        "job_id": job_of_key(connection, "key:100070"),
-        "limit_key": "key:100070",
-        "concurrency": 5,
-        "interval_us": 1000,
-        "burst": 9,
-        "is_ordered": True,
-        "only_due": True,
-        **WORKER,
-    }
+def claim_job_of_key(connection):
+    """Return the parameters of a claim of the first job of the ordered key with many waiting jobs, by its id."""
+    key = "key:100070"
+    return {**claim_keys(connection, [key]), "job_id": job_of_key(connection, key), "limit": 1, "free_slots": 1}
 
 
 def ends(connection, **columns):
@@ -675,7 +669,11 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     ),
     "KEYS": (page_of_keys, BATCH, {"pgqueue_job_limited"}),
     "NEWEST_KEYS": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
-    "LOCK_KEYS": (lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"]}, BATCH, set()),
+    "LOCK_KEYS": (
+        lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"], "idle_wait": "5s"},
+        BATCH,
+        set(),
+    ),
     "CLAIM_KEYS": (
         claim_keys,
         BATCH,
@@ -695,10 +693,10 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         1,
         {"pgqueue_job_ordered"},
     ),
-    "LOCK_KEY_OF_JOB": (lambda connection: {"job_id": job_of_key(connection, "key:100050")}, 1, {"pgqueue_job_pkey"}),
-    "CLAIM_LIMITED_JOB": (
-        claim_limited_job,
-        BATCH,
+    "LIMITED_JOB": (lambda connection: {"job_id": job_of_key(connection, "key:100050")}, 1, {"pgqueue_job_pkey"}),
+    "CLAIM_KEYS of one job": (
+        claim_job_of_key,
+        1,
         {
             "pgqueue_execution_limited",
             "pgqueue_limit_state_held",

@@ -1,7 +1,8 @@
 """Claim jobs with a limit: find and lock keys, then claim from them what their limits admit.
 
-The worker's fetcher calls `lock_keys()`, and then `claim_keys()` in the same transaction. The second statement counts
-the open executions of the keys that the first one has locked, so it must begin after the lock is taken.
+`KeyClaims` calls `lock_keys()`, and then `claim_keys()` in the same transaction, for the fetcher, the testing kit and
+runs in the foreground. The second statement counts the open executions of the keys that the first one has locked, so it
+must begin after the lock is taken.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import sql
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import name_of
 
 from .claims import AHEAD_BYTES, received
+from .execute import idle_wait
 from .pruning import PRUNE_LIMIT
 from .ranges import page_in_ranges
 from .types import Claimed, Cursor, Lane, Place
@@ -52,6 +55,16 @@ class KeyScan(NamedTuple):
     found: list[FoundKey]
     has_controls: bool
     """Whether claims must read what operators have changed, by `limit_overrides.controls_of()`."""
+
+
+class LimitedJob(NamedTuple):
+    """A ready job with a limit."""
+
+    lane: Lane
+    limit_key: str
+    weight: int
+    due_seconds: float
+    """Seconds until it is due, 0 or less if it is due now."""
 
 
 class KeyToClaim(NamedTuple):
@@ -134,7 +147,16 @@ def scan_limited_lanes(connection: Connection) -> list[Lane]:
 
 def lock_keys(connection: Connection, limit_keys: Sequence[str]) -> list[str]:
     """Lock these keys, and return those that no other session has locked, in the same order."""
-    return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, {"limit_keys": texts(limit_keys)})]
+    params = {"limit_keys": texts(limit_keys), "idle_wait": idle_wait(connection)}
+    return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, params)]
+
+
+def limited_job(connection: Connection, job_id: int) -> LimitedJob | None:
+    """Return the lane and the limit key of a job. None: it is not ready, or has no limit."""
+    for queue_name, priority, limit_key, *others in execute(connection, sql.limits.LIMITED_JOB, {"job_id": job_id}):
+        if limit_key is not None and not is_chunk_key(limit_key):
+            return LimitedJob(Lane(queue_name, priority, is_limited=True), limit_key, *others)
+    return None
 
 
 def waiting_jobs(connection: Connection, limit_key: str, *, limit: int) -> Iterator[dict[int, str]]:
@@ -197,14 +219,15 @@ def claim_keys(
     skipped_ids: Iterable[int] = (),
     paused_tasks: Iterable[str] = (),
     ahead_bytes: int = AHEAD_BYTES,
+    job_id: int | None = None,
+    is_early: bool = False,
 ) -> KeyClaim:
     """Claim up to `limit` due jobs of these keys in a lane, in turns, and open an execution for each.
 
-    The caller's transaction must have locked the keys with an earlier statement. The other arguments and the errors are
-    those of `claim()`.
+    The caller's transaction must have locked the keys with an earlier statement. With `job_id`, claim only this job,
+    and with `is_early` also if it is not due. The other arguments and the errors are those of `claim()`.
     """
-    policies = [key.policy for key in keys]
-    sent_at = time.monotonic()
+    policies, sent_at = [key.policy for key in keys], time.monotonic()
     rows = execute(
         connection,
         sql.limits.CLAIM_KEYS,
@@ -228,6 +251,8 @@ def claim_keys(
             "skipped_ids": numbers(skipped_ids),
             "paused_task_names": texts(paused_tasks),
             "ahead_bytes": ahead_bytes,
+            "job_id": job_id,
+            "is_early": is_early,
         },
     )
     jobs = [row for row in rows if row[0] is not None]

@@ -88,7 +88,8 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
 FROM due
 """
 
-# Claim one job if it is ready, and open an execution for it. With `only_due`, claim it only if it is also due.
+# Claim one job without a limit if it is ready, and open an execution for it. With `only_due`, claim it only if it is
+# also due. A job with a chunk key has no limit.
 #
 # Moves:  ready → running
 # Caller: lifecycle.claim_one()
@@ -100,7 +101,7 @@ WITH picked AS MATERIALIZED (
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
-      AND limit_key IS NULL
+      AND coalesce(left(limit_key, 1), '+') = '+'
       AND (NOT %(only_due)s
            OR run_after <= statement_timestamp() + %(time_shift)s::interval)
     FOR NO KEY UPDATE SKIP LOCKED

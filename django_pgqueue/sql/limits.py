@@ -5,7 +5,8 @@ locks keys, the second one counts their open executions. They must not be one st
 than the lock, so it would not see the claim that the previous holder of the lock has just committed.
 
 A process can be frozen between the two, or its host can be lost without a word. So the first statement lets the server
-end the session, and free the keys, if it has been idle in this transaction for 5 s.
+end the session, and free the keys, if it has been idle in this transaction for 5 s. A transaction of the application
+has only the limit of its own session.
 """
 
 from typing import Final
@@ -93,14 +94,31 @@ WHERE state = 'ready' AND limit_key IS NOT NULL
 GROUP BY queue_name, priority, limit_key
 """
 
+# Return the lane, the limit key and the weight of a ready job, and the seconds until it is due.
+#
+# Caller: lifecycle.limits.limited_job(), before a claim of this job alone
+# Index:  primary key
+#
+# A condition on `limit_key` would let the planner choose the index of all limited jobs.
+LIMITED_JOB: Final = """/* pgqueue:limited_job */
+SELECT queue_name, priority, limit_key, coalesce(limit_weight, 1),
+       date_part('epoch', run_after - statement_timestamp() - %(time_shift)s::interval)
+FROM pgqueue_job
+WHERE id = %(job_id)s AND state = 'ready'
+"""
+
 # Lock the given keys, and return those that no other session has locked.
 #
-# Caller: lifecycle.limits.lock_keys(), from the fetcher, in the transaction of CLAIM_KEYS
+# Caller: lifecycle.limits.lock_keys(), in the transaction of CLAIM_KEYS
 # Locks:  an advisory lock for each returned key, until the transaction ends; SKIP LOCKED
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
 FROM unnest(%(limit_keys)s::varchar[]) WITH ORDINALITY AS given (limit_key, place)
-CROSS JOIN set_config('idle_in_transaction_session_timeout', '5s', true)
+CROSS JOIN set_config(
+    'idle_in_transaction_session_timeout',
+    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
+    true
+)
 WHERE pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))
 ORDER BY given.place
 """
@@ -108,7 +126,7 @@ ORDER BY given.place
 # Claim due jobs of keys in one lane, as many as the limit of each key admits, and open an execution for each.
 #
 # Moves:  ready → running
-# Caller: lifecycle.limits.claim_keys(), from the fetcher. The caller's transaction holds the advisory locks of all keys
+# Caller: lifecycle.limits.claim_keys(). The caller's transaction holds the advisory locks of all keys
 # Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
 # Index:  pgqueue_execution_limited for the count, pgqueue_limit_state_key for the rate, pgqueue_limit_state_held for
 #         holds, pgqueue_job_limited for the jobs; pgqueue_job_ordered for the next job of an ordered key
@@ -124,7 +142,8 @@ ORDER BY given.place
 #
 # Keys take turns: `round` is the number of the turn in which a job is claimed, with `share` jobs of its key. Of an
 # ordered key, only the job with the lowest id is claimed. Jobs without an order were added before its limit became
-# ordered. They are claimed when no job with an order waits.
+# ordered. They are claimed when no job with an order waits. With `job_id`, only that job is claimed, also if it is not
+# due (`is_early`), but of an ordered key only if it is the first one.
 #
 # `due` limits prefetching as in CLAIM. In addition, jobs with a rate are not prefetched, because they would start later
 # than they were counted. `picked` has one of them more than free slots: no job behind it is prefetched.
@@ -228,7 +247,7 @@ picked AS MATERIALIZED (
               AND id <> ALL (%(skipped_ids)s::bigint[])
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             ORDER BY run_after, id
-            LIMIT CASE WHEN key.head_id IS NULL
+            LIMIT CASE WHEN key.head_id IS NULL AND %(job_id)s::bigint IS NULL
                        THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s),
                                   CASE WHEN key.interval_us IS NOT NULL THEN %(free_slots)s + 1 END)
                        ELSE 0 END
@@ -243,12 +262,13 @@ picked AS MATERIALIZED (
                    max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
                    in_graph, limit_weight
             FROM pgqueue_job
-            WHERE id = key.head_id
+            WHERE id = coalesce(%(job_id)s::bigint, key.head_id)
+              AND id = coalesce(key.head_id, id)
               AND state = 'ready'
               AND limit_key = key.limit_key
               AND queue_name = %(queue_name)s
               AND priority = %(priority)s
-              AND run_after <= statement_timestamp() + %(time_shift)s::interval
+              AND (%(is_early)s::boolean OR run_after <= statement_timestamp() + %(time_shift)s::interval)
               AND id <> ALL (%(skipped_ids)s::bigint[])
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             FOR NO KEY UPDATE SKIP LOCKED

@@ -1,7 +1,7 @@
 """Claim from keys of a lane: lock them, read what operators have changed, and claim what their limits admit.
 
-Used by `LimitedLanes`, in the fetcher's thread. It also remembers where the next claim of each key begins, and the next
-count of its open executions, so that neither walks over old entries again.
+Used by `LimitedLanes`, in the fetcher's thread, and by `foreground_claim` for one job. It also remembers where the next
+claim of each key begins, and the next count of its open executions, so that neither walks over old entries again.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Visit(NamedTuple):
 
 
 class KeyClaims:
-    """The claims from keys of one fetcher."""
+    """The claims from keys of one fetcher, or of one run in the foreground."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, has_controls: bool = False) -> None:
         self._clock = clock
-        self.has_controls = False
-        """Whether the last scan found an override or a pause of a limit."""
+        self.has_controls = has_controls
+        """Whether there may be an override or a pause of a limit. The fetcher knows that from the last scan."""
         self.cursors = KeyCursors(clock)
         self._open_after: dict[str, tuple[int, float]] = {}
         """For each key an execution, up to which all have ended, and when that was seen."""

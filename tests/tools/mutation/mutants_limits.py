@@ -66,7 +66,7 @@ ADMISSION = of_tests(
         "coalesce(job.limit_weight, 1)",
         "CLAIM_KEYS",
     ),
-    Mutant("a frozen process keeps keys locked", "'5s', true)", "'0', true)", "LOCK_KEYS"),
+    Mutant("a frozen process keeps keys locked", "%(idle_wait)s::text", "'0'", "LOCK_KEYS"),
     Mutant("ended executions count", " AND outcome IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
@@ -102,8 +102,8 @@ ADMISSION = of_tests(
     ),
     Mutant(
         "jobs without an order never run",
-        "CASE WHEN key.head_id IS NULL\n",
-        "CASE WHEN NOT key.is_ordered\n",
+        "CASE WHEN key.head_id IS NULL AND",
+        "CASE WHEN NOT key.is_ordered AND",
         "CLAIM_KEYS",
     ),
     Mutant("a dead job never blocks", " OR state = 'dead' AND limit_order = 2", "", "CLAIM_KEYS"),
@@ -250,15 +250,23 @@ HOLDS = of_tests(
 )
 ONE_JOB = of_tests(
     ("tests/concurrency/test_limited_job.py",),
-    Mutant("a foreground run locks no key", LOCK.format(""), "true", "LOCK_KEY_OF_JOB"),
-    Mutant("a foreground run exceeds the slots", "used_slots + slots <= concurrency", "true", "CLAIM_LIMITED_JOB"),
-    Mutant("a foreground run ignores holds", "           held_us <= 0\n", "           true\n", "CLAIM_LIMITED_JOB"),
-    Mutant("a foreground run ignores the order", "(head_id IS NULL OR head_id = id)", "true", "CLAIM_LIMITED_JOB"),
     Mutant(
-        "a foreground run spends no token",
-        "    FROM checked\n    WHERE interval",
-        "    FROM checked\n    WHERE false AND interval",
-        "CLAIM_LIMITED_JOB",
+        "a claim of one job takes the first jobs of its key",
+        " AND %(job_id)s::bigint IS NULL\n",
+        "\n",
+        "CLAIM_KEYS",
+    ),
+    Mutant("a foreground run ignores the order", "AND id = coalesce(key.head_id, id)", "", "CLAIM_KEYS"),
+    Mutant("a claim of one job takes it early", "(%(is_early)s::boolean OR", "(true OR", "CLAIM_KEYS"),
+)
+IN_FOREGROUND = of_tests(
+    ("tests/worker/test_foreground_limits.py",),
+    Mutant("a foreground run reads no overrides", ", has_controls=True)", ")", inside="foreground_claim._claim"),
+    Mutant(
+        "the lock of a key limits the caller's transaction",
+        "coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout'))",
+        "coalesce(%(idle_wait)s::text, '5s')",
+        "LOCK_KEYS",
     ),
 )
 OVERRIDDEN = of_tests(
@@ -323,4 +331,4 @@ MANY_KEYS = of_tests(
         inside="KeyPages.pick",
     ),
 )
-CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *SLOTS, *MANY_KEYS, *PRUNED, *HOLDS, *ONE_JOB, *OVERRIDDEN]
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *SLOTS, *MANY_KEYS, *PRUNED, *HOLDS, *ONE_JOB, *IN_FOREGROUND, *OVERRIDDEN]
