@@ -75,7 +75,7 @@ def settle(fetcher):
     pages = fetcher.lanes.keyed
     pages._circle._renew_until = 0.0
     helpers.wait_until(
-        lambda: fetcher.tick() is not None and pages._circle.is_complete and not (pages._due or pages._unsure), 60.0
+        lambda: fetcher.tick() is not None and pages._circle.is_complete and not (pages._due or pages._others), 60.0
     )
     assert not fetcher.pool.submitted
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from django_pgqueue.worker.runtime.refusals import LOG_SECONDS, Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.queue_slots import UNLIMITED
 
-from .lane_kinds import ChunkKind, LaneKind, LimitedKind, Part, PlainKind
+from .lane_kinds import ChunkKind, Cursors, Kind, LimitedKind, Part, PlainKind
 from .lanes import Lanes
 from .node_results import with_results
 from .unclaimable import set_aside
@@ -58,7 +58,7 @@ class Claimer:
         self._noted_id: int | None = None
         """The job for which the last claim of a part has failed."""
 
-    def claim(self, connection: Connection, cursors: Mapping[Lane, Cursor], room: int) -> list[Claimed]:
+    def claim(self, connection: Connection, cursors: Cursors, room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed, failure = list[Claimed](), None
         for kind, lanes in self._groups(cursors):
@@ -82,12 +82,12 @@ class Claimer:
         self.lanes.move_cursors(claimed)
         return with_results(connection, claimed)
 
-    def _groups(self, cursors: Mapping[Lane, Cursor]) -> list[tuple[LaneKind, dict[Lane, Cursor]]]:
+    def _groups(self, cursors: Cursors) -> list[tuple[Kind, dict[Lane, Cursor]]]:
         """Divide lanes into groups that one call claims from: consecutive lanes of one kind, in their order.
 
         With `--queue`, the lanes of a group share the slots of their queues.
         """
-        groups: list[tuple[LaneKind, dict[Lane, Cursor]]] = []
+        groups: list[tuple[Kind, dict[Lane, Cursor]]] = []
         queue_slots, before = self.in_flight.queue_slots, None
         for lane, cursor in cursors.items():
             kind = self._kind_of(lane)
@@ -98,7 +98,7 @@ class Claimer:
             before = shares
         return groups
 
-    def _kind_of(self, lane: Lane) -> LaneKind:
+    def _kind_of(self, lane: Lane) -> Kind:
         if lane.chunk_key is not None:
             return self._chunks
         return self._limited if lane.is_limited else self._plain
@@ -116,7 +116,7 @@ class Claimer:
         return queue_slots.room(queue_name) - sum(queue_slots.group_of(job.queue_name) == group for job in claimed)
 
     def _claim_from(
-        self, kind: LaneKind, connection: Connection, lanes: dict[Lane, Cursor], room: int, free_slots: int
+        self, kind: Kind, connection: Connection, lanes: Cursors, room: int, free_slots: int
     ) -> list[Claimed]:
         """Claim from a group of lanes. If that fails because of a row, claim from their parts, one after another."""
         try:
@@ -131,13 +131,7 @@ class Claimer:
         return self._noted(claimed, kind.statement)
 
     def _claim_parts(
-        self,
-        kind: LaneKind,
-        connection: Connection,
-        lanes: dict[Lane, Cursor],
-        room: int,
-        free_slots: int,
-        failure: Exception,
+        self, kind: Kind, connection: Connection, lanes: Cursors, room: int, free_slots: int, failure: Exception
     ) -> list[Claimed]:
         """Claim single jobs for `SEARCH_SECONDS` at most. Note those that cannot be claimed, and pass them by.
 
@@ -158,7 +152,7 @@ class Claimer:
         return claimed
 
     def _claim_part(
-        self, kind: LaneKind, connection: Connection, lanes: dict[Lane, Cursor], part: Part, free_slots: int
+        self, kind: Kind, connection: Connection, lanes: Cursors, part: Part, free_slots: int
     ) -> list[Claimed] | None:
         """Claim one job of a part. If that fails, note the job; return None if there is none."""
         self._noted_id = None

@@ -22,7 +22,6 @@ from django_pgqueue.lifecycle.limits import FoundKey
 from django_pgqueue.limits import name_of
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
-from .due_lanes import DueLanes
 from .lane_walk import LANES_PER_CLAIM, LaneWalk
 from .limited_lanes import LimitedLanes
 from .pacing import Pacing
@@ -47,7 +46,10 @@ def rule_of(chunk_key: str) -> ChunkRule:
 
 
 class KeyPages(LaneWalk):
-    """The lanes of limited jobs and of chunks of one fetcher."""
+    """The lanes of limited jobs and of chunks of one fetcher.
+
+    `_others` are the lanes of limited jobs whose last visit has claimed nothing.
+    """
 
     def __init__(
         self,
@@ -66,26 +68,17 @@ class KeyPages(LaneWalk):
         super().forget()
         self.limited.forget()
         self._later = self.limited.later
-        self._unsure = DueLanes(self._group_of)
-        """Lanes of limited jobs whose last visit has claimed nothing."""
         self._waiting = self.limited.waiting
         self._rules: dict[str, ChunkRule] = {}
         """When the chunks of each task are due that is not paused."""
-        self._is_small = True
-        """Whether the last page was a whole circle, or none was read yet."""
         self._has_found = False
         """Whether the last page has found keys to visit, and a claim has found a job since."""
         self._page_at = self._scanned_at = float("-inf")
         self._turn = 0
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether a whole circle has found no job to claim."""
-        return self._is_small or (self._circle.is_complete and not self._has_claimed)
-
     def is_answer(self, scanned_at: float) -> bool:
         """Return whether a page that was read at this time or later shows to siblings when the next job is due."""
-        has_read = self._is_small and self._scanned_at >= scanned_at
+        has_read = not self.is_active and self._scanned_at >= scanned_at
         return has_read and not self._due and self.limited.is_idle
 
     # ---------------------------------------------------------------- reading
@@ -100,12 +93,12 @@ class KeyPages(LaneWalk):
     def needs_page(self, polling_seconds: float, age_limit_seconds: float) -> bool:
         """Return whether to read the next page now."""
         now = self._clock()
-        is_hungry = self._has_found and self._has_claimed and not (self._due or self._unsure)
-        if now < self._page_at and not (is_hungry and not self._is_small):  # hungry: claims are faster than pages
+        is_hungry = self._has_found and self._has_claimed and not (self._due or self._others)
+        if now < self._page_at and not (is_hungry and self.is_active):  # hungry: claims are faster than pages
             return False
-        if self._is_small and now - self._scanned_at <= age_limit_seconds:
+        if not self.is_active and now - self._scanned_at <= age_limit_seconds:
             return False
-        if self._is_small:
+        if not self.is_active:
             self._circle.begin(now)
             self._has_claimed = self._has_failed = False
         return self._begins_circle(polling_seconds)
@@ -129,19 +122,14 @@ class KeyPages(LaneWalk):
         added = [self._note(each, turn) for each in found]
         self._has_found = any(added)
         is_last = len(found) < PAGE_KEYS
-        self._is_small = is_last and after is None
+        self.is_active = not is_last or after is not None
         self._end_page(None if is_last else found[-1].place)
         self._page_at = self._clock() + self._rest.after(self._scanned_at - began)
 
-    def read_newest(self, connection: Connection, turn: int, *, is_idle: bool) -> bool:
-        """Read the keys of the newest jobs, if there are too many keys for one page. Return whether one is due."""
-        began, has_due = self._clock(), False
-        if self._is_small or not self._reads_newest(is_idle=is_idle):
-            return False
-        for each in lifecycle.limits.newest_keys(connection, limit=NEWEST_JOBS):
-            has_due |= self._note(each, turn, is_news=True)
-        self._newest_at = self._clock() + self._newest_rest.after(self._clock() - began)
-        return has_due
+    def _note_newest(self, connection: Connection, turn: int) -> bool:
+        newest = lifecycle.limits.newest_keys(connection, limit=NEWEST_JOBS)
+        are_due = [self._note(each, turn, is_news=True) for each in newest]
+        return any(are_due)
 
     def _note(self, found: FoundKey, turn: int, *, is_news: bool = False) -> bool:
         """Note a key of a page. Return whether a lane has something to claim now that it had not before."""
@@ -187,15 +175,12 @@ class KeyPages(LaneWalk):
 
     def _note_pauses(self, paused_queues: set[str]) -> None:
         """Forget the lanes of queues that are paused now. A circle finds those of queues that are not any more."""
-        began, ended = paused_queues - self._paused_queues, self._paused_queues - paused_queues
-        self._paused_queues = paused_queues
+        ended, forgotten = self._set_paused(paused_queues)
         if ended:
             self._circle.begin(self._clock())
-        if began:
-            self._waiting.difference_update([lane for lane in self._waiting if lane.queue_name in began])
-            for lanes in (self._due, self._unsure):
-                for lane in lanes.discard_queues(began):
-                    self.limited.drop(lane)
+        self._waiting.difference_update([lane for lane in self._waiting if lane.queue_name in paused_queues])
+        for lane in forgotten:
+            self.limited.drop(lane)
 
     # ---------------------------------------------------------------- claiming
 
@@ -213,7 +198,7 @@ class KeyPages(LaneWalk):
         self.place_freed(turn)
         picked = self._due.pick(min(most, LANES_PER_CLAIM), self._is_full)
         if not (self.limited.is_paced and (picked or has_others)):
-            picked |= self._unsure.pick(min(most, UNSURE_LANES), self._is_full)
+            picked |= self._others.pick(min(most, UNSURE_LANES), self._is_full)
         return picked
 
     def place_freed(self, turn: int) -> list[Lane]:
@@ -240,7 +225,7 @@ class KeyPages(LaneWalk):
     def _place(self, lane: Lane, turn: int) -> None:
         """Keep a lane of limited jobs among those that are sure or not, or forget it."""
         is_kept, is_sure = self.limited.has_keys(lane), self.limited.is_sure(lane)
-        for lanes, is_right in ((self._due, is_kept and is_sure), (self._unsure, is_kept and not is_sure)):
+        for lanes, is_right in ((self._due, is_kept and is_sure), (self._others, is_kept and not is_sure)):
             if is_right:
                 lanes.add(lane, turn)
             else:
@@ -251,11 +236,6 @@ class KeyPages(LaneWalk):
         """Whether due jobs wait for a limit, their chunk, or a slot, as far as this process has seen."""
         return self.limited.need_slots or bool(self._waiting)
 
-    @property
-    def full(self) -> set[Lane]:
-        """See `LaneWalk`."""
-        return super().full | self._unsure.one_of_each_full(self._is_full)
-
     # ---------------------------------------------------------------- sleeping
 
     def next_due_at(self, tried_at: float, if_overdue: float) -> float:
@@ -263,7 +243,7 @@ class KeyPages(LaneWalk):
         if self._scanned_at == float("-inf"):
             return float("inf")  # no task of this process has a limit or a chunk
         due_at = self._later.next_due_at
-        if self._due.has_open(self._is_full) or self._unsure.has_open(self._is_full):
+        if self._due.has_open(self._is_full) or self._others.has_open(self._is_full):
             due_at = min(due_at, if_overdue if self.limited.need_slots else tried_at + STEP_SECONDS)
         if not self._circle.is_complete:
             return min(due_at, self._page_at)

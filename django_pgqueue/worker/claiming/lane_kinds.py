@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from itertools import repeat
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.db.statements import Connection
@@ -22,6 +22,7 @@ from .lane_of_job import cursor_behind
 from .lanes import Lanes
 
 Cursors = Mapping[Lane, Cursor]
+Jobs = list[Claimed]
 ALONE: Final = ChunkRule(1, 0.0)
 """The rule of a chunk that has one job."""
 
@@ -41,49 +42,34 @@ class Part(NamedTuple):
         return not self.key and self.has_one_job
 
 
-class LaneKind(Protocol):
-    """One kind of lanes."""
+class LaneKind:
+    """One kind of lanes.
 
-    statement: str
-    """The name of the statement that claims. A job is to blame for the failure of the statement that has claimed
-    another job."""
-    lanes_of_group: int
+    - `claim()` claims up to `limit` jobs of some lanes, and notes what is left in them.
+    - `parts()` returns from what to claim one by one after a claim has failed.
+    - `claim_part()` claims one job of a part, and `next_of()` returns which job that would be.
+    """
+
+    lanes_of_group = 1_000_000
     """From how many lanes one call of `claim()` can claim."""
-    jobs_of_parts: int
+    jobs_of_parts = 1_000_000
     """How many jobs are claimed at most from parts, after one claim has failed."""
-
-    def claim(
-        self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any
-    ) -> list[Claimed]:
-        """Claim up to `limit` jobs, and note what is left in the lanes."""
-
-    def parts(self, cursors: Cursors) -> Iterator[Part]:
-        """Return from what to claim one by one after a claim has failed."""
-
-    def claim_part(
-        self, connection: Connection, cursors: Cursors, part: Part, *, free_slots: int, **options: Any
-    ) -> list[Claimed]:
-        """Claim one job of a part."""
-
-    def next_of(self, connection: Connection, cursors: Cursors, part: Part, **exclusions: Any) -> int | None:
-        """Return the job that `claim_part()` claims first."""
-
-    def needs_slot(self, lane: Lane, free_slots: int) -> bool:
-        """Return whether a lane has something to claim that only a free slot can take."""
-
-
-class PlainKind:
-    """Lanes of jobs without a limit. One statement claims from many."""
-
-    statement = "claim"
-    lanes_of_group = jobs_of_parts = 1_000_000
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
+        self._keyed, self._limited = lanes.keyed, lanes.limited
 
-    def claim(
-        self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any
-    ) -> list[Claimed]:
+    def needs_slot(self, lane: Lane, free_slots: int) -> bool:
+        """Return whether a lane has something to claim that only a free slot can take."""
+        return False
+
+
+class PlainKind(LaneKind):
+    """Lanes of jobs without a limit. One statement claims from many."""
+
+    statement = "claim"
+
+    def claim(self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any) -> Jobs:
         """See `LaneKind`."""
         claimed = lifecycle.claim(connection, cursors, limit=limit, free_slots=free_slots, **options)
         # A claim returns as many jobs as are due for the free slots. Of those beyond, it may return only some.
@@ -94,38 +80,26 @@ class PlainKind:
         """See `LaneKind`."""
         return repeat(Part(next(iter(cursors))))
 
-    def claim_part(
-        self, connection: Connection, cursors: Cursors, part: Part, *, free_slots: int, **options: Any
-    ) -> list[Claimed]:
+    def claim_part(self, connection: Connection, cursors: Cursors, part: Part, **options: Any) -> Jobs:
         """See `LaneKind`."""
-        return lifecycle.claim(connection, cursors, limit=1, free_slots=free_slots, **options)
+        return lifecycle.claim(connection, cursors, limit=1, **options)
 
     def next_of(self, connection: Connection, cursors: Cursors, part: Part, **exclusions: Any) -> int | None:
         """See `LaneKind`."""
         return lifecycle.next_in_line(connection, cursors, **exclusions)
 
-    def needs_slot(self, lane: Lane, free_slots: int) -> bool:
-        """See `LaneKind`."""
-        return False
 
-
-class LimitedKind:
+class LimitedKind(LaneKind):
     """Lanes of jobs with a limit."""
 
     statement = "claim_keys"
-    lanes_of_group, jobs_of_parts = 1, 1_000_000
+    lanes_of_group = 1
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
-        self._limited = lanes.limited
-
-    def claim(
-        self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any
-    ) -> list[Claimed]:
+    def claim(self, connection: Connection, cursors: Cursors, **options: Any) -> Jobs:
         """See `LaneKind`."""
         [lane] = cursors
-        claimed = self._limited.claim(connection, lane, limit=limit, free_slots=free_slots, **options)
-        self._lanes.keyed.after_claim(lane)
+        claimed = self._limited.claim(connection, lane, **options)
+        self._keyed.after_claim(lane)
         return claimed
 
     def parts(self, cursors: Cursors) -> Iterator[Part]:
@@ -133,11 +107,9 @@ class LimitedKind:
         [lane] = cursors
         return iter([Part(lane, key) for key in self._limited.due_keys(lane)])
 
-    def claim_part(
-        self, connection: Connection, cursors: Cursors, part: Part, *, free_slots: int, **options: Any
-    ) -> list[Claimed]:
+    def claim_part(self, connection: Connection, cursors: Cursors, part: Part, **options: Any) -> Jobs:
         """See `LaneKind`."""
-        return self._limited.claim_from_key(connection, part.lane, part.key, free_slots=free_slots, **options)
+        return self._limited.claims.claim(connection, part.lane, [part.key], limit=1, **options).claimed
 
     def next_of(self, connection: Connection, cursors: Cursors, part: Part, **exclusions: Any) -> int | None:
         """See `LaneKind`."""
@@ -150,18 +122,13 @@ class LimitedKind:
         return self._limited.needs_slot(lane)
 
 
-class ChunkKind:
+class ChunkKind(LaneKind):
     """Lanes of chunks. Free slots get their chunks in one transaction, because each commit waits for the disk."""
 
     statement = "claim_chunk"
     lanes_of_group, jobs_of_parts = 100, 1
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
-
-    def claim(
-        self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any
-    ) -> list[Claimed]:
+    def claim(self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any) -> Jobs:
         """Claim up to one chunk for each free slot. Return the first job of each."""
         slots, claims = min(limit, free_slots), list[tuple[Lane, ChunkClaim]]()
         with transaction_of(connection) if slots > 1 else nullcontext():
@@ -169,14 +136,14 @@ class ChunkKind:
                 claims += self._claim_lane(connection, lane, cursor, slots - len(claims), options)
         for lane, claim in claims:
             if claim.first is None or self._is_last(lane, claim.first):
-                self._lanes.keyed.postpone_chunk(lane, claim.due_seconds)
+                self._keyed.postpone_chunk(lane, claim.due_seconds)
         return [claim.first for _, claim in claims if claim.first is not None]
 
     def _claim_lane(
         self, connection: Connection, lane: Lane, cursor: Cursor, slots: int, options: dict[str, Any]
     ) -> Iterator[tuple[Lane, ChunkClaim]]:
         """Claim chunks of a lane as long as they are full."""
-        rule = self._lanes.keyed.chunk_rule(lane.chunk_key or "")
+        rule = self._keyed.chunk_rule(lane.chunk_key or "")
         for _ in range(slots):
             claim = lifecycle.chunks.claim_chunk(connection, lane, rule, cursor=cursor, **options)
             yield lane, claim
@@ -189,7 +156,7 @@ class ChunkKind:
 
         If it is smaller for another reason, the next page finds the lane again.
         """
-        is_small = len(first.members) < self._lanes.keyed.chunk_rule(lane.chunk_key or "").size
+        is_small = len(first.members) < self._keyed.chunk_rule(lane.chunk_key or "").size
         return is_small and first.others is not None and not first.isolated
 
     def parts(self, cursors: Cursors) -> Iterator[Part]:
@@ -200,12 +167,12 @@ class ChunkKind:
 
     def claim_part(
         self, connection: Connection, cursors: Cursors, part: Part, *, free_slots: int, **options: Any
-    ) -> list[Claimed]:
+    ) -> Jobs:
         """See `LaneKind`."""
-        rule = ALONE if part.has_one_job else self._lanes.keyed.chunk_rule(part.lane.chunk_key or "")
+        rule = ALONE if part.has_one_job else self._keyed.chunk_rule(part.lane.chunk_key or "")
         claim = lifecycle.chunks.claim_chunk(connection, part.lane, rule, **options)
         if claim.first is None:
-            self._lanes.keyed.postpone_chunk(part.lane, claim.due_seconds)
+            self._keyed.postpone_chunk(part.lane, claim.due_seconds)
         return [] if claim.first is None else [claim.first]
 
     def next_of(self, connection: Connection, cursors: Cursors, part: Part, **exclusions: Any) -> int | None:
@@ -216,3 +183,6 @@ class ChunkKind:
     def needs_slot(self, lane: Lane, free_slots: int) -> bool:
         """See `LaneKind`."""
         return not free_slots
+
+
+Kind = PlainKind | LimitedKind | ChunkKind

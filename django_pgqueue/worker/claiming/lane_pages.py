@@ -25,7 +25,6 @@ from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
-from .due_lanes import DueLanes
 from .lane_walk import LANES_PER_CLAIM, LaneWalk
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -44,7 +43,10 @@ TOLERANCE: Final = timedelta(milliseconds=1)
 
 
 class LanePages(LaneWalk):
-    """The plain lanes of one fetcher, if there are more than a page. Otherwise `is_active` is false."""
+    """The plain lanes of one fetcher, if there are more than a page. Otherwise `is_active` is false.
+
+    `_others` are the lanes in which a due job lies behind the cursor.
+    """
 
     def __init__(
         self,
@@ -61,9 +63,6 @@ class LanePages(LaneWalk):
     def forget(self) -> None:
         """Start afresh: the next scan begins with the first lane."""
         super().forget()
-        self.is_active = False
-        self._behind = DueLanes(self._group_of)
-        """The lanes in which a due job lies behind the cursor."""
         self._names: set[str] = set()
         """Queues to read with the next page: they were paused and may not be any more."""
         self._has_forgotten = False
@@ -71,12 +70,6 @@ class LanePages(LaneWalk):
         """Lanes of the last pick that the claim visits from their start."""
 
     # ---------------------------------------------------------------- reading
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether a whole circle has found no job to claim."""
-        has_found = self._due or self._behind or self._has_claimed
-        return not self.is_active or (self._circle.is_complete and not has_found)
 
     def needs_page(self, polling_seconds: float) -> bool:
         """Return whether to read the next page: in a circle that has begun, or one for which there is a reason now."""
@@ -105,14 +98,8 @@ class LanePages(LaneWalk):
         self._end_page(None if is_last else Place(*next(reversed(scan.due_in))[:2]))
         return scan._replace(due_in={})
 
-    def read_newest(self, connection: Connection, turn: int, *, is_idle: bool) -> bool:
-        """Read the lanes of the newest jobs after a notification, or when an idle fetcher polls.
-
-        Return whether such a job is due.
-        """
-        began, has_due = self._clock(), False
-        if not self.is_active or not self._reads_newest(is_idle=is_idle):
-            return False
+    def _note_newest(self, connection: Connection, turn: int) -> bool:
+        now, has_due = self._clock(), False
         for lane, seconds in lifecycle.newest_lanes(connection, limit=NEWEST_JOBS).items():
             if lane.queue_name in self._paused_queues:
                 continue
@@ -120,8 +107,7 @@ class LanePages(LaneWalk):
                 self._due.add(lane, turn)
                 has_due = True
             else:  # another job of the lane may be due sooner
-                self._later.note_sooner(lane, began + seconds, began)
-        self._newest_at = self._clock() + self._newest_rest.after(self._clock() - began)
+                self._later.note_sooner(lane, now + seconds, now)
         return has_due
 
     def _activate(self) -> None:
@@ -149,7 +135,7 @@ class LanePages(LaneWalk):
                 and seconds <= 0
                 and scan.seen_at + timedelta(seconds=seconds) < cursor.run_after - TOLERANCE
             ):
-                self._behind.add(lane, turn)
+                self._others.add(lane, turn)
 
     def _note(self, lane: Lane, seconds: float, now: float, turn: int) -> None:
         if seconds <= 0:
@@ -162,12 +148,8 @@ class LanePages(LaneWalk):
 
     def _note_pauses(self, connection: Connection, paused_queues: set[str], turn: int) -> None:
         """Forget the lanes of queues that are paused now, and read those of queues that are not any more."""
-        began = paused_queues - self._paused_queues
-        self._names |= self._paused_queues - paused_queues
-        self._paused_queues = paused_queues
-        if began:
-            self._due.discard_queues(began)
-            self._behind.discard_queues(began)
+        ended, _ = self._set_paused(paused_queues)
+        self._names |= ended
         if self._names:
             names = list(self._names)[:NAMES]
             self._names.difference_update(names)
@@ -186,7 +168,7 @@ class LanePages(LaneWalk):
                 self._due.add(lane, turn)
         self._has_forgotten = False
         most = min(most, LANES_PER_CLAIM)
-        behind = self._behind.pick(most, self._is_full) if from_start else {}
+        behind = self._others.pick(most, self._is_full) if from_start else {}
         for lane in behind:
             self._due.add(lane, turn)
         self._from_start = set(behind)
@@ -198,7 +180,7 @@ class LanePages(LaneWalk):
         if self.is_active:
             super().had_turn(lane, turn)
             if lane in self._from_start:
-                self._behind.discard(lane)
+                self._others.discard(lane)
 
     def exhaust(self, cursors: Mapping[Lane, Cursor], claimed_from: Collection[Lane], turn: int) -> None:
         """Forget lanes in which a claim that began at these cursors has left no job.
@@ -213,15 +195,10 @@ class LanePages(LaneWalk):
             is_known = self._due.discard(lane)
             if is_known and lane not in claimed_from:
                 if cursor > Cursor():
-                    self._behind.add(lane, turn)
+                    self._others.add(lane, turn)
                 else:
-                    self._behind.discard(lane)
+                    self._others.discard(lane)
                     self._has_failed = True
-
-    @property
-    def full(self) -> set[Lane]:
-        """See `LaneWalk`."""
-        return super().full | self._behind.one_of_each_full(self._is_full)
 
     # ---------------------------------------------------------------- sleeping
 
@@ -232,7 +209,7 @@ class LanePages(LaneWalk):
         due_at = self._later.next_due_at
         if self._due.has_open(self._is_full):
             due_at = min(due_at, tried_at if self._has_forgotten else if_overdue)
-        if self._behind.has_open(self._is_full):
+        if self._others.has_open(self._is_full):
             due_at = min(due_at, tried_at + STEP_SECONDS)
         if not self._circle.is_complete or self._names:
             return min(due_at, page_due_at)

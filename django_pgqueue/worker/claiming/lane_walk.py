@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
@@ -94,11 +95,21 @@ class LaneWalk:
         """Start afresh: the next scan begins with the first lane."""
         self._circle = LaneCircle()
         self._due = DueLanes(self._group_of)
+        self._others = DueLanes(self._group_of)
+        """Lanes that get only some of the time."""
         self._later: LaterLanes[Any] = LaterLanes()
         self._paused_queues: set[str] = set()
+        self.is_active = False
+        """Whether there are more lanes, or keys, than one page has."""
         self._has_claimed = self._has_failed = self._is_announced = False
         self._again_at = float("inf")
         """When the next circle begins if jobs could not be claimed (`_has_failed`)."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a whole circle has found no job to claim."""
+        has_found = self._due or self._others or self._has_claimed
+        return not self.is_active or (self._circle.is_complete and not has_found)
 
     def expect_jobs(self) -> None:
         """Note that jobs may have been enqueued in any lane."""
@@ -124,12 +135,25 @@ class LaneWalk:
         if self._circle.is_complete:  # a claim that follows can still fail
             self._again_at = self._clock() + self.again_seconds
 
-    def _reads_newest(self, *, is_idle: bool) -> bool:
-        """Return whether to read the newest jobs: after a notification, or when an idle fetcher polls."""
-        if not (self._is_announced or is_idle) or self._clock() < self._newest_at:
+    def read_newest(self, connection: Connection, turn: int, *, is_idle: bool) -> bool:
+        """Read the newest jobs after a notification, or when an idle fetcher polls. Return whether one is due."""
+        began = self._clock()
+        if not self.is_active or not (self._is_announced or is_idle) or began < self._newest_at:
             return False
         self._is_announced = False
-        return True
+        has_due = self._note_newest(connection, turn)
+        self._newest_at = self._clock() + self._newest_rest.after(self._clock() - began)
+        return has_due
+
+    def _note_newest(self, connection: Connection, turn: int) -> bool:
+        raise NotImplementedError
+
+    def _set_paused(self, paused_queues: set[str]) -> tuple[set[str], list[Lane]]:
+        """Note which queues are paused. Return those that are not any more, and the lanes that are forgotten."""
+        ended, began = self._paused_queues - paused_queues, paused_queues - self._paused_queues
+        self._paused_queues = paused_queues
+        walked = (self._due, self._others) if began else ()
+        return ended, [lane for lanes in walked for lane in lanes.discard_queues(began)]
 
     def had_turn(self, lane: Lane, turn: int) -> None:
         """Note that a claim has found a job in a lane."""
@@ -139,7 +163,7 @@ class LaneWalk:
     @property
     def full(self) -> set[Lane]:
         """For each queue, or queues that share slots, with due jobs and without a free slot: one lane."""
-        return self._due.one_of_each_full(self._is_full)
+        return self._due.one_of_each_full(self._is_full) | self._others.one_of_each_full(self._is_full)
 
     @property
     def _next_circle_at(self) -> float:

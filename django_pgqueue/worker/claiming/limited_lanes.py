@@ -191,15 +191,7 @@ class LimitedLanes:
         return keys
 
     def _visit(
-        self,
-        connection: Connection,
-        lane: Lane,
-        state: DueKeys,
-        seen: Mapping[str, bool],
-        *,
-        limit: int,
-        free_slots: int,
-        **options: Any,
+        self, connection: Connection, lane: Lane, state: DueKeys, seen: Mapping[str, bool], **options: Any
     ) -> list[Claimed]:
         """Claim from these keys of a lane, and decide when each is visited again."""
         self._need_slots.discard(lane)
@@ -207,7 +199,7 @@ class LimitedLanes:
         if not seen:
             return []
         try:
-            visit = self.claims.claim(connection, lane, list(seen), limit=limit, free_slots=free_slots, **options)
+            visit = self.claims.claim(connection, lane, list(seen), **options)
         except BaseException:
             for key, is_seen in seen.items():
                 state.add(key, is_seen=is_seen, is_news=False)
@@ -226,10 +218,6 @@ class LimitedLanes:
                 self._place(lane, state, result, is_seen=seen[key])
         state.put_back(left)
         return visit.claimed
-
-    def claim_from_key(self, connection: Connection, lane: Lane, key: str, **options: Any) -> list[Claimed]:
-        """Claim one job of one key. `options` are further arguments of `lifecycle.limits.claim_keys()`."""
-        return self.claims.claim(connection, lane, [key], limit=1, **options).claimed
 
     def due_keys(self, lane: Lane) -> list[str]:
         """Return keys that the next claim of a lane can visit."""

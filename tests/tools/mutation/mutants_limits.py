@@ -312,9 +312,9 @@ MANY_KEYS = of_tests(
     ("tests/worker/test_many_keys.py",),
     Mutant(
         "the key of a new job waits for the circle",
-        "has_due |= self._note(each, turn, is_news=True)",
-        "pass",
-        inside="KeyPages.read_newest",
+        "[self._note(each, turn, is_news=True) for each in newest]",
+        "[False for each in newest]",
+        inside="KeyPages._note_newest",
     ),
     Mutant(
         "a new chunk waits for the circle",

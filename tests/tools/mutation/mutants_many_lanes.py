@@ -44,7 +44,7 @@ MANY_LANES = of_tests(
         "the newest jobs are not read",
         "                self._due.add(lane, turn)\n                has_due",
         "                has_due",
-        inside="LanePages.read_newest",
+        inside="LanePages._note_newest",
     ),
     Mutant(
         "no circle without a notification",
@@ -60,7 +60,7 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "jobs behind a cursor are forgotten",
-        "                    self._behind.add(lane, turn)\n",
+        "                    self._others.add(lane, turn)\n",
         "                    pass\n",
         inside="LanePages.exhaust",
     ),
@@ -78,13 +78,13 @@ MANY_LANES = of_tests(
     ),
     Mutant(
         "lanes of a paused queue are kept",
-        "        if began:\n",
-        "        if False:\n",
-        inside="LanePages._note_pauses",
+        "(self._due, self._others) if began else ()",
+        "()",
+        inside="LaneWalk._set_paused",
     ),
     Mutant(
         "a resumed queue is not read",
-        "self._names |= self._paused_queues - paused_queues",
+        "self._names |= ended",
         "pass",
         inside="LanePages._note_pauses",
     ),
@@ -98,7 +98,7 @@ MANY_LANES = of_tests(
         "an unfinished circle counts as empty",
         "(self._circle.is_complete and not has_found)",
         "not has_found",
-        inside="LanePages.is_complete",
+        inside="LaneWalk.is_complete",
     ),
     Mutant(
         "a sleep does not wait for the circle",
