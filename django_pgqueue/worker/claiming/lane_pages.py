@@ -159,8 +159,6 @@ class LanePages(LaneWalk):
 
     def pick(self, most: int, turn: int, *, from_start: bool) -> tuple[dict[Lane, int], set[Lane]]:
         """Return up to `most` lanes to claim from, each with its turn, and those to claim from the start in."""
-        if not self.is_active:
-            return {}, set()
         for lane in self._later.take_due(self._clock()):
             if lane.queue_name in self._paused_queues:  # this may have changed, and when the pause ends too
                 self._names.add(lane.queue_name)
@@ -177,10 +175,9 @@ class LanePages(LaneWalk):
 
     def had_turn(self, lane: Lane, turn: int) -> None:
         """Note that a claim has found a job in a lane."""
-        if self.is_active:
-            super().had_turn(lane, turn)
-            if lane in self._from_start:
-                self._others.discard(lane)
+        super().had_turn(lane, turn)
+        if lane in self._from_start:
+            self._others.discard(lane)
 
     def exhaust(self, cursors: Mapping[Lane, Cursor], claimed_from: Collection[Lane], turn: int) -> None:
         """Forget lanes in which a claim that began at these cursors has left no job.
@@ -188,8 +185,6 @@ class LanePages(LaneWalk):
         If the claim has found none at all, the due job that a scan has seen lies behind the cursor, or another
         transaction has locked it, or its task is paused.
         """
-        if not self.is_active:
-            return
         self._has_forgotten |= bool(cursors)
         for lane, cursor in cursors.items():
             is_known = self._due.discard(lane)
@@ -204,8 +199,6 @@ class LanePages(LaneWalk):
 
     def next_due_at(self, tried_at: float, page_due_at: float, if_overdue: float) -> float:
         """Return when there is something to do: a job is due, or a page is (`page_due_at`). See `Lanes`."""
-        if not self.is_active:
-            return float("inf")
         due_at = self._later.next_due_at
         if self._due.has_open(self._is_full):
             due_at = min(due_at, tried_at if self._has_forgotten else if_overdue)

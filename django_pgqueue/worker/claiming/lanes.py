@@ -126,16 +126,17 @@ class Lanes:
         found_none = self.last_was_empty and not self._has_freed_queue()
         self._turn += 1
         self._read(connection, found_none=found_none)
-        turns, behind = self.pages.pick(most, self._turn, from_start=from_start)
-        start, lanes = Cursor(), self._in_order(turns, most)
+        is_paged, start = self.pages.is_active, Cursor()
+        turns, behind = self.pages.pick(most, self._turn, from_start=from_start) if is_paged else ({}, set())
+        lanes = self._in_order(turns, most)
         self.last_was_empty = self.last_was_empty or not lanes
-        from_start = from_start and not self.pages.is_active
+        from_start = from_start and not is_paged
         return {lane: start if from_start or lane in behind else self._cursors.get(lane, start) for lane in lanes}
 
     def _read(self, connection: Connection, *, found_none: bool) -> None:
         """Scan, as far as it is time to: the plain lanes and pauses, and the keys of the other lanes."""
         age_limit = 0.0 if found_none else self._age_limit_seconds
-        has_news = self.pages.read_newest(connection, self._turn, is_idle=found_none)
+        has_news = self.pages.is_active and self.pages.read_newest(connection, self._turn, is_idle=found_none)
         if self._has_keys:
             self.keyed.read_newest(connection, self._turn, is_idle=found_none)
         rest_seconds = self._rest.seconds + (NEWS_SECONDS if has_news else 0.0)
@@ -196,8 +197,7 @@ class Lanes:
 
     def recent_lanes(self) -> dict[Lane, Cursor]:
         """Return the lanes in which claims last found jobs, in the order to claim from, each with its cursor."""
-        start = Cursor()
-        return {lane: self._cursors.get(lane, start) for lane in self._sorted(self._recent)}
+        return {lane: self._cursors.get(lane, Cursor()) for lane in self._sorted(self._recent)}
 
     @property
     def is_resting(self) -> bool:
@@ -216,7 +216,8 @@ class Lanes:
             if self._full and lane in self._full:  # with 30,000 lanes, each hash counts
                 continue
             own = min(own, if_overdue if due_at <= tried_at else due_at)
-        own = min(own, self.pages.next_due_at(tried_at, self._scanned_at + self._rest.seconds, if_overdue))
+        if self.pages.is_active:
+            own = min(own, self.pages.next_due_at(tried_at, self._scanned_at + self._rest.seconds, if_overdue))
         return min(own, self.keyed.next_due_at(tried_at, if_overdue), self._sibling_due_at)
 
     def are_empty_for_sibling(self, moment: float | None) -> bool:
@@ -245,7 +246,8 @@ class Lanes:
             if not lane.is_plain:
                 self.keyed.had_turn(lane, self._turn)
             else:
-                self.pages.had_turn(lane, self._turn)
+                if self.pages.is_active:
+                    self.pages.had_turn(lane, self._turn)
                 self._recent.pop(lane, None)
                 self._recent[lane] = None
         for oldest in list(self._recent)[:-RECENT_LANES]:
@@ -256,7 +258,9 @@ class Lanes:
         """Note which plain lanes a claim has exhausted: see `exhausted_lanes()`."""
         exhausted = exhausted_lanes(cursors, claimed, all_exhausted=all_exhausted)
         self._cursors.pass_by(exhausted, self._seen_at)
-        self.pages.exhaust({lane: cursors[lane] for lane in exhausted}, {lane_of(job) for job in claimed}, self._turn)
+        if self.pages.is_active:
+            claimed_from = {lane_of(job) for job in claimed}
+            self.pages.exhaust({lane: cursors[lane] for lane in exhausted}, claimed_from, self._turn)
 
     def _scan_plain(self, connection: Connection) -> None:
         began = self.clock()
@@ -271,12 +275,8 @@ class Lanes:
         if seen_at < self._seen_at or not paused_before <= set(self.paused_tasks):
             self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
         self._seen_at = seen_at
-        wanted = set(self.queue_names)
-        self._due_at = {
-            lane: self._scanned_at + seconds
-            for lane, seconds in due_in.items()
-            if not wanted or lane.queue_name in wanted
-        }
+        names, at = set(self.queue_names), self._scanned_at
+        self._due_at = {lane: at + after for lane, after in due_in.items() if not names or lane.queue_name in names}
         forget_oldest(self._cursors, self._due_at)
         forget_oldest(self._served, self._due_at)
         self._recent = {lane: None for lane in self._recent if lane.queue_name not in self._paused_queues}
