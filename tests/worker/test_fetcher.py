@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, registry, signals
+from django_pgqueue import lifecycle, signals
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
@@ -249,10 +249,9 @@ def test_claim_failing_row_that_cannot_change_is_skipped(engine, make_fetcher):
     assert helpers.state_of(engine, bad) == "ready"
 
 
-def test_fetcher_idle_polls_often_then_sleeps_until_due(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(registry, "_limits", {})  # keys have pages of their own, which are due by their duration
-    monkeypatch.setattr(registry, "_chunk_keys", {})
+def test_fetcher_idle_polls_often_then_sleeps_until_due(engine, make_fetcher):
     fetcher = make_fetcher()
+    fetcher.lanes.keyed._rest.after = lambda seconds: 0.0  # on a slow machine, a page of keys would be due earlier
     fetcher.may_sleep(30.0)
     assert [fetcher.tick() for _ in range(4)] == [0.005, 0.015, 0.06, 0.24]
     assert 20 < fetcher.tick() <= 30
