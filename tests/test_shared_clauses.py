@@ -111,7 +111,7 @@ CLAUSES = {
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
         "limit_key IS NULL",
-        "CLAIM NEXT_IN_LINE LANES LANES NEWEST_LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+        "CLAIM NEXT_IN_LINE LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
         "priority DESC, run_after, id LIMIT",
@@ -121,7 +121,7 @@ CLAUSES = {
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
-        "KEYS KEYS KEYS KEYS NEWEST_KEYS CLAIM_KEYS NEXT_OF_KEY WAITING_OF_KEYS "
+        "KEYS KEYS KEYS KEYS CLAIM_KEYS NEXT_OF_KEY WAITING_OF_KEYS "
         "LIMITED_LANES LIMITED_LANES LIMITED_LANES CLAIM_CHUNK CLAIM_CHUNK "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED "
         "BULK_LIMIT_RANGES",

@@ -624,7 +624,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "LANES": (all_lanes, LANES, {"pgqueue_job_ready"}),
     "LANES of a page": (lambda connection: {**all_lanes(connection), "limit": 2}, LANES, {"pgqueue_job_ready"}),
     "LANES of queues": (lanes_of_queues, LANES, {"pgqueue_job_ready"}),
-    "NEWEST_LANES": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
+    "NEWEST_READY": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
     "LIMITED_LANES": (lambda connection: {}, 1, {"pgqueue_job_limited"}),
     "KEY_CONTROLS": (
         lambda connection: {"names": claim_keys(connection)["limit_keys"]},
@@ -668,7 +668,6 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_limit_state_held"},
     ),
     "KEYS": (page_of_keys, BATCH, {"pgqueue_job_limited"}),
-    "NEWEST_KEYS": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
     "LOCK_KEYS": (
         lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"], "idle_wait": "5s"},
         BATCH,

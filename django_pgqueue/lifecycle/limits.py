@@ -135,8 +135,8 @@ def scan_keys(
 
 def newest_keys(connection: Connection, *, limit: int) -> list[FoundKey]:
     """Return the keys of the newest `limit` jobs, as far as these are ready. Those of paused queues are included."""
-    rows = execute(connection, sql.limits.NEWEST_KEYS, {"limit": limit})
-    return [FoundKey(Place(*row[:3]), *row[3:]) for row in rows]
+    rows = execute(connection, sql.claims.NEWEST_READY, {"limit": limit})
+    return [FoundKey(Place(*row[:3]), *row[3:]) for row in rows if row[2] is not None]
 
 
 def scan_limited_lanes(connection: Connection) -> list[Lane]:

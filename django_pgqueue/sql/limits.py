@@ -80,20 +80,6 @@ WHERE visited.number > 0
 ORDER BY visited.number
 """
 
-# Return the keys of the newest jobs that are ready, with the time at which the first of these jobs is due.
-#
-# Caller: lifecycle.limits.newest_keys(), after a notification, in workers with more keys than one page of KEYS
-# Index:  pgqueue_job_pkey, backwards
-NEWEST_KEYS: Final = """/* pgqueue:newest_keys */
-SELECT queue_name, priority, limit_key, min(run_after),
-       date_part('epoch', min(run_after) - statement_timestamp() - %(time_shift)s::interval)
-FROM (
-    SELECT queue_name, priority, run_after, state, limit_key FROM pgqueue_job ORDER BY id DESC LIMIT %(limit)s
-) AS newest
-WHERE state = 'ready' AND limit_key IS NOT NULL
-GROUP BY queue_name, priority, limit_key
-"""
-
 # Return the lane, the limit key and the weight of a ready job, and the seconds until it is due.
 #
 # Caller: lifecycle.limits.limited_job(), before a claim of this job alone
