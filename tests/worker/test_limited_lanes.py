@@ -233,6 +233,23 @@ def test_freed_key_of_a_queue_that_was_just_paused_is_left(engine, make_fetcher)
     assert not fetcher.pool.submitted
 
 
+def test_freed_key_of_a_paused_queue_is_left_without_notification(engine, make_fetcher):
+    """A scan has found the pause, and the key still waits in the lane of the paused queue."""
+    add(engine, "two:a", 3)
+    fetcher = make_fetcher()
+    fetcher.tick()
+    jobs = take(fetcher)
+    fetcher.tick()
+    control.pause("default", reason="", by="")
+    helpers.wait_until(lambda: fetcher.tick() is not None and "default" in fetcher.lanes.keyed._paused_queues)
+    finish(engine, jobs)
+    fetcher.lanes.limited.note_ended(["two:a"])
+    fetcher.tick()
+    assert not fetcher.pool.submitted
+    control.resume("default")
+    helpers.wait_until(lambda: fetcher.tick() is not None and fetcher.pool.submitted)
+
+
 def test_slot_freed_by_another_worker_is_used_within_a_second(engine, make_fetcher, monkeypatch):
     clock = helpers.Clock(monkeypatch, fetcher_module, lanes_module)
     add(engine, "two:a", 3)

@@ -206,7 +206,7 @@ class KeyPages(LaneWalk):
         freed = self.limited.free_ended()
         for lane in freed:
             self._place(lane, turn)
-        return [lane for lane in freed if lane.queue_name not in self._paused_queues]
+        return [lane for lane in freed if self.limited.has_keys(lane)]
 
     def after_claim(self, lane: Lane) -> None:
         """Keep a lane of limited jobs that has keys to visit, or forget it."""
@@ -224,6 +224,8 @@ class KeyPages(LaneWalk):
 
     def _place(self, lane: Lane, turn: int) -> None:
         """Keep a lane of limited jobs among those that are sure or not, or forget it."""
+        if lane.queue_name in self._paused_queues:  # its keys can have waited since before the pause
+            self.limited.drop(lane)
         is_kept, is_sure = self.limited.has_keys(lane), self.limited.is_sure(lane)
         for lanes, is_right in ((self._due, is_kept and is_sure), (self._others, is_kept and not is_sure)):
             if is_right:

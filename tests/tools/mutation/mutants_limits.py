@@ -189,6 +189,12 @@ VISITS = of_tests(
         inside="Lanes.before_scan",
     ),
     Mutant(
+        "a key that waits since before the pause of its queue is claimed from",
+        "if lane.queue_name in self._paused_queues:",
+        "if False:",
+        inside="KeyPages._place",
+    ),
+    Mutant(
         "unknown limits end the claim",
         "if name_of(key) not in registry.limits():",
         "if False:",
