@@ -207,6 +207,23 @@ def test_keys_without_jobs_are_forgotten(engine, make_fetcher, monkeypatch):
     assert not limited._lanes and not limited._freed
 
 
+def test_due_keys_that_are_remembered_are_bounded(engine, make_fetcher, monkeypatch):
+    monkeypatch.setattr(due_keys, "MOST_KEYS", 50)
+    monkeypatch.setattr(key_pages, "PAGE_KEYS", 50)
+    monkeypatch.setattr(limited_lanes, "KEYS", 10)
+    add_many(engine, "'fair:' || n", "'default'", 200)
+    fetcher, claimed, counts = make_fetcher(capacity=5), [], []
+
+    def turn():
+        fetcher.tick()
+        counts.extend(len(keys.others) for keys in fetcher.lanes.limited._lanes.values())
+        claimed.extend(take(fetcher))
+        return len(claimed) >= 200
+
+    helpers.wait_until(turn, 60.0)
+    assert 50 <= max(counts) <= 60
+
+
 def test_waiting_keys_that_are_remembered_are_bounded(engine, make_fetcher, monkeypatch):
     monkeypatch.setattr(due_keys, "MOST_KEYS", 50)
     monkeypatch.setattr(key_pages, "PAGE_KEYS", 50)

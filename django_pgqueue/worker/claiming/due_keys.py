@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from django_pgqueue.lifecycle import Lane
 
 MOST_KEYS: Final = 50_000
-"""How many waiting keys a process remembers. They take about 20 MB. A circle meets the others again."""
+"""How many waiting keys a process remembers, and how many due keys of a lane. So many take about 20 MB. A circle meets
+the others again."""
 
 
 class DueKeys:
@@ -38,7 +39,9 @@ class DueKeys:
             if not is_news or known is self.first:
                 return
             is_seen = self.others.pop(key)
-        (self.first if is_news else self.others)[key] = is_seen
+        keys = self.first if is_news else self.others
+        if len(keys) < MOST_KEYS:  # a later page meets it again
+            keys[key] = is_seen
 
     def put_back(self, keys: Mapping[str, bool]) -> None:
         """Add keys that the last claim has left although their limits admit a job: they come first, in this order."""

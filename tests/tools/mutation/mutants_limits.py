@@ -329,6 +329,7 @@ MANY_KEYS = of_tests(
         inside="KeyPages._note_key_of_chunk",
     ),
     Mutant("a key that waits is visited in each lane", "if wait is None:", "if True:", inside="Waits.until"),
+    Mutant("all due keys are remembered", "if len(keys) < MOST_KEYS:", "if True:", inside="DueKeys.add"),
     Mutant("all keys that wait are remembered", "len(self._waits) <= MOST_KEYS and ", "", inside="Waits.set"),
     Mutant(
         "all keys are visited before a plain job is claimed",
