@@ -21,9 +21,6 @@ RATE: Final = re.compile(r"([0-9]{1,9})/([0-9]{0,6})([smhd])", re.ASCII)
 CONVERSIONS: Final = "sra"
 """The letters that `str.format()` accepts after a `!`."""
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-BEFORE_NAMES: Final = ","
-"""The search for limit keys begins behind this text. The database sorts it after all chunk keys (see `chunks`), and
-before the names of all limits."""
 MAX_NUMBER: Final = 1_000_000_000
 """Maximum of all numbers of a limit: weights and their sums must fit the columns."""
 MAX_PER_SECOND: Final = 1_000_000

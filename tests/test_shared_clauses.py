@@ -111,8 +111,7 @@ CLAUSES = {
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
         "limit_key IS NULL",
-        "CLAIM CLAIM_ONE NEXT_IN_LINE LANES LANES NEWEST_LANES READY_CALLS "
-        "BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+        "CLAIM NEXT_IN_LINE LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
         "priority DESC, run_after, id LIMIT",
@@ -122,15 +121,15 @@ CLAUSES = {
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",
         "limit_key IS NOT",
-        "FIND_KEYS FIND_KEYS CLAIM_KEYS NEXT_OF_KEY LIMITED_LANES LIMITED_LANES LIMITED_LANES "
-        "FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS CLAIM_CHUNK CLAIM_CHUNK "
+        "KEYS KEYS KEYS KEYS CLAIM_KEYS NEXT_OF_KEY "
+        "LIMITED_LANES LIMITED_LANES LIMITED_LANES CLAIM_CHUNK CLAIM_CHUNK "
         "READY_LIMITED_CALLS BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED "
         "BULK_LIMIT_RANGES",
     ),
     "order of the index of ready jobs with a limit": Clause(
         "priority DESC, limit_key, run_after, id LIMIT",
         "priority DESC, limit_key",
-        "LIMITED_LANES LIMITED_LANES LIMITED_LANES FIND_CHUNKS FIND_CHUNKS FIND_CHUNKS "
+        "KEYS KEYS KEYS LIMITED_LANES LIMITED_LANES LIMITED_LANES "
         "BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED BULK_PAGE_READY_LIMITED",
     ),
     "due jobs of a lane": Clause(
@@ -148,29 +147,8 @@ CLAUSES = {
         f"isfinite(unknown_since) THEN date_part('epoch', {NOW}",
         "CLAIM CLAIM_ONE CLAIM_CHUNK",
     ),
-    "claimed job with a limit": Clause(
-        f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END, "
-        "floor(1000 * date_part('epoch', claimed_at))::bigint, headers::text, CASE WHEN isfinite(expires_at) "
-        "THEN date_part('epoch', expires_at - claimed_at) END",
-        "isfinite(unknown_since) THEN date_part('epoch', claimed_at",
-        "CLAIM_KEYS CLAIM_LIMITED_JOB",
-    ),
     "first columns of a claimed job": Clause(
-        CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_LIMITED_JOB CLAIM_CHUNK"
-    ),
-    "lanes of jobs with a limit key": Clause(
-        "WITH RECURSIVE lane AS ( ( SELECT queue_name, priority FROM pgqueue_job "
-        "WHERE state = 'ready' AND limit_key IS NOT NULL "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL "
-        "SELECT next.queue_name, next.priority FROM lane CROSS JOIN LATERAL ( ( "
-        "SELECT queue_name, priority FROM pgqueue_job WHERE state = 'ready' AND limit_key IS NOT NULL "
-        "AND queue_name = lane.queue_name AND priority < lane.priority "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) UNION ALL ( "
-        "SELECT queue_name, priority FROM pgqueue_job "
-        "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name "
-        "ORDER BY queue_name, priority DESC, limit_key, run_after, id LIMIT 1 ) LIMIT 1 ) AS next )",
-        "limit_key, run_after, id LIMIT 1 ) LIMIT 1 )",
-        "LIMITED_LANES FIND_CHUNKS",
+        CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_CHUNK"
     ),
     "due jobs of a chunk key": Clause(
         "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name = %(queue_name)s "
@@ -181,28 +159,11 @@ CLAUSES = {
         "limit_key = %(chunk_key)s",
         "CLAIM_CHUNK CLAIM_CHUNK",
     ),
-    "lock of a limit key": Clause(
-        "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))",
-        "advisory",
-        "FIND_KEYS LOCK_KEYS LOCK_KEY_OF_JOB",
-    ),
     "next job of an ordered key": Clause(
         "AND limit_order IS NOT NULL AND (state IN ('ready', 'running') OR state = 'dead' AND limit_order = 2) "
         "ORDER BY id LIMIT",
         "limit_order IS NOT NULL",
-        "CLAIM_KEYS NEXT_OF_KEY CLAIM_LIMITED_JOB",
-    ),
-    "state of a limit key": Clause(
-        "SELECT id, full_at FROM pgqueue_limit_state WHERE limit_key = limit_key AND held_until IS NULL "
-        "ORDER BY id DESC LIMIT 1 ) AS state ON true",
-        "SELECT id, full_at",
-        "CLAIM_KEYS CLAIM_LIMITED_JOB",
-    ),
-    "longest hold of a limit key": Clause(
-        "SELECT held_until FROM pgqueue_limit_state WHERE limit_key = limit_key AND held_until IS NOT NULL "
-        "ORDER BY held_until DESC LIMIT 1 ) AS hold ON true",
-        "SELECT held_until",
-        "CLAIM_KEYS CLAIM_LIMITED_JOB",
+        "CLAIM_KEYS NEXT_OF_KEY",
     ),
     "key of an execution": Clause(
         "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",

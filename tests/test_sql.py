@@ -70,7 +70,7 @@ def test_statement_never_reads_transaction_time(name):
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_only_claims_that_count_read_the_clock_and_once(name):
     """Their time must not be earlier than the end of an execution that their count has seen to have ended."""
-    assert STATEMENTS[name].count("clock_timestamp()") == (name in {"CLAIM_KEYS", "CLAIM_LIMITED_JOB"})
+    assert STATEMENTS[name].count("clock_timestamp()") == (name == "CLAIM_KEYS")
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -294,8 +294,8 @@ def call_statements_of_remote_tokens(engine):
 def call_statements_of_chunks(engine):
     engine.execute("INSERT INTO pgqueue_job (task_name, arguments, limit_key) VALUES ('a', '{}', '+a')")
     rule = lifecycle.chunks.ChunkRule(9, 0.0)
-    [found] = lifecycle.chunks.find_chunks(engine, {"+a": rule})
-    claimed, _ = lifecycle.chunks.claim_chunk(engine, found.lane, rule, worker_id=1, lease_seconds=60.0)
+    lane = lifecycle.Lane("default", 0, chunk_key="+a")
+    claimed, _ = lifecycle.chunks.claim_chunk(engine, lane, rule, worker_id=1, lease_seconds=60.0)
     lifecycle.succeed(engine, helpers.succeeded(claimed.key))
 
 
@@ -305,11 +305,12 @@ def call_statements_of_limits(engine):
         "INSERT INTO pgqueue_job (task_name, arguments, queue_name, limit_key) VALUES (%s, '{}', 'limited', %s)",
         [helpers.NOOP, key],
     )
-    assert lane in lifecycle.limits.scan_limited_lanes(engine).lanes
+    assert lane in lifecycle.limits.scan_limited_lanes(engine)
+    assert lifecycle.limits.scan_keys(engine, {}, limit=9).found
+    assert lifecycle.limits.newest_keys(engine, limit=9)
     assert list(lifecycle.bulk_acts.waiting_jobs(engine, limit_key=key, limit=9))
     assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
-        lifecycle.limits.find_keys(engine, lane, after_key="", known={}, wanted=1, visits=1)
         lifecycle.limits.lock_keys(engine, [key])
         given = [lifecycle.limits.KeyToClaim(key, policy_of(limit), lifecycle.Cursor())]
         begun = lifecycle.limits.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
@@ -320,12 +321,12 @@ def call_statements_of_limits(engine):
         [helpers.NOOP],
     ).fetchall()
     with engine.transaction():
-        lifecycle.limited_job.lock_key_of(engine, waiting[0])
-        only = Limit("one", rate="1/h")
-        claimed, _ = lifecycle.limited_job.claim_limited_job(
-            engine, waiting[0], "one", policy_of(only), worker_id=1, lease_seconds=60.0
+        job, only = lifecycle.limits.limited_job(engine, waiting[0]), Limit("one", rate="1/h")
+        lifecycle.limits.lock_keys(engine, [job.limit_key])
+        given = [lifecycle.limits.KeyToClaim(job.limit_key, policy_of(only), lifecycle.Cursor())]
+        [claimed], _ = lifecycle.limits.claim_keys(
+            engine, job.lane, given, limit=1, free_slots=1, job_id=waiting[0], worker_id=1, lease_seconds=60.0
         )
-    assert claimed is not None
     lifecycle.snooze(engine, [lifecycle.Released(claimed.key, 0.001, holds_key=True)])
     lifecycle.limits.prune_limit_states(engine)
     overrides = lifecycle.limit_overrides
@@ -531,47 +532,35 @@ def limited_lane(connection):
     return {"queue_name": "default", "priority": 0}
 
 
-def find_keys(connection):
-    """Return the parameters of a search that has cursors for half of the keys that it visits."""
-    known = [f"key:{100_000 + n}" for n in range(10, 10 + BATCH, 2)]
-    return {
-        **limited_lane(connection),
-        "after_key": "key:100009",
-        "known_keys": known,
-        "known_count": len(known),
-        "after_ats": [lifecycle.EPOCH] * len(known),
-        "after_ids": [0] * len(known),
-        "wanted": BATCH,
-        "visits": 10 * BATCH,
-    }
+def page_of_keys(connection):
+    """Return the parameters of a page of keys with a chunk key among them."""
+    rules = {"chunk_keys": ["key:100050"], "sizes": [BATCH], "waits_seconds": [0.5]}
+    return {"after_queue": "default", "after_priority": 0, "after_key": "key:100009", "limit": BATCH, **rules}
 
 
-def claim_keys(connection):
+def claim_keys(connection, keys=None):
     """Return the parameters of a claim from 100 keys, among them the three with many waiting jobs."""
-    keys = [f"key:{100_000 + n}" for n in range(10, 10 + BATCH)]
+    keys = keys or [f"key:{100_000 + n}" for n in range(10, 10 + BATCH)]
     return {
         **limited_lane(connection),
         "limit_keys": keys,
         "concurrencies": [1 if key == "key:100050" else 5 for key in keys],
-        "intervals_us": [1000] * BATCH,
-        "bursts": [9] * BATCH,
-        "shares": [1] * BATCH,
+        "intervals_us": [1000] * len(keys),
+        "bursts": [9] * len(keys),
+        "shares": [1] * len(keys),
         "are_ordered": [key == "key:100070" for key in keys],
-        "after_ats": [lifecycle.EPOCH] * BATCH,
-        "after_ids": [0] * BATCH,
-        "open_after_ids": [0] * BATCH,
+        "after_ats": [lifecycle.EPOCH] * len(keys),
+        "after_ids": [0] * len(keys),
+        "open_after_ids": [0] * len(keys),
         "limit_of_key": 1,
         "limit": BATCH,
         "free_slots": BATCH,
         **WORKER,
         "skipped_ids": [],
         "paused_task_names": [],
+        "job_id": None,
+        "is_early": False,
     }
-
-
-def find_chunks(connection):
-    keys = ["key:100050", "key:100060", "key:100070"]
-    return {"chunk_keys": keys, "sizes": [BATCH] * len(keys), "waits_seconds": [0.5] * len(keys)}
 
 
 def claim_chunk(connection):
@@ -606,18 +595,10 @@ def job_of_key(connection, key):
     return connection.execute(query, [key]).fetchone()[0]
 
 
-def claim_limited_job(connection):
-    """Return the parameters of a claim of the first job of the ordered key with many waiting jobs."""
-    return {
-        "job_id": job_of_key(connection, "key:100070"),
-        "limit_key": "key:100070",
-        "concurrency": 5,
-        "interval_us": 1000,
-        "burst": 9,
-        "is_ordered": True,
-        "only_due": True,
-        **WORKER,
-    }
+def claim_job_of_key(connection):
+    """Return the parameters of a claim of the first job of the ordered key with many waiting jobs, by its id."""
+    key = "key:100070"
+    return {**claim_keys(connection, [key]), "job_id": job_of_key(connection, key), "limit": 1, "free_slots": 1}
 
 
 def ends(connection, **columns):
@@ -646,7 +627,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "LANES": (all_lanes, LANES, {"pgqueue_job_ready"}),
     "LANES of a page": (lambda connection: {**all_lanes(connection), "limit": 2}, LANES, {"pgqueue_job_ready"}),
     "LANES of queues": (lanes_of_queues, LANES, {"pgqueue_job_ready"}),
-    "NEWEST_LANES": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
+    "NEWEST_READY": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
     "LIMITED_LANES": (lambda connection: {}, 1, {"pgqueue_job_limited"}),
     "KEY_CONTROLS": (
         lambda connection: {"names": claim_keys(connection)["limit_keys"]},
@@ -676,8 +657,12 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         1,
         {"pgqueue_limit_state_held"},
     ),
-    "FIND_KEYS": (find_keys, BATCH, {"pgqueue_job_limited"}),
-    "LOCK_KEYS": (lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"]}, BATCH, set()),
+    "KEYS": (page_of_keys, BATCH, {"pgqueue_job_limited"}),
+    "LOCK_KEYS": (
+        lambda connection: {"limit_keys": claim_keys(connection)["limit_keys"], "idle_wait": "5s"},
+        BATCH,
+        set(),
+    ),
     "CLAIM_KEYS": (
         claim_keys,
         BATCH,
@@ -697,10 +682,10 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         1,
         {"pgqueue_job_ordered"},
     ),
-    "LOCK_KEY_OF_JOB": (lambda connection: {"job_id": job_of_key(connection, "key:100050")}, 1, {"pgqueue_job_pkey"}),
-    "CLAIM_LIMITED_JOB": (
-        claim_limited_job,
-        BATCH,
+    "LIMITED_JOB": (lambda connection: {"job_id": job_of_key(connection, "key:100050")}, 1, {"pgqueue_job_pkey"}),
+    "CLAIM_KEYS of one job": (
+        claim_job_of_key,
+        1,
         {
             "pgqueue_execution_limited",
             "pgqueue_limit_state_held",
@@ -710,7 +695,6 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
             "pgqueue_job_pkey",
         },
     ),
-    "FIND_CHUNKS": (find_chunks, BATCH, {"pgqueue_job_limited"}),
     "CLAIM_CHUNK": (claim_chunk, BATCH, {"pgqueue_job_limited", "pgqueue_job_pkey"}),
     "PRUNE_LIMIT_STATES": (lambda connection: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_limit_state_pkey"}),
     "SUCCEED": (
@@ -868,7 +852,7 @@ def test_plan_reads_at_most_three_times_the_requested_rows(filled, plan, name):
 def test_plan_cases_of_limits_find_rows(filled):
     """A plan that reads few rows because there is nothing to do would prove nothing."""
     with helpers.transaction(filled):
-        keys = [key for key, _, is_locked in statements.execute(filled, sql.limits.FIND_KEYS, find_keys(filled))]
+        keys = [row[2] for row in statements.execute(filled, sql.limits.KEYS, page_of_keys(filled))]
         assert keys == claim_keys(filled)["limit_keys"]
         rows = statements.execute(filled, sql.limits.CLAIM_KEYS, claim_keys(filled))
         claimed = {row[17] for row in rows if row[0] is not None}

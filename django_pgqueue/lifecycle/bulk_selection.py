@@ -197,7 +197,7 @@ def _ranges_of_limit(connection: Connection, selection: Selection) -> list[tuple
     """Return the ranges of limit keys with ready jobs of a limit or a key, in the order of the index."""
     ranges = [
         (lane.queue_name, lane.priority, *keys)
-        for lane in scan_limited_lanes(connection).lanes
+        for lane in scan_limited_lanes(connection)
         for keys in key_ranges(selection.limit_key or "")
         if selection.queue_name in (None, lane.queue_name)
     ]

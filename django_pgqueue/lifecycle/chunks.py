@@ -1,4 +1,4 @@
-"""Claim the jobs of tasks with `chunk`: find out when a chunk is due, and claim its jobs with one statement.
+"""Claim the jobs of tasks with `chunk`, with one statement for each chunk.
 
 The worker's fetcher and the testing kit call these functions. A chunk is claimed when it is full or has waited long
 enough; the statement itself decides that, so a chunk that waits has no lease and takes no slot.
@@ -7,13 +7,13 @@ enough; the statement itself decides that, so a chunk that waits has no lease an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.chunks import task_of_key
 from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection
 
 from .claims import AHEAD_BYTES, received
 from .execute import execute_with_retry
@@ -27,16 +27,6 @@ class ChunkRule(NamedTuple):
     wait_seconds: float
 
 
-class FoundChunk(NamedTuple):
-    """The waiting jobs of a chunk key in a lane."""
-
-    lane: Lane
-    due_seconds: float
-    """Seconds until its first job is due, 0 or less if it is due now."""
-    full_seconds: float
-    """Seconds until the chunk is due."""
-
-
 class ChunkClaim(NamedTuple):
     """The claimed chunk: its first job, which has the others. None if no chunk was claimed.
 
@@ -46,17 +36,6 @@ class ChunkClaim(NamedTuple):
     first: Claimed | None
     due_seconds: float | None
     """Seconds until the chunk is due, if it was not claimed. None: no job is due."""
-
-
-def find_chunks(connection: Connection, rules: Mapping[str, ChunkRule]) -> list[FoundChunk]:
-    """Return the chunks that have waiting jobs, for the given rules by chunk key."""
-    params = {
-        "chunk_keys": texts(rules),
-        "sizes": numbers(rule.size for rule in rules.values()),
-        "waits_seconds": numbers(rule.wait_seconds for rule in rules.values()),
-    }
-    rows = execute(connection, sql.chunks.FIND_CHUNKS, params)
-    return [FoundChunk(Lane(name, priority, chunk_key=key), *seconds) for name, priority, key, *seconds in rows]
 
 
 def claim_chunk(

@@ -155,8 +155,8 @@ def newest_lanes(connection: Connection, *, limit: int) -> dict[Lane, float]:
 
     The lanes of paused queues are included.
     """
-    rows = execute(connection, sql.claims.NEWEST_LANES, {"limit": limit})
-    return {Lane(name, priority): due for name, priority, due in rows}
+    rows = execute(connection, sql.claims.NEWEST_READY, {"limit": limit})
+    return {Lane(name, priority): due for name, priority, limit_key, _, due in rows if limit_key is None}
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Claim jobs with a limit: find and lock keys, then claim from them what their limits admit.
 
-The worker's fetcher calls them in pairs: `find_keys()` or `lock_keys()`, and then `claim_keys()` in the same
-transaction. The second statement counts the open executions of the keys that the first one has locked, so it must begin
-after the lock is taken.
+`KeyClaims` calls `lock_keys()`, and then `claim_keys()` in the same transaction, for the fetcher, the testing kit and
+runs in the foreground. The second statement counts the open executions of the keys that the first one has locked, so it
+must begin after the lock is taken.
 """
 
 from __future__ import annotations
@@ -13,38 +13,57 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import sql
+from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import name_of
 
 from .claims import AHEAD_BYTES, received
+from .execute import idle_wait
 from .pruning import PRUNE_LIMIT
 from .ranges import page_in_ranges
-from .types import Claimed, Cursor, Lane
+from .types import Claimed, Cursor, Lane, Place
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from django_pgqueue.limit_policies import KeyPolicy
 
+    from .chunks import ChunkRule
+
+FIRST_PLACE: Final = Place("", 32768)
+"""Comes before all keys: no queue has an empty name, and no job has this priority."""
 COLUMNS_OF_JOB: Final = 17
 """The first columns of a row of CLAIM_KEYS are those of a claimed job."""
 
 
-class LimitedLaneScan(NamedTuple):
-    """The lanes of limited jobs."""
+class FoundKey(NamedTuple):
+    """A limit key or chunk key with ready jobs in a lane."""
 
-    lanes: list[Lane]
+    place: Place
+    run_after: datetime
+    due_seconds: float
+    """Seconds until its first job is due, 0 or less if it is due now."""
+    full_seconds: float | None = None
+    """Seconds until the chunk is due. None: it is no chunk key of the rules."""
+
+
+class KeyScan(NamedTuple):
+    """A page of keys, in the order of the index."""
+
+    found: list[FoundKey]
     has_controls: bool
     """Whether claims must read what operators have changed, by `limit_overrides.controls_of()`."""
 
 
-class FoundKey(NamedTuple):
-    """A limit key with ready jobs in a lane."""
+class LimitedJob(NamedTuple):
+    """A ready job with a limit."""
 
+    lane: Lane
     limit_key: str
-    due_seconds: float | None
-    """Seconds until its first job is due, 0 or less if it is due now. None: no ready job comes after its cursor."""
-    is_locked: bool | None
-    """Whether this session has locked the key. None: no job is due."""
+    weight: int
+    due_seconds: float
+    """Seconds until it is due, 0 or less if it is due now."""
 
 
 class KeyToClaim(NamedTuple):
@@ -97,39 +116,46 @@ class PrunedLimitStates(NamedTuple):
     last_id: int | None
 
 
-def scan_limited_lanes(connection: Connection) -> LimitedLaneScan:
+def scan_keys(
+    connection: Connection, rules: Mapping[str, ChunkRule], *, after: Place | None = None, limit: int
+) -> KeyScan:
+    """Return up to `limit` keys with ready jobs that follow a place, and when the chunks are due, by their rules."""
+    params = {
+        **dict(zip(("after_queue", "after_priority", "after_key"), after or FIRST_PLACE, strict=True)),
+        "chunk_keys": texts(rules),
+        "sizes": numbers(rule.size for rule in rules.values()),
+        "waits_seconds": numbers(rule.wait_seconds for rule in rules.values()),
+        "limit": limit,
+    }
+    rows = execute(connection, sql.limits.KEYS, params)
+    found = [FoundKey(Place(*row[:3]), *row[3:6]) for row in rows]
+    return KeyScan(found, any(has_controls for *_, has_controls in rows))
+
+
+def newest_keys(connection: Connection, *, limit: int) -> list[FoundKey]:
+    """Return the keys of the newest `limit` jobs, as far as these are ready. Those of paused queues are included."""
+    rows = execute(connection, sql.claims.NEWEST_READY, {"limit": limit})
+    return [FoundKey(Place(*row[:3]), *row[3:]) for row in rows if row[2] is not None]
+
+
+def scan_limited_lanes(connection: Connection) -> list[Lane]:
     """Return the lanes that have ready jobs with a limit."""
     rows = execute(connection, sql.limits.LIMITED_LANES, {})
-    lanes = [Lane(queue_name, priority, is_limited=True) for queue_name, priority, _ in rows]
-    return LimitedLaneScan(lanes, any(has_controls for _, _, has_controls in rows))
-
-
-def find_keys(
-    connection: Connection, lane: Lane, *, after_key: str, known: Mapping[str, Cursor], wanted: int, visits: int
-) -> list[FoundKey]:
-    """Visit the keys of a lane after `after_key`, in their order, and lock those that have a due job.
-
-    Ends after `wanted` keys with a due job, or `visits` keys. `known` has the cursors of keys, none of which is before
-    `after_key`.
-    """
-    cursors = sorted((key, cursor) for key, cursor in known.items() if key > after_key)
-    params = {
-        "queue_name": lane.queue_name,
-        "priority": lane.priority,
-        "after_key": after_key,
-        "known_keys": texts(key for key, _ in cursors),
-        "after_ats": texts(cursor.run_after.isoformat() for _, cursor in cursors),
-        "after_ids": numbers(cursor.job_id for _, cursor in cursors),
-        "known_count": len(cursors),
-        "wanted": wanted,
-        "visits": visits,
-    }
-    return [FoundKey(*row) for row in execute(connection, sql.limits.FIND_KEYS, params)]
+    return [Lane(queue_name, priority, is_limited=True) for queue_name, priority in rows]
 
 
 def lock_keys(connection: Connection, limit_keys: Sequence[str]) -> list[str]:
     """Lock these keys, and return those that no other session has locked, in the same order."""
-    return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, {"limit_keys": texts(limit_keys)})]
+    params = {"limit_keys": texts(limit_keys), "idle_wait": idle_wait(connection)}
+    return [key for [key] in execute(connection, sql.limits.LOCK_KEYS, params)]
+
+
+def limited_job(connection: Connection, job_id: int) -> LimitedJob | None:
+    """Return the lane and the limit key of a job. None: it is not ready, or has no limit."""
+    for queue_name, priority, limit_key, *others in execute(connection, sql.limits.LIMITED_JOB, {"job_id": job_id}):
+        if limit_key is not None and not is_chunk_key(limit_key):
+            return LimitedJob(Lane(queue_name, priority, is_limited=True), limit_key, *others)
+    return None
 
 
 def key_ranges(limit_key: str) -> list[tuple[str, str]]:
@@ -181,14 +207,15 @@ def claim_keys(
     skipped_ids: Iterable[int] = (),
     paused_tasks: Iterable[str] = (),
     ahead_bytes: int = AHEAD_BYTES,
+    job_id: int | None = None,
+    is_early: bool = False,
 ) -> KeyClaim:
     """Claim up to `limit` due jobs of these keys in a lane, in turns, and open an execution for each.
 
-    The caller's transaction must have locked the keys with an earlier statement. The other arguments and the errors are
-    those of `claim()`.
+    The caller's transaction must have locked the keys with an earlier statement. With `job_id`, claim only this job,
+    and with `is_early` also if it is not due. The other arguments and the errors are those of `claim()`.
     """
-    policies = [key.policy for key in keys]
-    sent_at = time.monotonic()
+    policies, sent_at = [key.policy for key in keys], time.monotonic()
     rows = execute(
         connection,
         sql.limits.CLAIM_KEYS,
@@ -212,6 +239,8 @@ def claim_keys(
             "skipped_ids": numbers(skipped_ids),
             "paused_task_names": texts(paused_tasks),
             "ahead_bytes": ahead_bytes,
+            "job_id": job_id,
+            "is_early": is_early,
         },
     )
     jobs = [row for row in rows if row[0] is not None]

@@ -53,6 +53,18 @@ class Lane(NamedTuple):
         return not self.is_limited and self.chunk_key is None
 
 
+class Place(NamedTuple):
+    """A place in an index of ready jobs. Plain lanes have no limit key."""
+
+    queue_name: str
+    priority: int
+    limit_key: str = ""
+
+    def is_before(self, other: Place) -> bool:
+        """Return whether it comes before another one. The index compares code points, as Python does."""
+        return (self.queue_name, -self.priority, self.limit_key) < (other.queue_name, -other.priority, other.limit_key)
+
+
 class Cursor(NamedTuple):
     """The position in a lane where the last claim ended and the next one starts."""
 

@@ -1,73 +1,9 @@
-"""Statements that find and claim the jobs of tasks with `chunk`, many jobs of one task at a time.
+"""The statement that claims the jobs of tasks with `chunk`, many jobs of one task at a time.
 
 Such jobs have a chunk key in the column `limit_key`. Their executions have none, because nothing counts them.
 """
 
 from typing import Final
-
-# Return when each chunk is due: for each lane that has jobs with a limit key, and each of the given chunk keys.
-#
-# Caller: lifecycle.chunks.find_chunks(), with LANES, in workers that have tasks with `chunk`
-# Index:  pgqueue_job_limited: one index search for each lane, and for each lane and key one range of up to `size` jobs
-# Cost:   0.2 ms, and 0.5 µs for each waiting job, up to `size` of them for each key
-#
-# A chunk is due when its last job is due, or when its first job has been due for `wait_seconds`. `due_seconds` is the
-# time until its first job is due, and `full_seconds` the time until the chunk is due; 0 or less if that has passed.
-FIND_CHUNKS: Final = """/* pgqueue:find_chunks */
-WITH RECURSIVE lane AS (
-    (
-        SELECT queue_name, priority FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NOT NULL
-        ORDER BY queue_name, priority DESC, limit_key, run_after, id
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT next.queue_name, next.priority
-    FROM lane
-    CROSS JOIN LATERAL (
-        (
-            SELECT queue_name, priority FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NOT NULL
-              AND queue_name = lane.queue_name AND priority < lane.priority
-            ORDER BY queue_name, priority DESC, limit_key, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT queue_name, priority FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name
-            ORDER BY queue_name, priority DESC, limit_key, run_after, id
-            LIMIT 1
-        )
-        LIMIT 1
-    ) AS next
-)
-SELECT lane.queue_name, lane.priority, given.chunk_key,
-       date_part('epoch', waiting.first_at - statement_timestamp() - %(time_shift)s::interval),
-       date_part('epoch', least(
-           waiting.first_at + make_interval(secs => given.wait_seconds),
-           CASE WHEN waiting.count >= given.size THEN waiting.last_at END
-       ) - statement_timestamp() - %(time_shift)s::interval)
-FROM lane
-CROSS JOIN unnest(%(chunk_keys)s::varchar[], %(sizes)s::bigint[], %(waits_seconds)s::float8[])
-    AS given (chunk_key, size, wait_seconds)
-CROSS JOIN LATERAL (
-    SELECT count(*) AS count, min(run_after) AS first_at, max(run_after) AS last_at
-    FROM (
-        SELECT run_after
-        FROM pgqueue_job
-        WHERE state = 'ready'
-          AND limit_key IS NOT NULL
-          AND queue_name = lane.queue_name
-          AND priority = lane.priority
-          AND limit_key = given.chunk_key
-        ORDER BY run_after, id
-        LIMIT given.size
-    ) AS job
-) AS waiting
-WHERE waiting.count > 0
-ORDER BY lane.queue_name, lane.priority DESC, given.chunk_key
-"""
 
 # Claim the first jobs of one chunk key in a lane, all or none, and open an execution for each.
 #

@@ -88,7 +88,8 @@ SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::
 FROM due
 """
 
-# Claim one job if it is ready, and open an execution for it. With `only_due`, claim it only if it is also due.
+# Claim one job without a limit if it is ready, and open an execution for it. With `only_due`, claim it only if it is
+# also due. A job with a chunk key has no limit.
 #
 # Moves:  ready → running
 # Caller: lifecycle.claim_one()
@@ -100,7 +101,7 @@ WITH picked AS MATERIALIZED (
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
-      AND limit_key IS NULL
+      AND coalesce(left(limit_key, 1), '+') = '+'
       AND (NOT %(only_due)s
            OR run_after <= statement_timestamp() + %(time_shift)s::interval)
     FOR NO KEY UPDATE SKIP LOCKED
@@ -266,18 +267,20 @@ SELECT NULL, NULL, NULL, NULL,
        statement_timestamp() + %(time_shift)s::interval
 """
 
-# Return the lanes of the newest jobs that are ready, each with the seconds until the first of these jobs is due.
+# Return the lanes and the limit keys of the newest jobs that are ready, with the time at which the first of these jobs
+# is due, and the seconds until then.
 #
-# Caller: lifecycle.newest_lanes(), after a notification, in workers that read the lanes page by page
+# Caller: lifecycle.newest_lanes() and lifecycle.limits.newest_keys(), after a notification, in workers that read lanes
+#         or keys page by page
 # Index:  pgqueue_job_pkey, backwards
 #
 # A notification does not say which queue has a new job. The job is almost always among the newest ones.
-NEWEST_LANES: Final = """/* pgqueue:newest_lanes */
-SELECT queue_name, priority,
+NEWEST_READY: Final = """/* pgqueue:newest_ready */
+SELECT queue_name, priority, limit_key, min(run_after),
        date_part('epoch', min(run_after) - statement_timestamp() - %(time_shift)s::interval)
 FROM (
     SELECT queue_name, priority, run_after, state, limit_key FROM pgqueue_job ORDER BY id DESC LIMIT %(limit)s
 ) AS newest
-WHERE state = 'ready' AND limit_key IS NULL
-GROUP BY queue_name, priority
+WHERE state = 'ready'
+GROUP BY queue_name, priority, limit_key
 """

@@ -7,7 +7,7 @@ from typing import Final
 # Caller: lifecycle.limit_overrides.controls_of(), in the transactions that claim limited jobs
 # Index:  pgqueue_limit_override_key, pgqueue_pause_name, pgqueue_open_breaker_key
 # Cost:   0.1 ms for one key; 0.3 ms for 100 keys. Workers run it only for limits with a breaker, and for all limits
-#         while an override or a pause of a limit exists (see LIMITED_LANES).
+#         while an override or a pause of a limit exists (see KEYS).
 #
 # A row is an override, an open breaker, or a pause: the seconds until it ends (infinity: it does not end by itself),
 # and who paused.

@@ -1,92 +1,110 @@
 """Statements that claim jobs with a limit: find their keys, lock them, count, claim.
 
-A claim of limited jobs takes two statements in one transaction, FIND_KEYS (or LOCK_KEYS) and CLAIM_KEYS. The first one
+A claim of limited jobs takes two statements in one transaction, LOCK_KEYS and CLAIM_KEYS. The first one
 locks keys, the second one counts their open executions. They must not be one statement: its snapshot would be older
 than the lock, so it would not see the claim that the previous holder of the lock has just committed.
 
 A process can be frozen between the two, or its host can be lost without a word. So the first statement lets the server
-end the session, and free the keys, if it has been idle in this transaction for 5 s.
+end the session, and free the keys, if it has been idle in this transaction for 5 s. A transaction of the application
+has only the limit of its own session.
 """
 
 from typing import Final
 
-# Visit the keys of a lane that have ready jobs, from `after_key` on, and lock those that have a due job.
+# Return the keys that have ready jobs, lane by lane from a place on: chunk keys and keys of limits.
 #
-# Caller: lifecycle.limits.find_keys(), from the fetcher, in the transaction of CLAIM_KEYS
-# Locks:  an advisory lock for each key with a due job, until the transaction ends; SKIP LOCKED: `is_locked` is false if
-#         another session claims jobs of the key
-# Index:  pgqueue_job_limited: one index search for each key
-# Cost:   20 µs for each key
+# Caller: lifecycle.limits.scan_keys(), page by page, in workers that have tasks with a limit or a chunk
+# Index:  pgqueue_job_limited: one index search for each key, up to two more for each lane; two for each chunk key
+# Cost:   0.2 ms, and 10 to 20 µs for each key
 #
-# The rows are in the order of the keys. `due_seconds` is the time until the first ready job of the key is due, 0 or
-# less if it is due now. The statement ends after `wanted` keys with a due job, or `visits` keys.
-#
-# `known_keys` are keys with a cursor, sorted. Without cursors, each search would walk over the dead index entries of
-# all jobs that were claimed while a transaction elsewhere has an old snapshot. Each step of the recursion searches the
-# gap before the next known key, and visits that key if the gap is empty. All keys are less than '~', because names of
-# limits are ASCII.
-FIND_KEYS: Final = """/* pgqueue:find_keys */
+# The first job of a key is due in `due_seconds`; 0 or less if it is due now. Of the given chunk keys, `full_seconds` is
+# the time until the chunk is due: when its last job is due, or when its first one has been due for `wait_seconds`. The
+# recursion makes no more steps than `limit` needs. The last column is whether claims must read KEY_CONTROLS: whether
+# there is an override or a pause of a limit, even if it has ended.
+KEYS: Final = """/* pgqueue:keys */
 WITH RECURSIVE visited AS (
-    SELECT %(after_key)s::varchar COLLATE "C" AS limit_key, NULL::float8 AS due_seconds,
-           1 AS place, 0 AS found, 0 AS visits
-    FROM set_config('idle_in_transaction_session_timeout', '5s', true)
+    SELECT %(after_queue)s::varchar COLLATE "C" AS queue_name, %(after_priority)s::integer AS priority,
+           %(after_key)s::varchar COLLATE "C" AS limit_key, NULL::timestamptz AS run_after, 0 AS number
     UNION ALL
-    SELECT next.limit_key,
-           date_part('epoch', next.run_after - statement_timestamp() - %(time_shift)s::interval),
-           next.place,
-           visited.found
-           + (next.run_after IS NOT NULL AND next.run_after <= statement_timestamp() + %(time_shift)s::interval)::int,
-           visited.visits + 1
+    SELECT next.queue_name, next.priority::integer, next.limit_key, next.run_after, visited.number + 1
     FROM visited
     CROSS JOIN LATERAL (
         (
-            SELECT limit_key, run_after, visited.place AS place
-            FROM pgqueue_job
-            WHERE state = 'ready'
-              AND limit_key IS NOT NULL
-              AND queue_name = %(queue_name)s
-              AND priority = %(priority)s
-              AND limit_key > visited.limit_key
-              AND limit_key < coalesce((%(known_keys)s::varchar[])[visited.place], '~')
-            ORDER BY limit_key, run_after, id
+            SELECT queue_name, priority, limit_key, run_after FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NOT NULL
+              AND queue_name = visited.queue_name AND priority = visited.priority AND limit_key > visited.limit_key
+            ORDER BY queue_name, priority DESC, limit_key, run_after, id
             LIMIT 1
         )
         UNION ALL
-        SELECT (%(known_keys)s::varchar[])[visited.place],
-               (
-                   SELECT run_after
-                   FROM pgqueue_job
-                   WHERE state = 'ready'
-                     AND limit_key IS NOT NULL
-                     AND queue_name = %(queue_name)s
-                     AND priority = %(priority)s
-                     AND limit_key = (%(known_keys)s::varchar[])[visited.place]
-                     AND (run_after, id) > (
-                         (%(after_ats)s::timestamptz[])[visited.place], (%(after_ids)s::bigint[])[visited.place]
-                     )
-                   ORDER BY run_after, id
-                   LIMIT 1
-               ),
-               visited.place + 1
-        WHERE visited.place <= %(known_count)s
+        (
+            SELECT queue_name, priority, limit_key, run_after FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NOT NULL
+              AND queue_name = visited.queue_name AND priority < visited.priority
+            ORDER BY queue_name, priority DESC, limit_key, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT queue_name, priority, limit_key, run_after FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > visited.queue_name
+            ORDER BY queue_name, priority DESC, limit_key, run_after, id
+            LIMIT 1
+        )
         LIMIT 1
     ) AS next
-    WHERE visited.found < %(wanted)s AND visited.visits < %(visits)s
+    WHERE visited.number < %(limit)s
 )
-SELECT limit_key, due_seconds,
-       CASE WHEN due_seconds <= 0 THEN pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0)) END
+SELECT visited.queue_name, visited.priority, visited.limit_key, visited.run_after,
+       date_part('epoch', visited.run_after - statement_timestamp() - %(time_shift)s::interval),
+       date_part('epoch', least(
+           visited.run_after + make_interval(secs => given.wait_seconds),
+           (
+               SELECT run_after
+               FROM pgqueue_job
+               WHERE state = 'ready'
+                 AND limit_key IS NOT NULL
+                 AND queue_name = visited.queue_name
+                 AND priority = visited.priority
+                 AND limit_key = given.chunk_key
+               ORDER BY run_after, id
+               OFFSET given.size - 1
+               LIMIT 1
+           )
+       ) - statement_timestamp() - %(time_shift)s::interval),
+       EXISTS (SELECT FROM pgqueue_limit_override) OR EXISTS (SELECT FROM pgqueue_pause WHERE kind = 'limit')
 FROM visited
-WHERE visits > 0
+LEFT JOIN unnest(%(chunk_keys)s::varchar[], %(sizes)s::bigint[], %(waits_seconds)s::float8[])
+    AS given (chunk_key, size, wait_seconds) ON given.chunk_key = visited.limit_key
+WHERE visited.number > 0
+ORDER BY visited.number
+"""
+
+# Return the lane, the limit key and the weight of a ready job, and the seconds until it is due.
+#
+# Caller: lifecycle.limits.limited_job(), before a claim of this job alone
+# Index:  primary key
+#
+# A condition on `limit_key` would let the planner choose the index of all limited jobs.
+LIMITED_JOB: Final = """/* pgqueue:limited_job */
+SELECT queue_name, priority, limit_key, coalesce(limit_weight, 1),
+       date_part('epoch', run_after - statement_timestamp() - %(time_shift)s::interval)
+FROM pgqueue_job
+WHERE id = %(job_id)s AND state = 'ready'
 """
 
 # Lock the given keys, and return those that no other session has locked.
 #
-# Caller: lifecycle.limits.lock_keys(), from the fetcher, in the transaction of CLAIM_KEYS
+# Caller: lifecycle.limits.lock_keys(), in the transaction of CLAIM_KEYS
 # Locks:  an advisory lock for each returned key, until the transaction ends; SKIP LOCKED
 LOCK_KEYS: Final = """/* pgqueue:lock_keys */
 SELECT given.limit_key
 FROM unnest(%(limit_keys)s::varchar[]) WITH ORDINALITY AS given (limit_key, place)
-CROSS JOIN set_config('idle_in_transaction_session_timeout', '5s', true)
+CROSS JOIN set_config(
+    'idle_in_transaction_session_timeout',
+    coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout')),
+    true
+)
 WHERE pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))
 ORDER BY given.place
 """
@@ -94,7 +112,7 @@ ORDER BY given.place
 # Claim due jobs of keys in one lane, as many as the limit of each key admits, and open an execution for each.
 #
 # Moves:  ready → running
-# Caller: lifecycle.limits.claim_keys(), from the fetcher. The caller's transaction holds the advisory locks of all keys
+# Caller: lifecycle.limits.claim_keys(). The caller's transaction holds the advisory locks of all keys
 # Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
 # Index:  pgqueue_execution_limited for the count, pgqueue_limit_state_key for the rate, pgqueue_limit_state_held for
 #         holds, pgqueue_job_limited for the jobs; pgqueue_job_ordered for the next job of an ordered key
@@ -110,7 +128,8 @@ ORDER BY given.place
 #
 # Keys take turns: `round` is the number of the turn in which a job is claimed, with `share` jobs of its key. Of an
 # ordered key, only the job with the lowest id is claimed. Jobs without an order were added before its limit became
-# ordered. They are claimed when no job with an order waits.
+# ordered. They are claimed when no job with an order waits. With `job_id`, only that job is claimed, also if it is not
+# due (`is_early`), but of an ordered key only if it is the first one.
 #
 # `due` limits prefetching as in CLAIM. In addition, jobs with a rate are not prefetched, because they would start later
 # than they were counted. `picked` has one of them more than free slots: no job behind it is prefetched.
@@ -214,7 +233,7 @@ picked AS MATERIALIZED (
               AND id <> ALL (%(skipped_ids)s::bigint[])
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             ORDER BY run_after, id
-            LIMIT CASE WHEN key.head_id IS NULL
+            LIMIT CASE WHEN key.head_id IS NULL AND %(job_id)s::bigint IS NULL
                        THEN least(key.slots_left, key.tokens_left, greatest(key.share, %(limit_of_key)s),
                                   CASE WHEN key.interval_us IS NOT NULL THEN %(free_slots)s + 1 END)
                        ELSE 0 END
@@ -229,12 +248,13 @@ picked AS MATERIALIZED (
                    max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
                    in_graph, limit_weight
             FROM pgqueue_job
-            WHERE id = key.head_id
+            WHERE id = coalesce(%(job_id)s::bigint, key.head_id)
+              AND id = coalesce(key.head_id, id)
               AND state = 'ready'
               AND limit_key = key.limit_key
               AND queue_name = %(queue_name)s
               AND priority = %(priority)s
-              AND run_after <= statement_timestamp() + %(time_shift)s::interval
+              AND (%(is_early)s::boolean OR run_after <= statement_timestamp() + %(time_shift)s::interval)
               AND id <> ALL (%(skipped_ids)s::bigint[])
               AND task_name <> ALL (%(paused_task_names)s::varchar[])
             FOR NO KEY UPDATE SKIP LOCKED
@@ -381,10 +401,9 @@ FROM (
 LIMIT 1
 """
 
-# Return the lanes that have ready jobs with a limit, and whether claims must read KEY_CONTROLS: whether there is an
-# override or a pause of a limit, even if it has ended.
+# Return the lanes that have ready jobs with a limit key.
 #
-# Caller: lifecycle.limits.scan_limited_lanes(), with LANES, in workers whose tasks have limits
+# Caller: lifecycle.limits.scan_limited_lanes(), for a change of many jobs
 # Index:  pgqueue_job_limited: one index search per lane finds the first entry of the next lane
 LIMITED_LANES: Final = """/* pgqueue:limited_lanes */
 WITH RECURSIVE lane AS (
@@ -415,9 +434,7 @@ WITH RECURSIVE lane AS (
         LIMIT 1
     ) AS next
 )
-SELECT queue_name, priority,
-       EXISTS (SELECT FROM pgqueue_limit_override) OR EXISTS (SELECT FROM pgqueue_pause WHERE kind = 'limit')
-FROM lane
+SELECT queue_name, priority FROM lane
 """
 
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page

@@ -9,6 +9,7 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import clock
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.lifecycle.chunks import ChunkRule
+from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import Pausable
@@ -110,13 +111,15 @@ class TestClaim:
         add(connection, 3)
         add(connection, 1, key="+other", delay=5.0)
         add(connection, 1, key="two:a")
-        found = lifecycle.chunks.find_chunks(connection, rules)
-        assert [(each.lane, round(each.due_seconds), round(each.full_seconds)) for each in found] == [
-            (Lane("default", 0, chunk_key="+other"), 5, 15),
-            (Lane("default", 0, chunk_key=KEY), 0, 0),
+        found = lifecycle.limits.scan_keys(connection, rules, limit=9).found
+        seconds = [each.full_seconds and round(each.full_seconds) for each in found]
+        assert [(each.place, round(each.due_seconds), full) for each, full in zip(found, seconds, strict=True)] == [
+            (Place("default", 0, "+other"), 5, 15),
+            (Place("default", 0, KEY), 0, 0),
+            (Place("default", 0, "two:a"), 0, None),
         ]
         Job.objects.filter(pk=Job.objects.filter(limit_key=KEY).first().pk)._raw_delete("default")
-        [_, first] = lifecycle.chunks.find_chunks(connection, rules)
+        [_, first, _] = lifecycle.limits.scan_keys(connection, rules, limit=9).found
         assert 58 < first.full_seconds <= 60
 
     def test_other_claims_do_not_see_jobs_of_chunks(self):
@@ -124,9 +127,6 @@ class TestClaim:
         lane = Lane("default", 0)
         options = {"limit": 9, "free_slots": 9, "worker_id": 1, "lease_seconds": 30.0}
         assert lifecycle.claim(connection, helpers.lanes_from_start(lane), **options) == []
-        limited = lane._replace(is_limited=True)
-        found = lifecycle.limits.find_keys(connection, limited, after_key=",", known={}, wanted=9, visits=9)
-        assert found == []
 
 
 def test_two_workers_do_not_split_a_chunk(engine, new_connection):
@@ -263,7 +263,7 @@ def test_row_that_cannot_be_claimed_is_set_aside(engine, make_fetcher):
 
 def test_process_without_such_tasks_runs_no_statement(engine, make_fetcher, monkeypatch):
     monkeypatch.setattr(registry, "_chunk_keys", {})
-    monkeypatch.setattr(lifecycle.chunks, "find_chunks", None)
+    monkeypatch.setattr(lifecycle.limits, "scan_keys", None)
     add(engine, 3)
     helpers.make_jobs(engine, 1)
     fetcher = make_fetcher()

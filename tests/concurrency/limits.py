@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.chunks import is_chunk_key
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyToClaim
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
+from django_pgqueue.worker.claiming.key_pages import KeyPages
 from tests import helpers
 
 LANE = Lane("default", 0, is_limited=True)
+OPTIONS: Final[dict[str, Any]] = {"free_slots": 100, "worker_id": 1, "lease_seconds": 60.0}
 ADD = (
     "INSERT INTO pgqueue_job (task_name, arguments, limit_key, limit_order, limit_weight, queue_name, run_after) "
     'SELECT %(task_name)s, \'{"args":[],"kwargs":{}}\', %(limit_key)s, %(order)s, %(weight)s, %(queue_name)s, '
@@ -26,10 +30,27 @@ def add(connection: Any, limit_key: str, count: int = 1, **changes: Any) -> list
     return [job_id for (job_id,) in rows]
 
 
-def found(connection: Any, *, after_key: str = "", known: dict[str, Cursor] | None = None, **bounds: int) -> Any:
-    """Search the keys of the default lane."""
-    bounds = {"wanted": 100, "visits": 1000, **bounds}
-    return lifecycle.limits.find_keys(connection, LANE, after_key=after_key, known=known or {}, **bounds)
+class FoundAndLocked(NamedTuple):
+    """A key with ready jobs, and whether this session has locked it. None: no job is due."""
+
+    limit_key: str
+    due_seconds: float
+    is_locked: bool | None
+
+
+def found(connection: Any, limit: int = 1000) -> list[FoundAndLocked]:
+    """Read the keys of the default lane, and lock those with a due job."""
+    keys = [
+        each
+        for each in lifecycle.limits.scan_keys(connection, {}, limit=limit).found
+        if each.place[:2] == LANE[:2] and not is_chunk_key(each.place.limit_key)
+    ]
+    due = [each.place.limit_key for each in keys if each.due_seconds <= 0]
+    locked = set(lifecycle.limits.lock_keys(connection, due))
+    return [
+        FoundAndLocked(key := each.place.limit_key, each.due_seconds, key in locked if key in due else None)
+        for each in keys
+    ]
 
 
 def claim(
@@ -61,6 +82,32 @@ def claim(
             lease_seconds=30.0,
             **options,
         )
+
+
+class LimitedWorker:
+    """The limited lanes of a worker that scans before each claim, and whose keys wait for nothing."""
+
+    def __init__(self) -> None:
+        self.keyed = KeyPages([], time.monotonic)
+
+    def scan(self, connection: Any) -> None:
+        """Read the keys, and let none of them wait."""
+        self.keyed.scan_again()
+        self.keyed.read(connection, 0, paused_queues=(), paused_tasks=())
+
+    def claim(self, connection: Any, lane: Lane = LANE, **options: Any) -> list[Claimed]:
+        """Claim jobs of a lane."""
+        return self.keyed.limited.claim(connection, lane, **options)
+
+    def take(self, connection: Any, limit: int = 100) -> list[int]:
+        """Return the ids of the jobs that one claim takes."""
+        self.scan(connection)
+        return [job.job_id for job in self.claim(connection, limit=limit, **OPTIONS)]
+
+    @property
+    def rest_seconds(self) -> float:
+        """How long all keys of the lane wait."""
+        return 0.0 if self.keyed.limited.has_keys(LANE) else self.keyed.limited.later.next_due_at - time.monotonic()
 
 
 def ids(claim: KeyClaim) -> list[int]:

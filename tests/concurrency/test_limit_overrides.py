@@ -12,9 +12,8 @@ from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import queries
-from django_pgqueue.worker.claiming.limited_lanes import LimitedLanes
 from tests import helpers
-from tests.concurrency.limits import LANE, add, found
+from tests.concurrency.limits import LANE, OPTIONS, LimitedWorker, add, found
 from tests.concurrency.limits import claim as claim_declared
 from tests.test_sql import nodes, rows_read
 
@@ -27,21 +26,11 @@ LIMITS = {
         Limit("rate", key="{key}", rate="1/h", burst=5),
     )
 }
-OPTIONS = {"free_slots": 100, "worker_id": 1, "lease_seconds": 60.0}
 
 
 @pytest.fixture(autouse=True)
 def known_limits(monkeypatch):
     monkeypatch.setattr(registry, "_limits", MappingProxyType(LIMITS))
-
-
-class Lanes(LimitedLanes):
-    """The limited lanes of a worker that scans before each claim, and rests never."""
-
-    def take(self, connection, limit=100):
-        """Return the ids of the jobs that one claim takes."""
-        self.scan(connection)
-        return [job.job_id for job in self.claim(connection, LANE, limit=limit, **OPTIONS)]
 
 
 def override(connection, limit_key, **given):
@@ -63,7 +52,7 @@ def test_override_of_key_counts_before_the_one_of_its_limit(engine):
     others = add(engine, "ten:b", 9)
     override(engine, "ten", concurrency=1)
     override(engine, "ten:a", concurrency=3)
-    assert Lanes().take(engine) == [jobs[0], others[0], *jobs[1:3]]
+    assert LimitedWorker().take(engine) == [jobs[0], others[0], *jobs[1:3]]
 
 
 def test_override_sets_only_its_fields(engine):
@@ -78,13 +67,13 @@ def test_override_of_ordered_limit_keeps_one_job_at_a_time(engine):
     first, _ = add(engine, "one:a", 2, order=1)
     engine.execute("INSERT INTO pgqueue_limit_override (limit_key, concurrency) VALUES ('one', 5)")
     assert policy(engine, "one:a").concurrency == 1
-    assert Lanes().take(engine) == [first]
+    assert LimitedWorker().take(engine) == [first]
 
 
 def test_override_adds_a_concurrency_while_jobs_run(engine):
     """The first claim counted nothing, so what it learned must not hide the running jobs from the next count."""
     jobs = add(engine, "fair:a", 5)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     assert [lanes.take(engine, limit=1) for _ in range(3)] == [[job] for job in jobs[:3]]
     override(engine, "fair", concurrency=4)
     assert lanes.take(engine) == jobs[3:4]
@@ -93,7 +82,7 @@ def test_override_adds_a_concurrency_while_jobs_run(engine):
 def test_override_adds_a_rate(engine):
     jobs = add(engine, "fair:a", 5)
     override(engine, "fair:a", rate="1/h", burst=2)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     assert (lanes.take(engine), lanes.take(engine)) == (jobs[:2], [])
 
 
@@ -102,11 +91,11 @@ def test_job_heavier_than_lowered_values_runs_alone(engine):
     [costly, _] = add(engine, "rate:a", 2, weight=5)
     override(engine, "ten", concurrency=2)
     override(engine, "rate", burst=3)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     assert sorted(lanes.take(engine)) == [heavy, costly]
     assert lanes.take(engine) == []
     lifecycle.succeed(engine, helpers.succeeded(lifecycle.ExecutionKey(*execution_of(engine, heavy))))
-    assert Lanes().take(engine) == [light]
+    assert LimitedWorker().take(engine) == [light]
 
 
 def execution_of(connection, job_id):
@@ -121,14 +110,14 @@ def test_rate_and_burst_that_no_one_checked_together_are_made_smaller(engine):
     override(engine, "rate", rate="1/999d")
     override(engine, "rate:a", burst=1_000_000_000)
     job, *_ = add(engine, "rate:a", 2)
-    assert job in Lanes().take(engine)
+    assert job in LimitedWorker().take(engine)
 
 
 def test_expired_override_counts_for_nothing(engine, monkeypatch):
     jobs = add(engine, "ten:a", 9)
     with engine.transaction():
         lifecycle.limit_overrides.override(engine, "ten:a", {"concurrency": 1}, for_seconds=60)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     assert (lanes.take(engine), lanes.take(engine)) == (jobs[:1], [])
     monkeypatch.setattr(clock, "shift_seconds", 61.0)
     assert lanes.take(engine) == jobs[1:]
@@ -170,7 +159,7 @@ def test_paused_key_is_left_out_and_others_go_on(engine, name):
     jobs, [other] = add(engine, "ten:a", 2), add(engine, "ten-b:a")
     [of_fair] = add(engine, "fair:a")
     lifecycle.pause(engine, Pausable.LIMIT, name)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     assert lanes.take(engine) == [of_fair]
     assert lifecycle.resume(engine, Pausable.LIMIT, name)
     assert lanes.take(engine) == jobs
@@ -180,9 +169,9 @@ def test_paused_key_is_left_out_and_others_go_on(engine, name):
 def test_pause_of_key_that_has_ended_by_itself_counts_for_nothing(engine, monkeypatch):
     jobs = add(engine, "ten:a", 2)
     lifecycle.pause(engine, Pausable.LIMIT, "ten:a", for_seconds=60)
-    assert Lanes().take(engine) == []
+    assert LimitedWorker().take(engine) == []
     monkeypatch.setattr(clock, "shift_seconds", 61.0)
-    assert Lanes().take(engine) == jobs
+    assert LimitedWorker().take(engine) == jobs
 
 
 @pytest.mark.parametrize("kind", [Pausable.QUEUE, Pausable.TASK])
@@ -190,7 +179,7 @@ def test_pause_of_queue_or_task_with_the_name_of_a_key_pauses_no_key(engine, kin
     [job] = add(engine, "ten")
     lifecycle.pause(engine, kind, "ten")
     override(engine, "ten", share=2)
-    assert Lanes().take(engine) == [job]
+    assert LimitedWorker().take(engine) == [job]
 
 
 def test_pause_of_limit_pauses_no_queue_or_task_with_its_name(engine):
@@ -205,24 +194,25 @@ def test_pause_of_limit_pauses_no_queue_or_task_with_its_name(engine):
 def test_lane_with_only_paused_keys_rests_until_the_pause_ends(engine):
     add(engine, "ten:a", 2)
     lifecycle.pause(engine, Pausable.LIMIT, "ten", for_seconds=0.4)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     lanes.take(engine)
-    assert 0 < lanes.rests_until(LANE) - lanes._lanes[LANE].rests_since <= 0.4
+    assert 0 < lanes.rest_seconds <= 0.4
     lifecycle.pause(engine, Pausable.LIMIT, "ten")
     lanes.take(engine)
-    assert 0.5 < lanes.rests_until(LANE) - lanes._lanes[LANE].rests_since <= 0.91
-    assert not lanes.have_waiting
+    assert 0.5 < lanes.rest_seconds <= 0.9
+    assert not lanes.keyed.have_waiting
 
 
-def test_circle_passes_all_keys_of_a_paused_limit_in_one_step(engine):
+def test_keys_of_a_paused_limit_keep_no_other_key_waiting(engine):
     for number in range(250):
         add(engine, f"fair:{number}")
-    [job], [similar] = add(engine, "ten:a"), add(engine, "fair0")
+    [job], _ = add(engine, "ten:a"), add(engine, "fair0")  # the latter is no limit of this process
     lifecycle.pause(engine, Pausable.LIMIT, "fair")
-    lanes, steps = Lanes(), []
-    helpers.wait_until(lambda: steps.append(lanes.take(engine)) or job in steps[-1])
-    assert len(steps) <= 2
-    assert similar not in steps[-1]  # no limit of this process
+    lanes, claimed = LimitedWorker(), []
+    lanes.scan(engine)
+    while lanes.keyed.limited.has_keys(LANE):
+        claimed += lanes.claim(engine, limit=100, **OPTIONS)
+    assert [each.job_id for each in claimed] == [job]
 
 
 # ------------------------------------------------------------------ races and costs
@@ -234,7 +224,7 @@ def test_lowered_limit_starts_nothing_until_fewer_run(engine, second):
     begun = claim_declared(engine, LIMITS["ten"])
     assert len(begun.claimed) == 10
     override(second, "ten:a", concurrency=2)
-    first, other = Lanes(), Lanes()
+    first, other = LimitedWorker(), LimitedWorker()
     for count in range(8):
         assert (first.take(engine), other.take(second)) == ([], []), count
         lifecycle.succeed(engine, helpers.succeeded(begun.claimed[count].key))
@@ -247,28 +237,28 @@ def test_pause_commits_while_a_claim_holds_the_lock_of_the_key(engine, second, g
     """The pause waits for no claim. The claim that has read before it is the last one."""
     add(engine, "ten:a", 4)
     override(engine, "ten:a", concurrency=3)
-    lanes = Lanes()
+    lanes = LimitedWorker()
     lanes.scan(engine)
-    with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, LANE, limit=1, **OPTIONS)) as claiming:
+    with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, limit=1, **OPTIONS)) as claiming:
         assert not found(second)[0].is_locked
         lifecycle.pause(second, Pausable.LIMIT, "ten:a")
     assert len(claiming.result()) == 1
-    assert (lanes.take(engine), Lanes().take(second)) == ([], [])
+    assert (lanes.take(engine), LimitedWorker().take(second)) == ([], [])
 
 
 @pytest.mark.promise("limit-change-obeyed")
 def test_pause_committed_after_the_lock_is_obeyed(engine, second, monkeypatch):
     add(engine, "ten:a", 4)
     override(engine, "ten:a", concurrency=3)
-    find = lifecycle.limits.find_keys
+    lock = lifecycle.limits.lock_keys
 
-    def find_then_pause(*args, **options):
-        keys = find(*args, **options)
+    def lock_then_pause(*args):
+        keys = lock(*args)
         lifecycle.pause(second, Pausable.LIMIT, "ten:a")
         return keys
 
-    monkeypatch.setattr(lifecycle.limits, "find_keys", find_then_pause)
-    assert Lanes().take(engine) == []
+    monkeypatch.setattr(lifecycle.limits, "lock_keys", lock_then_pause)
+    assert LimitedWorker().take(engine) == []
 
 
 FIELDS = {"concurrency": 7, "rate": "2/h", "burst": 2, "share": 3}
@@ -293,7 +283,7 @@ def test_claims_read_no_overrides_while_there_are_none(engine, monkeypatch):
     reads = []
     read = lifecycle.limit_overrides.controls_of
     monkeypatch.setattr(lifecycle.limit_overrides, "controls_of", lambda *args: reads.append(args) or read(*args))
-    lanes = Lanes()
+    lanes = LimitedWorker()
     for _ in range(2):
         add(engine, "ten:a")
         assert lanes.take(engine) and not reads
@@ -324,12 +314,12 @@ def test_end_holds_frees_a_key_or_all_keys_of_a_limit(engine, limit_key, left):
             [key],
         )
     [job] = add(engine, "rate:a")
-    assert Lanes().take(engine) == []
+    assert LimitedWorker().take(engine) == []
     assert lifecycle.limit_overrides.end_holds(engine, limit_key) == 3 - len(left)
     held = "SELECT DISTINCT limit_key FROM pgqueue_limit_state WHERE held_until IS NOT NULL"
     assert {key for (key,) in engine.execute(held)} == left
     assert lifecycle.limit_overrides.end_holds(engine, "rate:a") == 0
-    assert Lanes().take(engine) == [job]
+    assert LimitedWorker().take(engine) == [job]
 
 
 def test_policy_of_ignores_fields_that_are_not_set():

@@ -9,18 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from datetime import timedelta
+from itertools import pairwise
 from types import MappingProxyType
 
+import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle, registry, sql
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle import Lane
 from django_pgqueue.limits import Limit
-from django_pgqueue.worker.claiming.limited_lanes import LimitedLanes
 from tests import helpers
 from tests.concurrency import limits
-from tests.concurrency.limits import LANE, add, claim, finish, found, ids
+from tests.concurrency.limits import LANE, LimitedWorker, add, claim, finish, found, ids
+from tests.test_sql import nodes
 
 TWO = Limit("two", key="{key}", concurrency=2)
 ONE_BY_ONE = Limit("one", key="{key}", ordered=True)
@@ -28,7 +30,6 @@ BLOCKED = Limit("one", key="{key}", ordered=True, on_dead="block")
 FAIR = Limit("fair", key="{key}")
 PAIRS = Limit("fair", key="{key}", share=2)
 RATE = Limit("rate", rate="20/s", burst=2)
-FAR = Cursor(lifecycle.EPOCH + timedelta(days=36500), 1)
 
 OVERLAPS = """
 SELECT first.limit_key, first.id, count(*)
@@ -139,19 +140,18 @@ def test_second_session_waits_for_no_key_and_claims_nothing_of_it(engine, second
 def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, monkeypatch):
     monkeypatch.setattr(registry, "_limits", MappingProxyType({"two": TWO}))
     add(engine, "two:a")
-    lanes, options = LimitedLanes(), {"limit": 1, "free_slots": 1, "worker_id": 1, "lease_seconds": 30.0}
-    with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, LANE, **options)) as claiming:
+    worker = LimitedWorker()
+    with gates("CLAIM_KEYS", engine, lambda: worker.take(engine, 1)) as claiming:
         assert lifecycle.limits.lock_keys(second, ["two:a"]) == []
     assert len(claiming.result()) == 1
 
 
 @pytest.mark.promise("limit-frozen-claim")
-@pytest.mark.parametrize("lock", [found, lambda connection: lifecycle.limits.lock_keys(connection, ["two:a"])])
-def test_frozen_process_does_not_keep_keys_locked(engine, lock):
+def test_frozen_process_does_not_keep_keys_locked(engine):
     """The server ends the session of a process that stays idle between the lock and the claim."""
     add(engine, "two:a")
     with engine.transaction():
-        lock(engine)
+        lifecycle.limits.lock_keys(engine, ["two:a"])
         assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "5s"
     assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "0"
 
@@ -393,30 +393,32 @@ def test_search_visits_keys_in_order_and_locks_due_ones(engine, second):
         assert (due.limit_key, due.is_locked) == ("two:b", True) and due.due_seconds <= 0
         assert lifecycle.limits.lock_keys(second, ["two:a", "two:b"]) == ["two:a"]
     assert lifecycle.limits.lock_keys(second, ["two:b"]) == ["two:b"]
-    assert [key.limit_key for key in found(engine, after_key="two:a")] == ["two:b"]
 
 
-@pytest.mark.parametrize(
-    ("known", "expected"),
-    [
-        ({"two:b": Cursor()}, ["two:a", "two:b", "two:c"]),
-        ({"two:0": Cursor(), "two:b": FAR, "two:z": Cursor()}, ["two:a", "two:c"]),
-        ({"two:a": FAR, "two:b": FAR, "two:c": FAR}, []),
-    ],
-)
-def test_search_uses_the_cursors_of_known_keys(engine, known, expected):
-    for key in ("two:a", "two:b", "two:c"):
-        add(engine, key, 3)
-    keys = found(engine, known=known)
-    assert [key.limit_key for key in keys if key.is_locked] == expected
-    assert sorted(key.limit_key for key in keys) == sorted({"two:a", "two:b", "two:c", *known})
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 20])
+def test_scan_of_keys_reads_each_key_once_page_by_page(engine, limit):
+    for queue_name, key in (("b", "two:a"), ("a", "two:a"), ("a", "+task"), ("a", "two:b"), ("c", "two:a")):
+        add(engine, key, 2, queue_name=queue_name)
+    engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE queue_name = 'a' AND limit_key = 'two:b'")
+    places, after = [], None
+    while found := lifecycle.limits.scan_keys(engine, {}, after=after, limit=limit).found:
+        places += [each.place for each in found]
+        after = places[-1]
+    assert places == [("a", 7, "two:b"), ("a", 0, "+task"), ("a", 0, "two:a"), ("b", 0, "two:a"), ("c", 0, "two:a")]
+    assert all(one.is_before(other) for one, other in pairwise(places))
 
 
-def test_search_ends_after_the_wanted_keys(engine):
-    for number in range(9):
-        add(engine, f"two:{number}")
-    assert [key.limit_key for key in found(engine, wanted=3)] == ["two:0", "two:1", "two:2"]
-    assert len(found(engine, visits=5)) == 5
+@pytest.mark.parametrize("limit", [1, 10, 100])
+def test_scan_of_a_page_makes_no_more_steps_than_its_keys_need(engine, limit):
+    """Of 200 keys. A step is at most three index searches: for the next key, the next priority, and later queues."""
+    for number in range(200):
+        add(engine, f"two:{number:03}", queue_name=f"queue-{number // 10}")
+    params = {"after_queue": "", "after_priority": 32768, "after_key": "", "limit": limit}
+    rules = {"chunk_keys": [], "sizes": [], "waits_seconds": []}
+    statement = f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.limits.KEYS}"
+    [[answer]] = psycopg.ClientCursor(engine).execute(statement, {**params, **rules, "time_shift": "0"}).fetchall()
+    searches = [node for node in nodes(answer[0]["Plan"]) if node.get("Relation Name") == "pgqueue_job"]
+    assert limit <= sum(node["Actual Loops"] for node in searches) <= 3 * limit + 3
 
 
 def test_scan_returns_each_lane_of_limited_jobs(engine):
@@ -425,7 +427,7 @@ def test_scan_returns_each_lane_of_limited_jobs(engine):
     helpers.make_job(engine, queue_name="plain")
     engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE id = 1")
     lanes = [Lane("default", 7, True), LANE, Lane("mail", 0, True)]
-    assert lifecycle.limits.scan_limited_lanes(engine) == (lanes, False)
+    assert lifecycle.limits.scan_limited_lanes(engine) == lanes
     assert list(lifecycle.scan_lanes(engine).due_in) == [Lane("plain", 0)]
 
 

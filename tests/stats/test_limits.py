@@ -189,16 +189,22 @@ def assert_waits(limit_key: str, reason: LimitWaitReason, seconds: float | None,
     assert (key.waits_for, key.next_job_id) == (reason, job_id)
     assert key.next_start_seconds == (None if seconds is None else pytest.approx(seconds, abs=5.0))
     assert {name: getattr(key, name) for name in fields} == fields
-    if key.name in LIMITS and reason is not LimitWaitReason.PAUSED:
-        lifecycle.limited_job.lock_key_of(connection, job_id)
+    job = lifecycle.limits.limited_job(connection, job_id)
+    if job is not None and key.name in LIMITS and reason is not LimitWaitReason.PAUSED:
         policy = lifecycle.limit_overrides.controls_of(connection, [limit_key]).policy_of(limit_key, LIMITS[key.name])
-        claimed, wait = lifecycle.limited_job.claim_limited_job(
-            connection, job_id, limit_key, policy, worker_id=1, lease_seconds=30.0, only_due=True
+        claimed, [result] = lifecycle.limits.claim_keys(
+            connection,
+            job.lane,
+            [lifecycle.limits.KeyToClaim(limit_key, policy, lifecycle.Cursor())],
+            job_id=job_id,
+            limit=1,
+            free_slots=1,
+            worker_id=1,
+            lease_seconds=30.0,
         )
-        assert (claimed is not None) == (reason is LimitWaitReason.WORKER)
-        if wait is not None and reason in (LimitWaitReason.HOLD, LimitWaitReason.TOKEN):
-            assert max(wait.held_seconds, wait.token_seconds) == pytest.approx(seconds, abs=5.0)
-            assert (wait.held_seconds > wait.token_seconds) == (reason is LimitWaitReason.HOLD)
+        assert bool(claimed) == (reason is LimitWaitReason.WORKER)
+        if reason is LimitWaitReason.HOLD or (reason is LimitWaitReason.TOKEN and not result.is_held):
+            assert result.due_seconds == pytest.approx(seconds, abs=5.0)
 
 
 def test_key_whose_limit_admits_a_job_waits_for_a_worker():

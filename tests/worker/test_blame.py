@@ -186,13 +186,14 @@ def test_claim_failure_without_any_row_is_raised(engine, claims, monkeypatch, ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_claim_failure_of_one_kind_stops_no_other(engine, claims, monkeypatch, kind):
-    name = {"plain": "_claim_plain", "limited": "_claim_limited", "chunk": "_claim_chunks"}[kind]
+    kinds = {"plain": claims.claimer._plain, "limited": claims.claimer._limited, "chunk": claims.claimer._chunks}
     job_ids = {other: add_jobs(engine, other, 2) for other in KINDS}
 
-    def fail(*given):
+    def fail(*given, **options):
         raise psycopg.errors.UndefinedTable("no")
 
-    monkeypatch.setattr(claims.claimer, name, fail)
+    for name in ("claim", "claim_part"):
+        monkeypatch.setattr(kinds[kind], name, fail)
     found = []
     for _ in range(3):
         with contextlib.suppress(psycopg.errors.UndefinedTable):  # raised when only these jobs are left

@@ -120,10 +120,8 @@ def test_run_waits_for_a_claim_of_the_key_and_gives_up(engine, monkeypatch):
     monkeypatch.setattr(foreground_claim, "LOCK_SECONDS", 30.0)
     with engine.transaction():
         lifecycle.limits.lock_keys(engine, ["one:a"])
-        tries, lock_key_of = [], lifecycle.limited_job.lock_key_of
-        monkeypatch.setattr(
-            lifecycle.limited_job, "lock_key_of", lambda *args: tries.append(args) or lock_key_of(*args)
-        )
+        tries, lock_keys = [], lifecycle.limits.lock_keys
+        monkeypatch.setattr(lifecycle.limits, "lock_keys", lambda *args: tries.append(args) or lock_keys(*args))
         running = helpers.Background(lambda: (run(job_id), connection.close()))
         helpers.wait_until(lambda: len(tries) > 1)
     running.result()
@@ -171,6 +169,25 @@ def test_immediate_keeps_workers_from_the_key_until_the_commit(engine):
     assert ids(claim(engine, TWO, "two")) == others
     with IMMEDIATE:
         assert tasks.noop.using(limit=TWO).enqueue().state == "ready"
+
+
+def idle_limit():
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW idle_in_transaction_session_timeout")
+        return cursor.fetchone()[0]
+
+
+def test_immediate_leaves_the_callers_transaction_its_idle_limit(db):
+    """Otherwise the server would end the caller's session after 5 s between two statements."""
+    with IMMEDIATE:
+        assert tasks.noop.using(limit=TWO).enqueue().state == "succeeded"
+    assert idle_limit() == "0"
+
+
+def test_run_jobs_leaves_the_callers_transaction_its_idle_limit(db):
+    tasks.noop.using(limit=TWO).enqueue()
+    assert run_jobs() == 1
+    assert idle_limit() == "0"
 
 
 def test_immediate_leaves_job_of_key_that_another_session_claims(engine):

@@ -35,7 +35,9 @@ def settle(fetcher):
 
 
 def rest_seconds(fetcher):
-    return fetcher.lanes.limited.rests_until(LANE) - time.monotonic()
+    limited = fetcher.lanes.limited
+    waits = [wait.until for wait in limited._waits._waits.values()]
+    return 0.0 if limited.has_keys(LANE) or not waits else min(waits) - time.monotonic()
 
 
 def starts(fetcher):

@@ -11,7 +11,7 @@ from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.limits import Limit
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming import limited_lane, limited_lanes
+from django_pgqueue.worker.claiming import limited_lanes
 from django_pgqueue.worker.claiming.ended_limits import EndedLimits
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.connection import Link
@@ -77,26 +77,24 @@ def test_circle_over_busy_keys_goes_on_without_rests(engine, make_fetcher):
 
 
 def test_keys_that_wait_are_visited_now_and_then_while_other_jobs_are_due(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(limited_lane, "KEYS", 2)
     monkeypatch.setattr(limited_lanes, "KEYS", 2)
-    monkeypatch.setattr(limited_lane.Pacing, "after", lambda self, took_seconds: 3600.0)
+    monkeypatch.setattr(limited_lanes.Pacing, "after", lambda self, took_seconds: 3600.0 if took_seconds else 0.0)
     for number in range(10, 20):
         add(engine, f"one:{number}", order=2)
     engine.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = now() WHERE limit_key <> 'one:19'")
     for number in range(10, 19):
         add(engine, f"one:{number}", order=2)  # blocked by the dead jobs
-    steps = []
-    find_keys = lifecycle.limits.find_keys
-    monkeypatch.setattr(lifecycle.limits, "find_keys", lambda *args, **kw: steps.append(1) or find_keys(*args, **kw))
-    helpers.make_jobs(engine, 60)
+    visits = []
+    lock_keys = lifecycle.limits.lock_keys
+    monkeypatch.setattr(lifecycle.limits, "lock_keys", lambda *args: visits.append(1) or lock_keys(*args))
+    helpers.make_jobs(engine, 90)
     fetcher, claimed = make_fetcher(capacity=10), []
     while len(claimed) < 60:
         fetcher.tick()
         claimed += take(fetcher)
-    assert len(steps) == 1
+    assert len(visits) == 1
     assert {job.limit_key for job in claimed} == {None}
-    helpers.wait_until(lambda: (fetcher.tick(), fetcher.pool.submitted)[1])
-    assert [job.limit_key for job in take(fetcher)] == ["one:19"]
+    helpers.wait_until(lambda: fetcher.tick() is not None and "one:19" in [job.limit_key for job in take(fetcher)])
 
 
 def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, make_fetcher):
@@ -113,15 +111,54 @@ def test_limited_lanes_take_turns_with_plain_lanes_of_their_priority(engine, mak
 
 
 @pytest.mark.promise("limit-turns")
-def test_small_key_waits_for_one_round_behind_a_large_one(engine, make_fetcher):
+@pytest.mark.parametrize("starts_per_second", [0.0, 10.0, 20.0, 40.0])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_small_key_waits_for_one_round_behind_a_large_one(
+    engine, make_fetcher, monkeypatch, starts_per_second, is_reversed
+):
+    """A claim takes 1 to 5 jobs, so some claims take more jobs of one key than of the other."""
+    claim_keys = lifecycle.limits.claim_keys
+
+    def claim_in_order(*args, **options):  # the statement returns the results of keys in any order
+        claim = claim_keys(*args, **options)
+        return claim._replace(results=sorted(claim.results, reverse=is_reversed))
+
+    monkeypatch.setattr(lifecycle.limits, "claim_keys", claim_in_order)
     add(engine, "fair:large", 500)
     small = add(engine, "fair:small", 3)
     fetcher = make_fetcher(capacity=1)
+    fetcher._rate.per_second = lambda: starts_per_second
     claimed = []
     while not set(small) <= set(claimed):
         fetcher.tick()
         claimed += [job.job_id for job in take(fetcher)]
-    assert len(claimed) <= 2 * len(small) + 1
+    assert len(claimed[: claimed.index(small[-1])]) <= 2 * len(small)
+
+
+def test_keys_that_a_full_claim_has_left_come_before_all_others(engine, make_fetcher):
+    """The first claim takes a job of one key, and leaves the others. Each key has its turn in the same round."""
+    for number in range(10, 30):
+        add(engine, f"fair:{number}", 3)
+    fetcher, keys = make_fetcher(capacity=1), []
+    fetcher._rate.per_second = lambda: 0.0
+    while len(keys) < 40:
+        fetcher.tick()
+        keys += [job.limit_key for job in take(fetcher)]
+    assert len(set(keys[:20])) == len(set(keys[20:40])) == 20
+
+
+def test_keys_with_a_rate_take_turns_without_prefetched_jobs(engine, make_fetcher, monkeypatch):
+    """Each claim leaves a job of the key that it has claimed from, because no slot is free for it."""
+    limits = {**LIMITS, "burst": Limit("burst", key="{key}", rate="1/h", burst=100)}
+    monkeypatch.setattr(registry, "_limits", MappingProxyType(limits))
+    for key in "abc":
+        add(engine, f"burst:{key}", 20)
+    fetcher, keys = make_fetcher(capacity=1), []
+    fetcher._rate.per_second = lambda: 10.0
+    while len(keys) < 30:
+        fetcher.tick()
+        keys += [job.limit_key for job in take(fetcher)]
+    assert [keys[:30].count(f"burst:{key}") for key in "abc"] == [10, 10, 10]
 
 
 def test_ended_job_lets_its_key_be_claimed_at_once(engine, make_fetcher, monkeypatch):
@@ -133,8 +170,7 @@ def test_ended_job_lets_its_key_be_claimed_at_once(engine, make_fetcher, monkeyp
     [first, _] = take(fetcher)
     fetcher.tick()
     assert not fetcher.pool.submitted
-    lane = next(iter(fetcher.lanes._due_at))
-    assert fetcher.lanes.limited.rests_until(lane) > time.monotonic() + 3000
+    assert fetcher.lanes.limited.later.others_due_at > time.monotonic() + 3000
     finish(engine, [first])
     fetcher.lanes.limited.note_ended(["two:a"])
     fetcher.tick()
@@ -197,8 +233,25 @@ def test_freed_key_of_a_queue_that_was_just_paused_is_left(engine, make_fetcher)
     assert not fetcher.pool.submitted
 
 
+def test_freed_key_of_a_paused_queue_is_left_without_notification(engine, make_fetcher):
+    """A scan has found the pause, and the key still waits in the lane of the paused queue."""
+    add(engine, "two:a", 3)
+    fetcher = make_fetcher()
+    fetcher.tick()
+    jobs = take(fetcher)
+    fetcher.tick()
+    control.pause("default", reason="", by="")
+    helpers.wait_until(lambda: fetcher.tick() is not None and "default" in fetcher.lanes.keyed._paused_queues)
+    finish(engine, jobs)
+    fetcher.lanes.limited.note_ended(["two:a"])
+    fetcher.tick()
+    assert not fetcher.pool.submitted
+    control.resume("default")
+    helpers.wait_until(lambda: fetcher.tick() is not None and fetcher.pool.submitted)
+
+
 def test_slot_freed_by_another_worker_is_used_within_a_second(engine, make_fetcher, monkeypatch):
-    clock = helpers.Clock(monkeypatch, fetcher_module, lanes_module, limited_lane, limited_lanes)
+    clock = helpers.Clock(monkeypatch, fetcher_module, lanes_module)
     add(engine, "two:a", 3)
     other, fetcher = make_fetcher(), make_fetcher()
     fetcher.may_sleep(60.0)  # notifications arrive

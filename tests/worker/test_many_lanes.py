@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker.claiming import due_lanes, lane_pages, later_lanes
+from django_pgqueue.worker.claiming import due_lanes, lane_pages, lane_walk, later_lanes
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.due_lanes import DueLanes
-from django_pgqueue.worker.claiming.lane_circle import LaneCircle
+from django_pgqueue.worker.claiming.lane_walk import LaneCircle
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.later_lanes import LaterLanes
 from tests import helpers
@@ -48,7 +49,7 @@ def _small_pages(monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     """Return the clock of the fetcher and its lanes. A reading takes 0.1 ms."""
-    modules = (fetcher_module, lanes_module, lane_pages, later_lanes)
+    modules = (fetcher_module, lanes_module)
     return helpers.Clock(monkeypatch, *modules, reading_seconds=0.0001)
 
 
@@ -221,7 +222,7 @@ def test_newest_job_of_a_lane_hides_no_sooner_one(monkeypatch):
     due, later = Lane("due", 0), Lane("later", 0)
     pages.is_active = True
     pages._due.add(due, 1)
-    pages._later.note(later, now + 5)
+    pages._later.note(later, now + 5, now)
     monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {due: 50.0, later: 50.0})
     assert not pages.read_newest(None, 2, is_idle=True)
     assert list(pages.pick(5, 3, from_start=False)[0]) == [due]
@@ -286,7 +287,7 @@ def test_later_jobs_let_the_fetcher_sleep_until_the_first_is_due(engine, make_fe
 @pytest.mark.promise("many-lanes-due-in-time")
 def test_job_beyond_the_kept_times_begins_a_circle_in_time(engine, make_fetcher, monkeypatch, clock):
     monkeypatch.setattr(later_lanes, "SOON_SECONDS", 30.0)
-    monkeypatch.setattr(lane_pages, "SOON_SECONDS", 30.0)
+    monkeypatch.setattr(lane_walk, "SOON_SECONDS", 30.0)
     make_later_lanes(engine, 40)
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
@@ -330,7 +331,7 @@ def test_fetcher_sleeps_although_the_last_lanes_are_gone(engine, make_fetcher):
     make_later_lanes(engine, 16)
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
-    tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.position == Lane(name(13), 0))
+    tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.position == Place(name(13), 0))
     fetcher.lanes.pages._circle.begin(time.monotonic())
     engine.execute("DELETE FROM pgqueue_job WHERE queue_name >= %s", [name(13)])
     helpers.wait_until(lambda: fetcher.tick() > RARELY_SECONDS / 2)
@@ -598,7 +599,7 @@ def test_complete_circle_has_read_every_lane(changes, page, begin_at):
         after = -1 if circle.position is None else int(circle.position.queue_name)
         found = [number for number in lanes if number > after][:page]
         read.update(found)
-        circle.after_page(Lane(f"{found[-1]:02}", 0) if len(found) == page else None)
+        circle.after_page(Place(f"{found[-1]:02}", 0) if len(found) == page else None)
         if step >= begin_at and circle.is_complete:
             break
     assert circle.is_complete
@@ -639,29 +640,28 @@ def test_crowded_due_lanes_leave_their_place_after_a_turn(monkeypatch):
     assert min(served[lane] for lane in every[:2]) > 0
 
 
-def test_later_lanes_forget_what_two_rounds_have_not_seen(monkeypatch):
-    later, due_at = LaterLanes(), time.monotonic() + 50.0
+def test_later_lanes_forget_what_two_rounds_have_not_seen():
+    later, due_at = LaterLanes(), 50.0
     gone, kept = Lane("gone", 0), Lane("kept", 0)
-    later.note(gone, due_at)
-    later.note(kept, due_at + 1)
+    later.note(gone, due_at, 0.0)
+    later.note(kept, due_at + 1, 0.0)
     later.end_round()
     assert later.next_due_at == due_at
-    later.note(kept, due_at + 2)
+    later.note(kept, due_at + 2, 0.0)
     later.end_round()
     assert later.next_due_at == due_at + 2
-    monkeypatch.setattr(time, "monotonic", lambda: due_at + 10)
-    assert later.take_due() == [kept]
-    assert later.take_due() == []
+    assert later.take_due(due_at + 10) == [kept]
+    assert later.take_due(due_at + 10) == []
     assert later.next_due_at == float("inf")
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
 @pytest.mark.parametrize(("before", "now"), [(5.0, 50.0), (50.0, 5.0), (5.0, 2 * later_lanes.SOON_SECONDS)])
 def test_later_lane_is_due_when_it_was_read_last(rounds, before, now):
-    later, began = LaterLanes(), time.monotonic()
+    later, began = LaterLanes(), 7.0
     lane = Lane("lane", 0)
-    later.note(lane, began + before)
+    later.note(lane, began + before, began)
     for _ in range(rounds):
         later.end_round()
-    later.note(lane, began + now)
+    later.note(lane, began + now, began)
     assert min(later.next_due_at, later.others_due_at) == began + now

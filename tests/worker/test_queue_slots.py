@@ -19,7 +19,9 @@ from django_pgqueue.limits import Limit
 from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.allowance import Allowance
-from django_pgqueue.worker.claiming.lane_groups import by_kind
+from django_pgqueue.worker.claiming.claimer import Claimer
+from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool as pools
@@ -333,8 +335,13 @@ def test_limited_jobs_take_the_slots_of_their_queue(engine, make_fetcher, monkey
 
 def test_lanes_of_one_claim_share_the_slots_of_their_queues():
     cursors = helpers.lanes_from_start(*(Lane(name, 0) for name in ("a", "b", "mail", "c", "d")), Lane("d", -1))
-    assert [len(group) for group in by_kind(cursors)] == [6]
-    groups = by_kind(cursors, slots_of(mail=1, a=None, b=None, others=5))
+
+    def groups_with(slots):
+        in_flight = InFlight(1, queue_slots=slots)
+        return [group for _, group in Claimer(in_flight, Lanes([]), 7, FOREGROUND)._groups(cursors)]
+
+    assert [len(group) for group in groups_with(None)] == [6]
+    groups = groups_with(slots_of(mail=1, a=None, b=None, others=5))
     assert [[lane.queue_name for lane in group] for group in groups] == [["a", "b"], ["mail"], ["c", "d", "d"]]
 
 

@@ -39,7 +39,8 @@ def make_pair(make_fetcher):
         for fetcher, shared in zip(pair, siblings(2), strict=True):
             fetcher.lanes.shared = shared
             fetcher.may_sleep(30.0)
-            fetcher.lanes._rest.after = lambda seconds: 0.0  # on a slow machine, the next scan would have to wait
+            for walk in (fetcher.lanes, fetcher.lanes.keyed):
+                walk._rest.after = lambda seconds: 0.0  # on a slow machine, the next scan would have to wait
             drain(fetcher)
         return pair
 

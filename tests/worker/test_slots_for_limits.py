@@ -12,13 +12,13 @@ from django.utils import timezone
 
 from django_pgqueue import lifecycle, registry, sql
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import Cursor
+from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.limits import Limit
 from django_pgqueue.worker.claiming import key_cursors, lanes
-from django_pgqueue.worker.claiming.key_cursors import CURSORS, MARGIN, KeyCursors
-from django_pgqueue.worker.claiming.limited_lane import LimitedLane
+from django_pgqueue.worker.claiming.due_keys import DueKeys
+from django_pgqueue.worker.claiming.key_cursors import MARGIN, KeyCursors
 from tests import helpers
-from tests.concurrency.limits import add, claim
+from tests.concurrency.limits import LANE, add, claim
 from tests.test_sql import nodes
 from tests.worker.test_fetcher import make_fetcher, take
 
@@ -74,14 +74,20 @@ def test_lane_that_only_needs_a_slot_is_not_scanned_again(engine, make_fetcher, 
     assert len(fetcher.pool.submitted) == 4
 
 
-def test_freed_keys_and_the_circle_take_turns_unless_the_lane_rests():
-    lane = LimitedLane()
-    turns = []
-    for rest_until in (0.0, 0.0, 0.0, float("inf"), float("inf")):
-        lane.rest_until = rest_until
-        lane.freed = {"one:a": None}
-        turns.append(lane.take_freed())
-    assert turns == [["one:a"], [], ["one:a"], ["one:a"], ["one:a"]]
+def test_keys_with_news_and_the_others_take_turns():
+    keys = DueKeys()
+    for key in ("one:a", "one:b"):
+        keys.add(key, is_seen=True, is_news=False)
+    for key in ("one:c", "one:d", "one:c"):
+        keys.add(key, is_seen=False, is_news=True)
+    keys.add("one:b", is_seen=False, is_news=True)
+    assert [next(iter(keys.take(1).items())) for _ in range(4)] == [
+        ("one:c", False),
+        ("one:a", True),
+        ("one:d", False),
+        ("one:b", True),  # it was seen before
+    ]
+    assert not keys
 
 
 def test_rated_key_is_claimed_beside_a_long_plain_queue(engine, make_fetcher):
@@ -139,21 +145,28 @@ def test_keys_without_a_rate_are_prefetched(engine, make_fetcher):
     assert len(fetcher.pool.submitted) == 52
 
 
-def test_cursor_of_a_key_is_its_last_claimed_job(monkeypatch):
-    now, cursors = timezone.now(), KeyCursors()
-    cursors.keep([SimpleNamespace(limit_key="rate:a", run_after=now, job_id=number) for number in (1, 2)])
-    assert cursors.beginning("rate:a") == Cursor(now, 2)
-    assert cursors.beginning("rate:b") == Cursor()
-    monkeypatch.setattr(key_cursors.time, "monotonic", lambda: float("inf"))
-    assert cursors.beginning("rate:a") == Cursor(now - MARGIN, 0)  # for jobs that commit late
+def job_of(key, run_after, job_id):
+    return SimpleNamespace(limit_key=key, run_after=run_after, job_id=job_id)
 
 
-def test_freed_key_keeps_its_cursor_in_a_circle_from_the_start():
-    now, lane = timezone.now(), LimitedLane()
-    lane.cursors.keep([SimpleNamespace(limit_key="one:a", run_after=now, job_id=2)])
-    assert lane.circle.from_start
-    assert lane.cursor_of("one:a", is_freed=True) == Cursor(now, 2)
-    assert lane.cursor_of("one:a", is_freed=False) == Cursor()
+def test_cursor_of_a_key_is_its_last_claimed_job():
+    times = [0.0]
+    run_after, cursors = timezone.now(), KeyCursors(lambda: times[0])
+    cursors.keep(LANE, [job_of("rate:a", run_after, number) for number in (1, 2)])
+    assert cursors.beginning(LANE, "rate:a") == Cursor(run_after, 2)
+    assert cursors.beginning(LANE, "rate:b") == Cursor()
+    assert cursors.beginning(Lane("other", 0, is_limited=True), "rate:a") == Cursor()
+    times[0] = 60.0
+    assert cursors.beginning(LANE, "rate:a") == Cursor(run_after - MARGIN, 0)  # for jobs that commit late
+
+
+def test_cursor_is_dropped_if_a_scan_finds_a_job_behind_it():
+    run_after, cursors = timezone.now(), KeyCursors(lambda: 0.0)
+    cursors.keep(LANE, [job_of("rate:a", run_after, 2)])
+    cursors.drop_if_behind(LANE, "rate:a", run_after)
+    assert cursors.beginning(LANE, "rate:a") == Cursor(run_after, 2)
+    cursors.drop_if_behind(LANE, "rate:a", run_after - MARGIN)
+    assert cursors.beginning(LANE, "rate:a") == Cursor()
 
 
 def test_claim_locks_one_job_of_a_rated_key_more_than_slots_are_free(engine, second, committing):
@@ -184,13 +197,13 @@ def test_claim_counts_executions_only_of_keys_with_a_concurrency(engine, monkeyp
     assert count["Actual Loops"] == loops
 
 
-def test_cursors_of_the_keys_that_were_claimed_last_are_kept():
-    now, cursors = timezone.now(), KeyCursors()
-    cursors.keep(
-        [SimpleNamespace(limit_key=f"rate:{number}", run_after=now, job_id=1) for number in range(CURSORS + 1)]
-    )
-    assert len(cursors.last_claimed) == CURSORS
-    assert cursors.beginning("rate:0") == Cursor()
+def test_cursors_of_the_keys_that_were_claimed_last_are_kept(monkeypatch):
+    monkeypatch.setattr(key_cursors, "CURSORS", 3)
+    run_after, cursors = timezone.now(), KeyCursors(lambda: 0.0)
+    for number in (0, 1, 2, 1, 3):
+        cursors.keep(LANE, [job_of(f"rate:{number}", run_after, 1)])
+    kept = [number for number in range(4) if cursors.beginning(LANE, f"rate:{number}") != Cursor()]
+    assert kept == [1, 2, 3]
 
 
 def test_freed_keys_without_further_jobs_delay_no_other_key(engine, make_fetcher):

@@ -77,7 +77,7 @@ class ClaimGroup:
     def expect_jobs(self) -> None:
         """Try again soon, because jobs may have become due."""
         self.try_at, self._idle_steps = 0.0, 0
-        self.lanes.pages.expect_jobs()
+        self.lanes.expect_jobs()
 
     def claim(self, connection: EngineConnection, worker_id: int, limit: int) -> list[Claimed]:
         """Claim up to `limit` jobs for a worker. If no job is due, set the time of the next try."""

@@ -1,6 +1,6 @@
 """Keep the lanes that are known to have due jobs, in the order to claim from them.
 
-Used by `LanePages`, in the fetcher's thread. There can be tens of thousands of such lanes, so a claim must not sort
+Used by `LaneWalk`, in the fetcher's thread. There can be tens of thousands of such lanes, so a claim must not sort
 them: a pick reads only the lanes that it returns. Invariant: lanes of one priority take turns. A lane moves to the end
 when a claim finds a job in it, and a new lane begins at the end.
 """
@@ -44,10 +44,12 @@ class DueLanes:
             del self._turns[key]
         return is_known
 
-    def discard_queues(self, queue_names: Collection[str]) -> None:
-        """Remove the lanes of these queues."""
-        for lane in [lane for lanes in self._turns.values() for lane in lanes if lane.queue_name in queue_names]:
+    def discard_queues(self, queue_names: Collection[str]) -> list[Lane]:
+        """Remove and return the lanes of these queues."""
+        removed = [lane for lanes in self._turns.values() for lane in lanes if lane.queue_name in queue_names]
+        for lane in removed:
             self.discard(lane)
+        return removed
 
     def had_turn(self, lane: Lane, turn: int) -> None:
         """Move a lane to the end, if it is known. If too many lanes are, leave its place to another one."""

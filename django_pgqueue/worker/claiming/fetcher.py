@@ -247,7 +247,7 @@ class Fetcher(Service):
                 claimed = [*claimed, *self._claim_from(room, from_start=True)]
                 from_start = True
         is_empty = not claimed and not self.lanes.have_waiting
-        self.empty_scans = self.empty_scans + (from_start and self.lanes.pages.is_complete) if is_empty else 0
+        self.empty_scans = self.empty_scans + (from_start and self.lanes.is_complete) if is_empty else 0
         self._scanned_from_start = from_start
         return claimed
 

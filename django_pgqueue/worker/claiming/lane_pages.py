@@ -1,12 +1,9 @@
-"""Read the lanes page by page, if they are too many for one scan, and keep those that have due jobs.
+"""Read the plain lanes page by page, if they are too many for one scan, and keep those that have due jobs.
 
 Called by `Lanes`, in the fetcher's thread. While one scan reads all lanes, it returns them, and this module keeps
-nothing. Otherwise each scan reads the next page of a circle over all lanes, so a scan has a bounded cost. A claim gets
-the first of the lanes that are known to have due jobs. A lane is forgotten when a claim has left no job in it, and a
-later circle finds it again if that was wrong.
-
-Invariant: the fetcher sleeps only if a whole circle has found no due job since the last notification, and until the
-next job is due that a circle has seen.
+nothing. Otherwise each scan reads the next page of the walk (see `LaneWalk`). A claim gets the first of the lanes that
+are known to have due jobs. A lane is forgotten when a claim has left no job in it, and a later circle finds it again if
+that was wrong.
 
 A fetcher for named queues reads the lanes of these queues only, in one scan.
 """
@@ -15,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from itertools import islice
@@ -23,14 +19,13 @@ from math import isfinite
 from typing import Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Cursor, Lane, LaneScan
+from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.log_events import event
+from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
-from .due_lanes import DueLanes
-from .lane_circle import LaneCircle
-from .later_lanes import SOON_SECONDS, LaterLanes
-from .pacing import Pacing
+from .lane_walk import LANES_PER_CLAIM, LaneWalk
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -38,86 +33,56 @@ PAGE_LANES: Final = 300
 """How many lanes one scan reads. A scan of so many takes 1 to 4 ms."""
 NEWEST_JOBS: Final = 300
 """Among how many of the newest jobs the one is searched that a notification has announced."""
-LANES_PER_CLAIM: Final = 200
 NAMED_SECONDS: Final = 60.0
 """How long a fetcher for named queues reads only these after a scan that would have read more than a page."""
 NAMES: Final = 100
 """How many queues whose pause may have ended are read with one page."""
-AGAIN_SECONDS: Final = 1.0
-"""The pause between two circles while lanes have due jobs that cannot be claimed, such as locked ones."""
 STEP_SECONDS: Final = 0.01
 """The pause between two tries to claim from the start of lanes. The fetcher permits such claims a tenth of the time."""
 TOLERANCE: Final = timedelta(milliseconds=1)
 
 
-class LanePages:
-    """The plain lanes of one fetcher, if there are more than a page. Otherwise `is_active` is false."""
+class LanePages(LaneWalk):
+    """The plain lanes of one fetcher, if there are more than a page. Otherwise `is_active` is false.
+
+    `_others` are the lanes in which a due job lies behind the cursor.
+    """
 
     def __init__(
         self,
         queue_names: Collection[str],
+        clock: Callable[[], float],
+        queue_slots: QueueSlots | None,
         cursors: Mapping[Lane, Cursor],
-        group_of: Callable[[str], str | None],
-        is_full: Callable[[str], bool],
     ) -> None:
-        self._queue_names = queue_names
         self._cursors = cursors
-        self._group_of = group_of
-        self._is_full = is_full
         self._named_until = float("-inf")
-        self._newest_at = float("-inf")
-        self._newest_rest = Pacing()
         self._has_logged = False
-        self.forget()
+        super().__init__(queue_names, clock, queue_slots)
 
     def forget(self) -> None:
         """Start afresh: the next scan begins with the first lane."""
-        self.is_active = False
-        self._circle = LaneCircle()
-        self._due, self._behind = DueLanes(self._group_of), DueLanes(self._group_of)
-        """Lanes with due jobs, and those of them in which a due job lies behind the cursor."""
-        self._later = LaterLanes()
-        self._paused_queues: set[str] = set()
+        super().forget()
         self._names: set[str] = set()
         """Queues to read with the next page: they were paused and may not be any more."""
-        self._has_claimed = self._has_forgotten = self._has_failed = self._is_announced = False
-        self._again_at = float("inf")
-        """When the next circle begins if jobs could not be claimed (`_has_failed`)."""
+        self._has_forgotten = False
         self._from_start: set[Lane] = set()
         """Lanes of the last pick that the claim visits from their start."""
 
     # ---------------------------------------------------------------- reading
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether a whole circle has found no job to claim."""
-        has_found = self._due or self._behind or self._has_claimed
-        return not self.is_active or (self._circle.is_complete and not has_found)
-
     def needs_page(self, polling_seconds: float) -> bool:
         """Return whether to read the next page: in a circle that has begun, or one for which there is a reason now."""
-        if not self.is_active or not self._circle.is_complete or self._names:
-            return True
-        now = time.monotonic()
-        is_old = now - self._circle.began_at >= 0.75 * polling_seconds
-        if is_old or self._has_claimed or now >= self._next_circle_at:
-            self._circle.begin(now)
-            self._has_claimed = self._has_failed = False
-            return True
-        return False
+        return not self.is_active or bool(self._names) or self._begins_circle(polling_seconds)
 
-    def expect_jobs(self) -> None:
-        """Note that jobs may have been enqueued in any lane."""
-        self._is_announced = True
-        self._circle.renew(time.monotonic())
-
-    def read(self, connection: EngineConnection, turn: int) -> LaneScan:
+    def read(self, connection: Connection, turn: int) -> LaneScan:
         """Scan. Return the lanes with ready jobs, or no lane if this object keeps them (`is_active`)."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._named_until:
             return lifecycle.scan_lanes(connection, queue_names=self._queue_names)
         self._circle.before_page(now)
-        after = self._circle.position
+        position = self._circle.position
+        after = position and Lane(position.queue_name, position.priority)
         scan = lifecycle.scan_lanes(connection, after=after, limit=PAGE_LANES)
         is_last = len(scan.due_in) < PAGE_LANES
         if is_last and after is None:
@@ -130,22 +95,11 @@ class LanePages:
         self._activate()
         self._keep(scan, turn)
         self._note_pauses(connection, set(scan.paused_queues), turn)
-        self._circle.after_page(None if is_last else next(reversed(scan.due_in)))
-        if is_last:
-            self._later.end_round()
-        if self._circle.is_complete:  # a claim that follows can still fail
-            self._again_at = time.monotonic() + AGAIN_SECONDS
+        self._end_page(None if is_last else Place(*next(reversed(scan.due_in))[:2]))
         return scan._replace(due_in={})
 
-    def read_newest(self, connection: EngineConnection, turn: int, *, is_idle: bool) -> bool:
-        """Read the lanes of the newest jobs after a notification, or when an idle fetcher polls.
-
-        Return whether such a job is due.
-        """
-        began, has_due = time.monotonic(), False
-        if not self.is_active or not (self._is_announced or is_idle) or began < self._newest_at:
-            return False
-        self._is_announced = False
+    def _note_newest(self, connection: Connection, turn: int) -> bool:
+        now, has_due = self._clock(), False
         for lane, seconds in lifecycle.newest_lanes(connection, limit=NEWEST_JOBS).items():
             if lane.queue_name in self._paused_queues:
                 continue
@@ -153,14 +107,13 @@ class LanePages:
                 self._due.add(lane, turn)
                 has_due = True
             else:  # another job of the lane may be due sooner
-                self._later.note_sooner(lane, began + seconds)
-        self._newest_at = time.monotonic() + self._newest_rest.after(time.monotonic() - began)
+                self._later.note_sooner(lane, now + seconds, now)
         return has_due
 
     def _activate(self) -> None:
         if not self.is_active:
             self.is_active = True
-            self._circle.begin(time.monotonic())
+            self._circle.begin(self._clock())
             if not self._has_logged:
                 self._has_logged = True
                 logger.info(
@@ -171,7 +124,7 @@ class LanePages:
 
     def _keep(self, scan: LaneScan, turn: int) -> None:
         """Note the lanes of a scan. If the first due job lies behind the cursor, claim from the start of the lane."""
-        now, due_in = time.monotonic(), list(scan.due_in.items())
+        now, due_in = self._clock(), list(scan.due_in.items())
         # If only some of the lanes can be kept, these must not be the first of the page each time.
         first = random.randrange(len(due_in) or 1)  # noqa: S311 -- spreads turns
         for lane, seconds in due_in[first:] + due_in[:first]:
@@ -182,7 +135,7 @@ class LanePages:
                 and seconds <= 0
                 and scan.seen_at + timedelta(seconds=seconds) < cursor.run_after - TOLERANCE
             ):
-                self._behind.add(lane, turn)
+                self._others.add(lane, turn)
 
     def _note(self, lane: Lane, seconds: float, now: float, turn: int) -> None:
         if seconds <= 0:
@@ -191,16 +144,12 @@ class LanePages:
         else:
             self._due.discard(lane)
             if isfinite(seconds):
-                self._later.note(lane, now + seconds)
+                self._later.note(lane, now + seconds, now)
 
-    def _note_pauses(self, connection: EngineConnection, paused_queues: set[str], turn: int) -> None:
+    def _note_pauses(self, connection: Connection, paused_queues: set[str], turn: int) -> None:
         """Forget the lanes of queues that are paused now, and read those of queues that are not any more."""
-        began = paused_queues - self._paused_queues
-        self._names |= self._paused_queues - paused_queues
-        self._paused_queues = paused_queues
-        if began:
-            self._due.discard_queues(began)
-            self._behind.discard_queues(began)
+        ended, _ = self._set_paused(paused_queues)
+        self._names |= ended
         if self._names:
             names = list(self._names)[:NAMES]
             self._names.difference_update(names)
@@ -210,16 +159,14 @@ class LanePages:
 
     def pick(self, most: int, turn: int, *, from_start: bool) -> tuple[dict[Lane, int], set[Lane]]:
         """Return up to `most` lanes to claim from, each with its turn, and those to claim from the start in."""
-        if not self.is_active:
-            return {}, set()
-        for lane in self._later.take_due():
+        for lane in self._later.take_due(self._clock()):
             if lane.queue_name in self._paused_queues:  # this may have changed, and when the pause ends too
                 self._names.add(lane.queue_name)
             else:
                 self._due.add(lane, turn)
         self._has_forgotten = False
         most = min(most, LANES_PER_CLAIM)
-        behind = self._behind.pick(most, self._is_full) if from_start else {}
+        behind = self._others.pick(most, self._is_full) if from_start else {}
         for lane in behind:
             self._due.add(lane, turn)
         self._from_start = set(behind)
@@ -228,11 +175,9 @@ class LanePages:
 
     def had_turn(self, lane: Lane, turn: int) -> None:
         """Note that a claim has found a job in a lane."""
-        if self.is_active:
-            self._has_claimed = True
-            self._due.had_turn(lane, turn)
-            if lane in self._from_start:
-                self._behind.discard(lane)
+        super().had_turn(lane, turn)
+        if lane in self._from_start:
+            self._others.discard(lane)
 
     def exhaust(self, cursors: Mapping[Lane, Cursor], claimed_from: Collection[Lane], turn: int) -> None:
         """Forget lanes in which a claim that began at these cursors has left no job.
@@ -240,40 +185,25 @@ class LanePages:
         If the claim has found none at all, the due job that a scan has seen lies behind the cursor, or another
         transaction has locked it, or its task is paused.
         """
-        if not self.is_active:
-            return
         self._has_forgotten |= bool(cursors)
         for lane, cursor in cursors.items():
             is_known = self._due.discard(lane)
             if is_known and lane not in claimed_from:
                 if cursor > Cursor():
-                    self._behind.add(lane, turn)
+                    self._others.add(lane, turn)
                 else:
-                    self._behind.discard(lane)
+                    self._others.discard(lane)
                     self._has_failed = True
-
-    @property
-    def full(self) -> set[Lane]:
-        """For each queue, or queues that share slots, with due jobs and without a free slot: one lane."""
-        return self._due.one_of_each_full(self._is_full) | self._behind.one_of_each_full(self._is_full)
 
     # ---------------------------------------------------------------- sleeping
 
     def next_due_at(self, tried_at: float, page_due_at: float, if_overdue: float) -> float:
         """Return when there is something to do: a job is due, or a page is (`page_due_at`). See `Lanes`."""
-        if not self.is_active:
-            return float("inf")
         due_at = self._later.next_due_at
         if self._due.has_open(self._is_full):
             due_at = min(due_at, tried_at if self._has_forgotten else if_overdue)
-        if self._behind.has_open(self._is_full):
+        if self._others.has_open(self._is_full):
             due_at = min(due_at, tried_at + STEP_SECONDS)
         if not self._circle.is_complete or self._names:
             return min(due_at, page_due_at)
         return min(due_at, self._next_circle_at)
-
-    @property
-    def _next_circle_at(self) -> float:
-        """When the next circle begins although there is no news: to retry claims, or before later jobs are due."""
-        later_at = self._later.others_due_at - SOON_SECONDS / 2
-        return min(later_at, self._again_at) if self._has_failed else later_at

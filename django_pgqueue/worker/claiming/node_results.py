@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.lifecycle.types import NodeResult
 from django_pgqueue.placeholders import MARK
@@ -33,7 +33,7 @@ MOST_BYTES: Final = 4096
 Ranges = Sequence[tuple[int, int]]
 
 
-def with_results(connection: EngineConnection, claimed: list[Claimed]) -> list[Claimed]:
+def with_results(connection: Connection, claimed: list[Claimed]) -> list[Claimed]:
     """Return claimed jobs, the nodes among them with the results that they need."""
     if not any(job.in_graph for job in claimed):
         return claimed

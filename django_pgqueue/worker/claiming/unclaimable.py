@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from django_pgqueue import lifecycle
-from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.log_events import event
@@ -20,9 +20,7 @@ from django_pgqueue.states import State
 logger = logging.getLogger("django_pgqueue.worker")
 
 
-def set_aside(
-    connection: EngineConnection, job_id: int, error: Exception, worker_id: int, reactions: Reactions
-) -> bool:
+def set_aside(connection: Connection, job_id: int, error: Exception, worker_id: int, reactions: Reactions) -> bool:
     """End a job as dead. Return False if the database refuses that too: then the job is skipped as before."""
     reason = f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000]
     try:

@@ -53,7 +53,7 @@ ACTS: Final = {
 """The act of `lifecycle`, and the first word of its two points: `<word>.sent` just before, `<word>.committed` just
 after. The succeed of an atomic task, which commits later, is `atomic.sent` and `atomic.finished`."""
 
-ACTS_ON_KEYS: Final = {"find_keys": "lock", "lock_keys": "lock", "claim_keys": "admit"}
+ACTS_ON_KEYS: Final = {"lock_keys": "lock", "claim_keys": "admit"}
 """The same for the two statements that claim jobs with a limit, which share a transaction: `lock.sent` and `lock.done`,
 `admit.sent` and `admit.done`, where the second comes before the commit. None is met if no key was locked, or no job
 claimed."""
@@ -241,7 +241,7 @@ def _wrapped_on_keys(act: str, function: Callable[..., Any]) -> Callable[..., An
         answer = function(connection, *args, **kwargs)
         claimed = answer.claimed if act == "claim_keys" else ()
         _tell("claim", False, claimed, kwargs)
-        if claimed or (act == "lock_keys" and answer) or (act == "find_keys" and any(key.is_locked for key in answer)):
+        if claimed or (act == "lock_keys" and answer):
             hit(f"{ACTS_ON_KEYS[act]}.done", connection)
         return answer
 

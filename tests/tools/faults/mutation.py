@@ -321,14 +321,14 @@ MUTANTS: Final = (
     ),
     Broken(
         Mutant(
-            "a search locks no key",
-            "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || limit_key, 0))",
+            "a claim locks no key",
+            "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || given.limit_key, 0))",
             "true",
-            "FIND_KEYS",
+            "LOCK_KEYS",
         ),
         "F121",
     ),
-    Broken(Mutant("a frozen process keeps keys locked", "'5s', true)", "'0', true)", "FIND_KEYS"), "F119"),
+    Broken(Mutant("a frozen process keeps keys locked", "%(idle_wait)s::text", "'0'", "LOCK_KEYS"), "F119"),
     Broken(Mutant("a dead job blocks no key", " OR state = 'dead' AND limit_order = 2", "", "CLAIM_KEYS"), "F124"),
     Broken(
         Mutant("held keys start jobs", "CASE WHEN held_us > 0 THEN 0", "CASE WHEN false THEN 0", "CLAIM_KEYS"), "F125"

@@ -328,7 +328,7 @@ PAUSES = of_tests(
         "a task is paused under one name",
         "for name in registry.names_of(task_name)]",
         "for name in [task_name]]",
-        inside="Lanes._scan",
+        inside="Lanes._scan_plain",
     ),
     Mutant(
         "a drain trusts its first look",

@@ -12,9 +12,9 @@ BREAKERS = of_tests(
     ),
     Mutant(
         "claims trust an old scan about breakers",
-        "[key for key in limit_keys if limits.name_of(key) in self._breakers]",
+        "[key for key in limit_keys if limits.name_of(key) in breakers]",
         "[]",
-        inside="LimitedLanes._controls_of",
+        inside="KeyClaims._controls_of",
     ),
     Mutant("few attempts open a breaker", "counted.ended >= given.attempts AND ", "", file="sql/breakers.py", times=2),
     Mutant(

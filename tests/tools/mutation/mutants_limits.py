@@ -7,7 +7,7 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 LOCK = "pg_try_advisory_xact_lock(hashtextextended('pgqueue:' || {}limit_key, 0))"
 IN_ONE_STATEMENT = f"""
-for _name, _key in (("FIND_KEYS", ""), ("LOCK_KEYS", "given.")):
+for _name, _key in (("LOCK_KEYS", "given."),):
     _text = getattr(sql.limits, _name)
     setattr(sql.limits, _name, _text.replace("{LOCK}".format(_key), "true"))
 _given = "CROSS JOIN clock_timestamp() AS clock (at)\\n"
@@ -20,7 +20,6 @@ sql.limits.CLAIM_KEYS = _text.replace(_given, _given + "    WHERE {LOCK}\\n".for
 ADMISSION = of_tests(
     ("tests/concurrency/test_limits.py",),
     Mutant("the time of a claim is that of its statement", "clock_timestamp()", "statement_timestamp()", "CLAIM_KEYS"),
-    Mutant("a search locks no key", LOCK.format(""), "true", "FIND_KEYS"),
     Mutant("freed keys are not locked", LOCK.format("given."), "true", "LOCK_KEYS"),
     Mutant(
         "keys are locked and counted in one statement",
@@ -30,10 +29,9 @@ ADMISSION = of_tests(
     ),
     Mutant(
         "locks of keys end before the count",
-        "        with connection.transaction():",
+        "        with transaction_of(connection):",
         "        if True:",
-        inside="LimitedLanes",
-        times=2,
+        inside="KeyClaims.claim",
     ),
     Mutant(
         "open executions count without weight", "sum(least(limit_weight, given.concurrency))", "count(*)", "CLAIM_KEYS"
@@ -68,10 +66,7 @@ ADMISSION = of_tests(
         "coalesce(job.limit_weight, 1)",
         "CLAIM_KEYS",
     ),
-    *(
-        Mutant(f"a frozen process keeps keys locked: {name}", "'5s', true)", "'0', true)", name)
-        for name in ("FIND_KEYS", "LOCK_KEYS")
-    ),
+    Mutant("a frozen process keeps keys locked", "%(idle_wait)s::text", "'0'", "LOCK_KEYS"),
     Mutant("ended executions count", " AND outcome IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
@@ -107,8 +102,8 @@ ADMISSION = of_tests(
     ),
     Mutant(
         "jobs without an order never run",
-        "CASE WHEN key.head_id IS NULL\n",
-        "CASE WHEN NOT key.is_ordered\n",
+        "CASE WHEN key.head_id IS NULL AND",
+        "CASE WHEN NOT key.is_ordered AND",
         "CLAIM_KEYS",
     ),
     Mutant("a dead job never blocks", " OR state = 'dead' AND limit_order = 2", "", "CLAIM_KEYS"),
@@ -131,12 +126,6 @@ ADMISSION = of_tests(
     ),
     Mutant("each turn has one job", "(number - 1) / share", "number", "CLAIM_KEYS"),
     Mutant(
-        "a search ignores keys with a cursor",
-        "        WHERE visited.place <= %(known_count)s\n",
-        "        WHERE false\n",
-        "FIND_KEYS",
-    ),
-    Mutant(
         "states that have not passed are pruned", "WHERE passes_at <", "WHERE true OR passes_at <", "PRUNE_LIMIT_STATES"
     ),
     Mutant("states of held keys are pruned", "greatest(full_at, held_until)", "full_at", "PRUNE_LIMIT_STATES"),
@@ -147,39 +136,51 @@ VISITS = of_tests(
     Mutant("the completer notes no keys", "            self.limited.note_ended(keys)\n", "", inside="EndedLimits.note"),
     Mutant(
         "freed keys wait for the circle",
-        "self._lanes[busy_lane].freed[key] = None",
-        "pass",
-        inside="LimitedLanes._free_ended",
-    ),
-    Mutant(
-        "each circle begins at the first key",
-        "            self.after_key = max(served, default=self.after_key)\n",
-        "            pass\n",
-        inside="LimitedLane.pass_on",
+        "if self.add(lane, key, is_news=True):",
+        "if False:",
+        inside="LimitedLanes.free_ended",
     ),
     Mutant(
         "a circle waits for no token",
-        "state.circle.wait(now + max(result.due_seconds, 0.0))",
-        "state.circle.wait(now + 60.0)",
-        inside="LimitedLanes._learn",
+        "now + max(result.due_seconds, 0.0)",
+        "now + 60.0",
+        inside="LimitedLanes._place",
     ),
     Mutant(
         "busy keys are not visited again",
-        "state.circle.wait(now + BUSY_SECONDS)",
-        "state.circle.wait(now + 60.0)",
-        inside="LimitedLanes._learn",
+        "now + self.busy_seconds",
+        "now + 60.0",
+        inside="LimitedLanes._place",
     ),
     Mutant(
-        "each step of a circle waits a second",
-        "STEP_SECONDS if self.limited.is_under_way(lane) else if_overdue",
-        "if_overdue",
-        inside="Lanes.next_due_at",
+        "each visit of a circle waits a second",
+        "else tried_at + STEP_SECONDS",
+        "else if_overdue",
+        inside="KeyPages.next_due_at",
+    ),
+    Mutant(
+        "the order in which a claim has taken jobs of keys does not count",
+        "key=lambda key: last.get(key, -1)",
+        "key=lambda key: 0",
+        inside="LimitedLanes._visit",
+    ),
+    Mutant(
+        "keys that a full claim has left come after the others",
+        "self.others.move_to_end(key, last=False)",
+        "pass",
+        inside="DueKeys.put_back",
+    ),
+    Mutant(
+        "a key of a rate that has just had its turn comes first again",
+        "if result.is_left and",
+        "if key in visit.left or result.is_left and",
+        inside="LimitedLanes._visit",
     ),
     Mutant(
         "keys that wait take half of the time from other jobs",
-        "if not all(lane.is_limited for lane in due):",
-        "if False:",
-        inside="Lanes._in_order",
+        "if not (self.limited.is_paced and (picked or has_others)):",
+        "if True:",
+        inside="KeyPages.pick",
     ),
     Mutant(
         "freed keys of a queue that was just paused are claimed from",
@@ -188,22 +189,40 @@ VISITS = of_tests(
         inside="Lanes.before_scan",
     ),
     Mutant(
+        "a key that waits since before the pause of its queue is claimed from",
+        "if lane.queue_name in self._paused_queues:",
+        "if False:",
+        inside="KeyPages._place",
+    ),
+    Mutant(
         "unknown limits end the claim",
-        "if limit is not None and controls",
-        "if controls",
-        inside="LimitedLanes._to_claim",
+        "if name_of(key) not in registry.limits():",
+        "if False:",
+        inside="KeyPages._note",
     ),
 )
 SLOTS = of_tests(
     ("tests/worker/test_slots_for_limits.py",),
     Mutant(
-        "freed keys without jobs end the claim",
-        "            if claimed or state.needs_slot or time",
-        "            if True or time",
-        inside="LimitedLanes.claim",
+        "keys with news starve the others",
+        "        self._is_turn_of_first = not self._is_turn_of_first\n",
+        "",
+        inside="DueKeys.take",
     ),
     Mutant(
-        "prefetched jobs take every slot", "self.lanes.limited.needs_slot(lane)", "False", inside="Claimer._needs_slot"
+        "a scan never drops a cursor",
+        "if found is not None and run_after",
+        "if False and run_after",
+        inside="KeyCursors.drop_if_behind",
+    ),
+    Mutant(
+        "a key that a claim has left is forgotten",
+        "state.put_back(left)",
+        "pass",
+        inside="LimitedLanes._visit",
+    ),
+    Mutant(
+        "prefetched jobs take every slot", "self._limited.needs_slot(lane)", "False", inside="LimitedKind.needs_slot"
     ),
     Mutant(
         "siblings hold a freed key back",
@@ -214,7 +233,7 @@ SLOTS = of_tests(
     Mutant("a cursor stays behind its jobs", "Cursor(job.run_after, job.job_id)", "Cursor()", inside="KeyCursors.keep"),
     Mutant(
         "a cursor never looks back",
-        "if time.monotonic() < self._looks_back_at[key]",
+        "if self._clock() < looks_back_at",
         "if True",
         inside="KeyCursors.beginning",
     ),
@@ -237,21 +256,29 @@ HOLDS = of_tests(
 )
 ONE_JOB = of_tests(
     ("tests/concurrency/test_limited_job.py",),
-    Mutant("a foreground run locks no key", LOCK.format(""), "true", "LOCK_KEY_OF_JOB"),
-    Mutant("a foreground run exceeds the slots", "used_slots + slots <= concurrency", "true", "CLAIM_LIMITED_JOB"),
-    Mutant("a foreground run ignores holds", "           held_us <= 0\n", "           true\n", "CLAIM_LIMITED_JOB"),
-    Mutant("a foreground run ignores the order", "(head_id IS NULL OR head_id = id)", "true", "CLAIM_LIMITED_JOB"),
     Mutant(
-        "a foreground run spends no token",
-        "    FROM checked\n    WHERE interval",
-        "    FROM checked\n    WHERE false AND interval",
-        "CLAIM_LIMITED_JOB",
+        "a claim of one job takes the first jobs of its key",
+        " AND %(job_id)s::bigint IS NULL\n",
+        "\n",
+        "CLAIM_KEYS",
+    ),
+    Mutant("a foreground run ignores the order", "AND id = coalesce(key.head_id, id)", "", "CLAIM_KEYS"),
+    Mutant("a claim of one job takes it early", "(%(is_early)s::boolean OR", "(true OR", "CLAIM_KEYS"),
+)
+IN_FOREGROUND = of_tests(
+    ("tests/worker/test_foreground_limits.py",),
+    Mutant("a foreground run reads no overrides", ", has_controls=True)", ")", inside="foreground_claim._claim"),
+    Mutant(
+        "the lock of a key limits the caller's transaction",
+        "coalesce(%(idle_wait)s::text, current_setting('idle_in_transaction_session_timeout'))",
+        "coalesce(%(idle_wait)s::text, '5s')",
+        "LOCK_KEYS",
     ),
 )
 OVERRIDDEN = of_tests(
     ("tests/concurrency/test_limit_overrides.py",),
-    Mutant("claims ignore overrides", "if not self._has_controls:", "if True:", inside="LimitedLanes._controls_of"),
-    Mutant("each claim reads overrides", "if not self._has_controls:", "if False:", inside="LimitedLanes._controls_of"),
+    Mutant("claims ignore overrides", "if not self.has_controls:", "if True:", inside="KeyClaims._controls_of"),
+    Mutant("each claim reads overrides", "if not self.has_controls:", "if False:", inside="KeyClaims._controls_of"),
     Mutant(
         "the override of the limit counts before the one of the key",
         "self.overrides.get(limit_key), self.overrides.get(limit.name)",
@@ -262,7 +289,7 @@ OVERRIDDEN = of_tests(
         "an override that has ended counts", "      AND (valid_until IS NULL OR", "      AND (true OR", "KEY_CONTROLS"
     ),
     Mutant("a pause of a key that has ended counts", "AND (paused_until IS NULL OR", "AND (true OR", "KEY_CONTROLS"),
-    Mutant("pauses of keys stop nothing", " and controls.pause_of(key) is None", "", inside="LimitedLanes._to_claim"),
+    Mutant("paused keys are claimed", "if controls.pause_of(key) is None:", "if True:", inside="KeyClaims._to_claim"),
     Mutant(
         "pauses of limits stop nothing",
         "for name in (limit_key, name_of(limit_key)))",
@@ -271,12 +298,6 @@ OVERRIDDEN = of_tests(
     ),
     Mutant(
         "queues with the name of a key pause it", "    WHERE kind = 'limit'\n      AND", "    WHERE", "KEY_CONTROLS"
-    ),
-    Mutant(
-        "a circle visits each key of a paused limit",
-        "if has_value and name in pauses:",
-        "if False:",
-        inside="LimitedLane.pass_on",
     ),
     Mutant("an override gives an ordered key slots", "1 if limit.ordered else _first(", "_first(", inside="policy_of"),
     Mutant(
@@ -289,8 +310,32 @@ OVERRIDDEN = of_tests(
         "a count that counted nothing hides executions",
         " and result.limit_key in counted:",
         ":",
-        inside="LimitedLanes._learn",
+        inside="KeyClaims._learn_counts",
     ),
     Mutant("all holds end", "(limit_key = %(limit_key)s OR", "(true OR", "END_HOLDS"),
 )
-CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *SLOTS, *PRUNED, *HOLDS, *ONE_JOB, *OVERRIDDEN]
+MANY_KEYS = of_tests(
+    ("tests/worker/test_many_keys.py",),
+    Mutant(
+        "the key of a new job waits for the circle",
+        "[self._note(each, turn, is_news=True) for each in newest]",
+        "[False for each in newest]",
+        inside="KeyPages._note_newest",
+    ),
+    Mutant(
+        "a new chunk waits for the circle",
+        "return not is_known and",
+        "return False and",
+        inside="KeyPages._note_key_of_chunk",
+    ),
+    Mutant("a key that waits is visited in each lane", "if wait is None:", "if True:", inside="Waits.until"),
+    Mutant("all due keys are remembered", "if len(keys) < MOST_KEYS:", "if True:", inside="DueKeys.add"),
+    Mutant("all keys that wait are remembered", "len(self._waits) <= MOST_KEYS and ", "", inside="Waits.set"),
+    Mutant(
+        "all keys are visited before a plain job is claimed",
+        "if not (self.limited.is_paced and (picked or has_others)):",
+        "if True:",
+        inside="KeyPages.pick",
+    ),
+)
+CLAIMS_OF_LIMITS = [*ADMISSION, *VISITS, *SLOTS, *MANY_KEYS, *PRUNED, *HOLDS, *ONE_JOB, *IN_FOREGROUND, *OVERRIDDEN]

@@ -25,15 +25,6 @@ PLANS = [
         ),
     ),
     *of_tests(
-        ("tests/test_sql.py",),
-        Mutant(
-            "a job with a limit counts all open executions",
-            "AND outcome IS NULL\n",
-            "AND finished_at IS NULL\n",
-            "CLAIM_LIMITED_JOB",
-        ),
-    ),
-    *of_tests(
         ("tests/graphs/test_plans.py",),
         Mutant(
             "the end of a node reads all waiting jobs",

@@ -150,14 +150,14 @@ TRUST_FLOW = [
         "a worker with --until-empty waits for a held key",
         old=" and not result.is_held",
         new="",
-        inside="LimitedLanes._learn",
+        inside="LimitedLanes._place",
         tests=("tests/worker/test_until_empty.py",),
     ),
     Mutant(
         "a worker with --until-empty waits for a paused row with a chunk key",
-        old="self.chunks.note_unclaimable(lane)",
+        old="self._waiting.discard(lane)",
         new="pass",
-        inside="Lanes.postpone_chunk",
+        inside="KeyPages.postpone_chunk",
         tests=("tests/chunks/test_odd_rows.py",),
     ),
     Mutant(

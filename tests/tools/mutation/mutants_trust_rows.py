@@ -128,16 +128,9 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "a failure that no job can be the cause of looks like an empty queue",
-        old="if job_id is None and is_first:",
-        new="if False:",
-        inside="Claimer._claim_one_by_one",
-        tests=("tests/worker/test_blame.py",),
-    ),
-    Mutant(
-        "a failed claim of limited jobs without any job looks like an empty queue",
         old="if is_of_all:",
         new="if False:",
-        inside="Claimer._claim_key_by_key",
+        inside="Claimer._claim_parts",
         tests=("tests/worker/test_blame.py",),
     ),
     Mutant(

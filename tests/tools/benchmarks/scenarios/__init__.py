@@ -28,6 +28,7 @@ from tests.tools.benchmarks.scenarios import (
     steps,
     suspended,
     two_servers,
+    waiting_keys,
     wake_up,
     workflows,
 )
@@ -62,6 +63,9 @@ SCENARIOS: dict[str, Scenario] = {
         fairness.FAIRNESS,
         freed.FREED,
         wake_up.WAKE_UP,
+        waiting_keys.BESIDE,
+        waiting_keys.QUEUES_OF_KINDS,
+        waiting_keys.TURNS,
         locks.LOCKS,
         locks.BACKLOG,
         locks.RATES,
