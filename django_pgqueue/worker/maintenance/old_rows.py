@@ -6,6 +6,7 @@ Some tables have rows of jobs that may have been deleted by SQL. A `Walk` reads 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from django_pgqueue import lifecycle, registry
@@ -24,6 +25,10 @@ class Pruned(Protocol):
     def last_id(self) -> int | None: ...
 
 
+def _orphans(name: str, connection: EngineConnection, after_id: int) -> Pruned:
+    return lifecycle.prune_orphans(connection, name, after_id)
+
+
 def _old_batches(connection: EngineConnection, after_id: int) -> Pruned:
     return lifecycle.batches.prune_batches(connection, get_settings().BATCH_RETENTION, after_id)
 
@@ -33,11 +38,8 @@ def _old_events(connection: EngineConnection, after_id: int) -> Pruned:
 
 
 WALKS: Final[dict[str, Callable[[EngineConnection, int], Pruned]]] = {
-    "logs": lifecycle.prune_logs,
-    "search keys": lifecycle.prune_search_keys,
-    "steps": lifecycle.steps.prune_steps,
+    **{name: partial(_orphans, name) for name in lifecycle.ORPHANS},
     "events": _old_events,
-    "dependencies": lifecycle.graphs.prune_dependencies,
     "old batches": _old_batches,
     "limits": lifecycle.limits.prune_limit_states,
 }
@@ -65,7 +67,6 @@ class OldRows:
 
     def __init__(self, link: ConnectionSource) -> None:
         self._link = link
-        self._audited_after_id = 0
 
     def prune_workers(self) -> bool:
         """Remove the records of workers that stopped a week ago, and their answered requests."""
@@ -86,12 +87,9 @@ class OldRows:
             return lifecycle.prune_windows(connection) >= lifecycle.WINDOWS_PRUNED
 
     def prune_audit(self) -> bool:
-        """Remove old entries of the audit, and the rows of removed jobs: one page of each per call."""
+        """Remove entries of the audit that are past their retention."""
         with self._link.use() as connection:
-            removed = lifecycle.prune_audit(connection, get_settings().AUDIT_RETENTION)
-            last_id = lifecycle.prune_audited_jobs(connection, self._audited_after_id).last_id
-        self._audited_after_id = last_id or 0
-        return last_id is not None or removed >= lifecycle.PRUNE_LIMIT
+            return lifecycle.prune_audit(connection, get_settings().AUDIT_RETENTION) >= lifecycle.PRUNE_LIMIT
 
     def prune_breaker_counts(self) -> bool:
         """Remove the counts of circuit breakers that are in no window any more. Without a breaker, do nothing."""
