@@ -14,5 +14,16 @@ ROWS = of_tests(
         inside="ORPHANS",
     ),
 )
+EXPORTER = of_tests(
+    ("tests/metrics/test_prometheus.py",),
+    Mutant(
+        "buckets are not added up",
+        "list(accumulate(histogram.counts))",
+        "list(histogram.counts)",
+        inside="_histogram_lines",
+    ),
+    Mutant("a quotation mark ends a label", """'"': r"\\"", """, "", inside="prometheus.ESCAPES"),
+    Mutant("two threads read at a time", "        with self._lock:\n", "        if True:\n", inside="Fresh.get"),
+)
 
-REGISTRATION = [*ROWS]
+REGISTRATION = [*ROWS, *EXPORTER]
