@@ -25,5 +25,13 @@ EXPORTER = of_tests(
     Mutant("a quotation mark ends a label", """'"': r"\\"", """, "", inside="prometheus.ESCAPES"),
     Mutant("two threads read at a time", "        with self._lock:\n", "        if True:\n", inside="Fresh.get"),
 )
+DUTIES = of_tests(
+    ("tests/worker/test_duties.py",),
+    Mutant("no duty of a capability runs", "in DUTIES", "in DUTIES[:0]", inside="Maintenance._duties"),
+    Mutant("each page of a walk is the first", "self._after_id = last_id or 0", "pass", inside="Walk.run"),
+    Mutant(
+        "a full removal ends the duty", "bool(remove(connection))", "bool(0)", inside="on_connection"
+    ),
+)
 
-REGISTRATION = [*ROWS, *EXPORTER]
+REGISTRATION = [*ROWS, *EXPORTER, *DUTIES]
