@@ -10,9 +10,6 @@ from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from tests import helpers
 
-THREE = "generate_series(101, 103)"
-KEYS = "SELECT count(*) FROM pgqueue_search_key"
-
 
 def link_to(engine):
     return SimpleNamespace(alias=engine.alias, use=lambda: nullcontext(engine))
@@ -36,10 +33,13 @@ def test_maintenance_runs_every_duty_of_a_capability(engine, caplog):
 
 
 def test_walk_goes_on_behind_the_last_page(engine, monkeypatch):
+    """The first page has only rows of living jobs, so its rows stay."""
+    job_ids = helpers.make_jobs(engine, 2)
+    lifecycle.add_search_keys(engine, {job_id: {"a": "b"} for job_id in [*job_ids, max(job_ids) + 1]})
     monkeypatch.setattr(lifecycle.prune_orphans, "__defaults__", (0, 2))
-    engine.execute(f"INSERT INTO pgqueue_search_key (job_id, name, value) SELECT n, 'a', 'b' FROM {THREE} AS n")
     walk = duty("search keys", engine)
-    assert [walk(), helpers.scalar(engine, KEYS), walk(), helpers.scalar(engine, KEYS)] == [True, 1, False, 0]
+    assert [walk(), walk()] == [True, False]
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_search_key") == 2
 
 
 def test_removal_by_an_index_goes_on_while_pages_are_full(engine, monkeypatch):

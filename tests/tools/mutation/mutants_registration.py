@@ -29,9 +29,7 @@ DUTIES = of_tests(
     ("tests/worker/test_duties.py",),
     Mutant("no duty of a capability runs", "in DUTIES", "in DUTIES[:0]", inside="Maintenance._duties"),
     Mutant("each page of a walk is the first", "self._after_id = last_id or 0", "pass", inside="Walk.run"),
-    Mutant(
-        "a full removal ends the duty", "bool(remove(connection))", "bool(0)", inside="on_connection"
-    ),
+    Mutant("a full removal ends the duty", "bool(remove(connection))", "bool(0)", inside="on_connection"),
 )
 
 REGISTRATION = [*ROWS, *EXPORTER, *DUTIES]
