@@ -32,4 +32,9 @@ DUTIES = of_tests(
     Mutant("a full removal ends the duty", "bool(remove(connection))", "bool(0)", inside="on_connection"),
 )
 
-REGISTRATION = [*ROWS, *EXPORTER, *DUTIES]
+DOCTOR = of_tests(
+    ("tests/doctor/test_server_checks.py",),
+    Mutant("the doctor asks for no table to view", "if purpose in VIEWING", "if not purpose", inside="needed_for"),
+)
+
+REGISTRATION = [*ROWS, *EXPORTER, *DUTIES, *DOCTOR]
