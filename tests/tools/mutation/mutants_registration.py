@@ -37,4 +37,11 @@ DOCTOR = of_tests(
     Mutant("the doctor asks for no table to view", "if purpose in VIEWING", "if not purpose", inside="needed_for"),
 )
 
-REGISTRATION = [*ROWS, *EXPORTER, *DUTIES, *DOCTOR]
+EXPLAINERS = of_tests(
+    ("tests/stats/test_explanation.py", "tests/stats/test_limit_explanation.py", "tests/graphs/test_shown.py"),
+    Mutant("why() knows no workflows", "*(reason_of_graph, _of_row", "*(_of_row", inside="EXPLAINERS"),
+    Mutant("workers come before pauses", "_of_pauses, _of_workers", "_of_workers, _of_pauses", inside="EXPLAINERS"),
+    Mutant("why() knows no limits", "reason_of_limit, ", "", inside="EXPLAINERS"),
+)
+
+REGISTRATION = [*ROWS, *EXPORTER, *DUTIES, *DOCTOR, *EXPLAINERS]
