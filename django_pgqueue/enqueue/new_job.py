@@ -20,7 +20,7 @@ from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lazy_strings import lazy_problems
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
-from django_pgqueue.options import UniqueWhile, columns_of
+from django_pgqueue.options import UniqueWhile, columns_of, headers_of_options
 from django_pgqueue.serialization import encode_arguments
 from django_pgqueue.signatures import signature_of
 from django_pgqueue.validation import check_call, wrong_key
@@ -88,9 +88,9 @@ def new_job(
 def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) -> Row:
     """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share.
 
-    Calls the middleware for the headers; its errors pass through.
+    Calls the middleware for the headers; its errors pass through. Options in the headers cannot be changed by it.
     """
-    headers = middleware.headers_of(task, alias, schedule)
+    headers = middleware.headers_of(task, alias, schedule) | headers_of_options(task)
     return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **columns_of(task)}
 
 

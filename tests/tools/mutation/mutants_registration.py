@@ -44,4 +44,10 @@ EXPLAINERS = of_tests(
     Mutant("why() knows no limits", "reason_of_limit, ", "", inside="EXPLAINERS"),
 )
 
-REGISTRATION = [*ROWS, *EXPORTER, *DUTIES, *DOCTOR, *EXPLAINERS]
+IN_HEADERS = of_tests(
+    ("tests/test_options.py",),
+    Mutant("no header carries an option", " | headers_of_options(task)", "", inside="new_job.row_of"),
+    Mutant("a header carries None", "is not None}", "is not task}", inside="headers_of_options"),
+)
+
+REGISTRATION = [*ROWS, *EXPORTER, *DUTIES, *DOCTOR, *EXPLAINERS, *IN_HEADERS]
