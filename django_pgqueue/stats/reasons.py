@@ -138,7 +138,7 @@ class Why:
 
 
 class Found(NamedTuple):
-    """What an explainer has found: the reason, its sentence, and further fields of `Why`."""
+    """The answer of an explainer: a reason, its sentence, and further fields of `Why`."""
 
     reason: Reason
     sentence: str
