@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django.db import connections, router
 
-from django_pgqueue import middleware, registry
+from django_pgqueue import middleware, options, registry
 from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lazy_strings import lazy_problems
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
-from django_pgqueue.options import UniqueWhile, columns_of, headers_of_options
+from django_pgqueue.options import UniqueWhile, columns_of
 from django_pgqueue.serialization import encode_arguments
 from django_pgqueue.signatures import signature_of
 from django_pgqueue.validation import check_call, wrong_key
@@ -90,7 +90,9 @@ def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) 
 
     Calls the middleware for the headers; its errors pass through. Options in the headers cannot be changed by it.
     """
-    headers = middleware.headers_of(task, alias, schedule) | headers_of_options(task)
+    headers = middleware.headers_of(task, alias, schedule)
+    if options.IN_HEADERS:
+        headers |= options.headers_of_options(task)
     return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **columns_of(task)}
 
 

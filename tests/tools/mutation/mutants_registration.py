@@ -46,7 +46,7 @@ EXPLAINERS = of_tests(
 
 IN_HEADERS = of_tests(
     ("tests/test_options.py",),
-    Mutant("no header carries an option", " | headers_of_options(task)", "", inside="new_job.row_of"),
+    Mutant("no header carries an option", "if options.IN_HEADERS:", "if False:", inside="new_job.row_of"),
     Mutant("a header carries None", "is not None}", "is not task}", inside="headers_of_options"),
 )
 
