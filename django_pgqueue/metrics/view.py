@@ -7,7 +7,7 @@ cannot load the database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 from django.db import transaction
@@ -33,6 +33,10 @@ REFUSED: Final = (
 )
 
 
+figures: Final[dict[str, Fresh[list[Reading]]]] = {}
+"""The figures of each database."""
+
+
 def render(readings: Iterable[Reading]) -> str:
     """Return gauges in the text format of Prometheus.
 
@@ -42,10 +46,9 @@ def render(readings: Iterable[Reading]) -> str:
     return render_families(families_of(readings))[0]
 
 
-@cache
 def figures_of(alias: str) -> Fresh[list[Reading]]:
     """Return the figures of a database, which all requests of this process share. An outage is kept like them."""
-    return Fresh(partial(collect, alias), CACHE_SECONDS)
+    return figures.setdefault(alias, Fresh(partial(collect, alias), CACHE_SECONDS))  # atomic, so threads share one
 
 
 @transaction.non_atomic_requests  # otherwise an outage would fail the request before the view can say so

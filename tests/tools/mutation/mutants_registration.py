@@ -25,6 +25,15 @@ EXPORTER = of_tests(
     Mutant("a quotation mark ends a label", """'"': r"\\"", """, "", inside="prometheus.ESCAPES"),
     Mutant("two threads read at a time", "        with self._lock:\n", "        if True:\n", inside="Fresh.get"),
 )
+VIEW = of_tests(
+    ("tests/metrics/test_gauges.py",),
+    Mutant(
+        "two first requests read twice",
+        "figures.setdefault(alias, Fresh(",
+        "{}.setdefault(alias, Fresh(",
+        inside="figures_of",
+    ),
+)
 DUTIES = of_tests(
     ("tests/worker/test_duties.py",),
     Mutant("no duty of a capability runs", "in DUTIES", "in DUTIES[:0]", inside="Maintenance._duties"),
@@ -50,4 +59,4 @@ IN_HEADERS = of_tests(
     Mutant("a header carries None", "is not None}", "is not task}", inside="headers_of_options"),
 )
 
-REGISTRATION = [*ROWS, *EXPORTER, *DUTIES, *DOCTOR, *EXPLAINERS, *IN_HEADERS]
+REGISTRATION = [*ROWS, *EXPORTER, *VIEW, *DUTIES, *DOCTOR, *EXPLAINERS, *IN_HEADERS]
