@@ -128,6 +128,8 @@ class Option(NamedTuple):
     """Returns these parameters for a value. None: there is one, with the option's name and value."""
     is_backend_default: bool
     """Whether OPTIONS of a `django.tasks` backend can contain a default, with the name in capitals."""
+    is_header: bool
+    """Whether the job's headers carry the option, so that it needs neither a column nor a change of any statement."""
 
 
 def option(
@@ -136,9 +138,10 @@ def option(
     default: Any = None,
     values: Callable[[Any], dict[str, Any]] | None = None,
     is_backend_default: bool = False,
+    is_header: bool = False,
 ) -> Any:
     """Return a dataclass field that declares an option; `Option` explains the arguments."""
-    declared = Option(default, check, parameters, values, is_backend_default)
+    declared = Option(default, check, parameters, values, is_backend_default, is_header)
     return field(default=default, metadata={"option": declared})
 
 
@@ -227,6 +230,8 @@ SAME_COLUMN: Final = tuple(name for name in CARRIED if OPTIONS[name].values is N
 COMPUTED: Final = tuple((name, known.values) for name, known in OPTIONS.items() if known.values is not None)
 UNSET: Final = dict.fromkeys(["headers", *chain.from_iterable(CARRIED.values())])
 """The parameters of the insert statements that carry options, all None."""
+IN_HEADERS: Final = tuple((name, f"pgqueue_{name}") for name, known in OPTIONS.items() if known.is_header)
+"""The options that the job's headers carry, and the names of their headers."""
 BACKEND_DEFAULTS: Final = frozenset(name.upper() for name, known in OPTIONS.items() if known.is_backend_default)
 """Keys in the OPTIONS of a `django.tasks` backend for tasks that do not set the option themselves."""
 
@@ -259,6 +264,11 @@ def columns_of(task: TaskFields) -> dict[str, Any]:
     for name, values in COMPUTED:
         columns |= values(getattr(task, name))
     return columns
+
+
+def headers_of_options(task: TaskFields) -> dict[str, Any]:
+    """Return the headers that carry a task's options. None is not stored."""
+    return {header: value for name, header in IN_HEADERS if (value := getattr(task, name)) is not None}
 
 
 def scheduled_options(task: TaskFields) -> JobOptions:

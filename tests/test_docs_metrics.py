@@ -157,7 +157,6 @@ def test_dashboard_uses_every_metric_and_no_other():
 @pytest.fixture
 def port():
     """Serve the pages of a worker with one process in a thread, and return the port."""
-    pytest.importorskip("prometheus_client")
     memory = WorkerMemory(1, counting=True)
     process = memory.free_place()
     process.pid, process.started_at, process.lease_until = 11, time.monotonic(), lease_clock() + 60.0

@@ -29,7 +29,15 @@ from tests.statements import STATEMENTS
 
 OPTIONS = {each.name for each in fields(TaskFields)}
 ONLY_USING = {"run_after", "headers", "batch"}
-SET_BY_EACH_CALL = {*CARRIED, "headers", "unique_key", "unique_while", "on_conflict", "limit"}
+SET_BY_EACH_CALL = {
+    *CARRIED,
+    *dict(options.IN_HEADERS),
+    "headers",
+    "unique_key",
+    "unique_while",
+    "on_conflict",
+    "limit",
+}
 """The options that are written into a job's row, or that decide whether a job is added."""
 PARAMETERS = {"headers", *(parameter for parameters in CARRIED.values() for parameter in parameters)}
 LIMIT_COLUMNS = set(CallLimit._fields)
@@ -219,3 +227,22 @@ def test_enqueued_job_equals_its_row():
     row = Job.objects.get()
     for column in JOB_COLUMNS - {"finished_at", "progress_at"}:
         assert getattr(job, column) == getattr(row, column), column
+
+
+# ------------------------------------------------------------------ options in the headers
+
+
+@pytest.mark.django_db
+def test_option_in_the_headers_is_stored_without_a_column(monkeypatch):
+    monkeypatch.setattr(options, "IN_HEADERS", (("isolation", "pgqueue_isolation"),))
+    isolated = tasks.noop.using(headers={"a": 1, "pgqueue_isolation": "forged"})
+    object.__setattr__(isolated, "isolation", "process")
+    isolated.enqueue()
+    isolated.enqueue_many([(), ()])
+    assert list(Job.objects.values_list("headers", flat=True)) == [{"a": 1, "pgqueue_isolation": "process"}] * 3
+
+
+@pytest.mark.django_db
+def test_option_in_the_headers_with_none_is_not_stored(monkeypatch):
+    monkeypatch.setattr(options, "IN_HEADERS", (("isolation", "pgqueue_isolation"),))
+    assert Job.objects.get(pk=tasks.noop.enqueue().pk).headers is None

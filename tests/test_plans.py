@@ -453,7 +453,7 @@ def test_cases_find_rows_to_read_or_change(filled):
         assert len(lifecycle.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
         assert lifecycle.prune_windows(filled, BATCH) == BATCH
         assert len(execute(filled, sql.logs.KEEP_LOGS, logs(filled))) == BATCH
-        assert lifecycle.prune_search_keys(filled, NO_JOB, BATCH) == (BATCH, NO_JOB + BATCH)
-        assert lifecycle.prune_logs(filled, LAST_EXECUTION, BATCH) == (BATCH, LAST_EXECUTION + BATCH)
+        assert lifecycle.prune_orphans(filled, "search keys", NO_JOB, BATCH) == (BATCH, NO_JOB + BATCH)
+        assert lifecycle.prune_orphans(filled, "logs", LAST_EXECUTION, BATCH) == (BATCH, LAST_EXECUTION + BATCH)
         assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
         assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]

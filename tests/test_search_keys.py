@@ -282,9 +282,9 @@ def test_prune_search_keys_removes_only_those_without_job():
     job_ids = helpers.make_jobs(connection, 3)
     lifecycle.add_search_keys(connection, {job_id: {"a": "1", "b": "2"} for job_id in job_ids})
     Job.objects.filter(pk__in=job_ids[:2])._raw_delete(connection.alias)
-    assert lifecycle.prune_search_keys(connection, 0, 1) == (2, job_ids[0]), "a page has all keys of its last job"
-    assert lifecycle.prune_search_keys(connection, job_ids[0], 3) == (2, job_ids[2])
-    assert lifecycle.prune_search_keys(connection, job_ids[2], 3) == (0, None)
+    assert lifecycle.prune_orphans(connection, "search keys", 0, 1) == (2, job_ids[0])  # all keys of the last job
+    assert lifecycle.prune_orphans(connection, "search keys", job_ids[0], 3) == (2, job_ids[2])
+    assert lifecycle.prune_orphans(connection, "search keys", job_ids[2], 3) == (0, None)
     assert set(SearchKey.objects.values_list("job_id", flat=True)) == {job_ids[2]}
 
 

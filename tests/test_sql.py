@@ -179,9 +179,9 @@ def call_everything(engine, job_in):
     lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
     lifecycle.add_search_keys(engine, {1: {"customer_id": "4711"}})
     lifecycle.remove_search_keys(engine, [1])
-    lifecycle.prune_search_keys(engine)
+    lifecycle.prune_orphans(engine, "search keys")
     lifecycle.keep_logs(engine, [lifecycle.KeptLog(helpers.key_of(engine, 1), LogBuffer().content())])
-    lifecycle.prune_logs(engine)
+    lifecycle.prune_orphans(engine, "logs")
     lifecycle.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
     lifecycle.succeed_and_discard(engine, [helpers.key_of(engine, 2)])
     lifecycle.fail(engine, helpers.failed(job_in("running").key))
@@ -250,7 +250,7 @@ def call_statements_of_graphs(engine):
     lifecycle.graphs.read_results(engine, [(first, last)])
     lifecycle.graphs.nodes_of(engine, [first, last])
     lifecycle.graphs.postpone(engine, [first, last])
-    lifecycle.graphs.prune_dependencies(engine)
+    lifecycle.prune_orphans(engine, "dependencies")
 
 
 def call_statements_of_worker_requests(engine):
@@ -365,7 +365,7 @@ def call_statements_of_steps(engine):
     steps.wake_suspended(engine, [claimed.job_id])
     steps.wake_missed(engine)
     steps.remove_steps(engine, [claimed.job_id])
-    steps.prune_steps(engine)
+    lifecycle.prune_orphans(engine, "steps")
     lifecycle.events.prune_events(engine, 0.0)
 
 
@@ -386,7 +386,7 @@ def call_statements_of_history(engine):
     lifecycle.end_audit(engine, audit_id)
     call_statements_of_bulk_acts(engine)
     lifecycle.prune_audit(engine, 0.0)
-    lifecycle.prune_audited_jobs(engine)
+    lifecycle.prune_orphans(engine, "audited jobs")
 
 
 def call_everything_of_schedules(engine):

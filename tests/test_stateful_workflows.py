@@ -231,7 +231,7 @@ class Workflows(History):
         open_ends = [batch for batch in self.model.batches.values() if "success" not in batch.ends]
         assert not any(map(self.model.events, open_ends))
         lost = {edge for edge in self.model.edges if edge[0] not in self.model.jobs}
-        assert graphs.prune_dependencies(self.engine).removed == len(lost)
+        assert lifecycle.prune_orphans(self.engine, "dependencies").removed == len(lost)
         self.model.edges = {edge: row for edge, row in self.model.edges.items() if edge not in lost}
 
     # ------------------------------------------------------------------ invariants

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from django_pgqueue.db.server import missing_migrations
 
 from .findings import Check, Level, Result, listed, no_tables, ok
-from .session import ROLE, Session
+from .session import ROLE, Session, tables
 
 
 class Privilege(NamedTuple):
@@ -31,33 +31,8 @@ def privileges(*grants: str) -> tuple[Privilege, ...]:
     return tuple(found)
 
 
-VIEWING: Final = privileges(
-    "SELECT ON pgqueue_job",
-    "SELECT ON pgqueue_execution",
-    "SELECT ON pgqueue_worker",
-    "SELECT ON pgqueue_pause",
-    "SELECT ON pgqueue_schedule",
-    "SELECT ON pgqueue_schedulerun",
-    "SELECT ON pgqueue_uniqueness_window",
-    "SELECT ON pgqueue_search_key",
-    "SELECT ON pgqueue_step",
-    "SELECT ON pgqueue_event",
-    "SELECT ON pgqueue_batch",
-    "SELECT ON pgqueue_dependency",
-    "SELECT ON pgqueue_batch_removal",
-    "SELECT ON pgqueue_limit_state",
-    "SELECT ON pgqueue_limit_override",
-    "SELECT ON pgqueue_open_breaker",
-    "SELECT ON pgqueue_breaker_count",
-    "SELECT ON pgqueue_installation",
-    "SELECT ON pgqueue_execution_log",
-    "SELECT ON pgqueue_archived_job",
-    "SELECT ON pgqueue_audit",
-    "SELECT ON pgqueue_audit_job",
-    "SELECT ON pgqueue_worker_request",
-    "SELECT ON pgqueue_rollup",
-)
-"""The grants of `queue_viewer`, which two of the purposes include."""
+VIEWING: Final = {"change jobs", "archive and erase jobs"}
+"""The purposes that include the grants of `queue_viewer`: to read every table."""
 PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "enqueue jobs": privileges(
         "INSERT (task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, "
@@ -118,8 +93,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "INSERT ON pgqueue_audit_job",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",
-    )
-    + VIEWING,
+    ),
     "archive and erase jobs": privileges(
         "INSERT ON pgqueue_archived_job",
         "DELETE, UPDATE (arguments, headers, unique_key, result, progress_message) ON pgqueue_job",
@@ -137,8 +111,7 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "USAGE ON pgqueue_archived_job_id_seq",
         "USAGE ON pgqueue_audit_id_seq",
         "USAGE ON pgqueue_audit_job_id_seq",
-    )
-    + VIEWING,
+    ),
     "fire schedules": privileges(
         "INSERT, SELECT, DELETE, UPDATE (fired_at) ON pgqueue_schedulerun",
         "SELECT, INSERT, UPDATE, DELETE ON pgqueue_schedule",
@@ -148,8 +121,10 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, INSERT, UPDATE (value) ON pgqueue_search_key",
     ),
 }
-"""The grants of docs/production/security.md, by purpose. No other purpose needs the first privilege of a purpose (on
-the first of its columns). A role that has that one is meant to have all of them. A test compares this with the page."""
+"""The grants of docs/production/security.md, by purpose, without those of `VIEWING`. A test compares both.
+
+No other purpose needs the first privilege of a purpose (on the first of its columns). A role that has that one is meant
+to have all of them."""
 
 # For each privilege, whether the role has it; NULL if the relation does not exist.
 PRIVILEGES: Final = """/* pgqueue:doctor_privileges */
@@ -165,6 +140,12 @@ FROM unnest(%(privileges)s::text[], %(relations)s::text[], %(columns)s::text[])
     WITH ORDINALITY AS wanted (privilege, relation, columns, place)
 ORDER BY wanted.place
 """
+
+
+def needed_for(purpose: str) -> tuple[Privilege, ...]:
+    """Return all grants of a purpose."""
+    viewing = privileges(*(f"SELECT ON {table}" for table in tables())) if purpose in VIEWING else ()
+    return PURPOSES[purpose] + viewing
 
 
 def _migrations(session: Session) -> Result:
@@ -183,8 +164,10 @@ def _grants(session: Session) -> Result:
     allowed = [name for name, needed in PURPOSES.items() if all(_has(session, (_first(needed),)))]
     lacking = {}
     for name in allowed:
-        has = _has(session, PURPOSES[name])
-        lacking[name] = [_text(each) for each, is_held in zip(PURPOSES[name], has, strict=True) if not is_held]
+        needed = needed_for(name)
+        lacking[name] = [
+            _text(each) for each, is_held in zip(needed, _has(session, needed), strict=True) if not is_held
+        ]
     data = {"role": role, "may": allowed, "lacks": {name: texts for name, texts in lacking.items() if texts}}
     fix = "Run the grants of docs/production/security.md again: a migration can have added columns or tables."
     if data["lacks"]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django.db import connections, router
 
-from django_pgqueue import middleware, registry
+from django_pgqueue import middleware, options, registry
 from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
@@ -88,9 +88,11 @@ def new_job(
 def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) -> Row:
     """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share.
 
-    Calls the middleware for the headers; its errors pass through.
+    Calls the middleware for the headers; its errors pass through. Options in the headers cannot be changed by it.
     """
     headers = middleware.headers_of(task, alias, schedule)
+    if options.IN_HEADERS:
+        headers |= options.headers_of_options(task)
     return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **columns_of(task)}
 
 

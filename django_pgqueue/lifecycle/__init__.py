@@ -36,7 +36,6 @@ from .audit import (
     begin_audit_once,
     end_audit,
     prune_audit,
-    prune_audited_jobs,
     record_audit,
     stop_audit,
 )
@@ -67,8 +66,9 @@ from .history import (
 )
 from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
-from .logs import KeptLog, keep_logs, prune_logs
+from .logs import KeptLog, keep_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
+from .orphans import ORPHANS, prune_orphans
 from .pauses import pause, prune_pauses, resume
 from .pruning import PRUNE_LIMIT, prunable, prune
 from .remote_tokens import create_remote_token, revoke_remote_token, use_remote_token
@@ -90,7 +90,7 @@ from .schedules import (
     remove_schedules,
     resume_schedule,
 )
-from .search_keys import add_search_keys, prune_search_keys, remove_search_keys
+from .search_keys import add_search_keys, remove_search_keys
 from .steps import suspend, wake
 from .ticks import CONFIRMED_SECONDS, Fired, Tick, fire, fire_many, run_schedule
 from .types import (
@@ -148,6 +148,7 @@ __all__ = [
     "FAILURES",
     "LOCK_WAIT_SECONDS",
     "NAME_LENGTH",
+    "ORPHANS",
     "PRUNE_LIMIT",
     "REQUESTS_PRUNED",
     "ROLLUPS_MERGED",
@@ -247,12 +248,10 @@ __all__ = [
     "prunable",
     "prune",
     "prune_audit",
-    "prune_audited_jobs",
-    "prune_logs",
+    "prune_orphans",
     "prune_pauses",
     "prune_rollups",
     "prune_schedule_runs",
-    "prune_search_keys",
     "prune_windows",
     "prune_worker_requests",
     "prune_workers",

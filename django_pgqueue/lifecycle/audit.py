@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from django_pgqueue import sql
@@ -19,17 +19,10 @@ from django_pgqueue.states import ActOutcome
 
 from .execute import execute_with_retry
 from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges, removed_in_ranges
+from .ranges import removed_in_ranges
 
 NAME_LENGTH: Final = 150
 """Characters that are stored of a person's or a program's name."""
-
-
-class PrunedAuditedJobs(NamedTuple):
-    """The result of one call of `prune_audited_jobs()`. `last_id` is the end of its page; None after the last page."""
-
-    removed: int
-    last_id: int | None
 
 
 def begin_audit(
@@ -140,12 +133,3 @@ def prune_audit(connection: Connection, retention_seconds: float, limit: int = P
     """Remove up to `limit` entries that are older than the retention; return how many were removed."""
     params = {"retention_seconds": retention_seconds, "limit": limit}
     return removed_in_ranges(connection, "the removal of audit entry", sql.audit.PRUNE_AUDIT, params)
-
-
-def prune_audited_jobs(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedAuditedJobs:
-    """Remove the rows of jobs and entries that no longer exist, from the page of `limit` rows behind `after_id`."""
-    params = {"after_id": after_id, "limit": limit}
-    found, removed, last_id = page_in_ranges(
-        connection, "the removal of audited job", sql.audit.PRUNE_AUDITED_JOBS, params
-    )
-    return PrunedAuditedJobs(removed, last_id if found == limit else None)

@@ -22,7 +22,7 @@ from django_pgqueue.db.statements import Connection, execute
 from .enqueueing import NewJob, stored_job
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry, own_transaction
 from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges
+from .ranges import PrunedPage, page_in_ranges
 from .unique import add_jobs
 
 
@@ -42,13 +42,6 @@ class BatchEvent(NamedTuple):
     """"failure", "complete" or "success"."""
     job_id: int | None
     job: NewJob | None
-
-
-class PrunedBatches(NamedTuple):
-    """The result of one call of `prune_batches()`. `last_id` is the end of its page, or None after the last."""
-
-    removed: int
-    last_id: int | None
 
 
 def create_batch(
@@ -142,8 +135,7 @@ def delete_batches(connection: Connection, batch_ids: Collection[int]) -> list[i
 
 def prune_batches(
     connection: Connection, retention_seconds: float, after_id: int = 0, limit: int = PRUNE_LIMIT
-) -> PrunedBatches:
+) -> PrunedPage:
     """Remove old complete batches whose jobs are gone, from the page of `limit` batches behind `after_id`."""
     params = {"after_id": after_id, "limit": limit, "retention_seconds": retention_seconds}
-    found, removed, last_id = page_in_ranges(connection, "the removal of batch", sql.batches.PRUNE_BATCHES, params)
-    return PrunedBatches(removed, last_id if found >= limit else None)
+    return page_in_ranges(connection, "the removal of batch", sql.batches.PRUNE_BATCHES, params)

@@ -25,8 +25,7 @@ from django_pgqueue.states import State
 
 from .enqueueing import NewJob, params_of
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, execute_with_retry, own_transaction
-from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges, written
+from .ranges import written
 from .types import NodeResult
 
 FIND_LIMIT: Final = 1000
@@ -72,13 +71,6 @@ class FoundWaiting(NamedTuple):
     job_ids: list[int]
     last_id: int | None
     is_empty: bool
-
-
-class PrunedDependencies(NamedTuple):
-    """The result of `prune_dependencies()`. `last_id` is the end of its page, or None after the last."""
-
-    removed: int
-    last_id: int | None
 
 
 # --------------------------------------------------------------------------- add
@@ -270,12 +262,3 @@ def read_results(
     }
     rows = execute(connection, sql.graphs.READ_RESULTS, params)
     return {job_id: NodeResult(state, result) for job_id, state, result in rows}
-
-
-def prune_dependencies(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedDependencies:
-    """Remove the edges of dependents that no longer exist, from the page of edges behind the dependent `after_id`."""
-    params = {"after_id": after_id, "limit": limit}
-    found, removed, last_id = page_in_ranges(
-        connection, "the removal of the dependencies of job", sql.graphs.PRUNE_DEPENDENCIES, params
-    )
-    return PrunedDependencies(removed, last_id if found >= limit else None)

@@ -21,7 +21,7 @@ from django_pgqueue.limits import name_of
 from .claims import AHEAD_BYTES, received
 from .execute import idle_wait
 from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges
+from .ranges import PrunedPage, page_in_ranges
 from .types import Claimed, Cursor, Lane, Place
 
 if TYPE_CHECKING:
@@ -107,13 +107,6 @@ class KeyClaim(NamedTuple):
 
     claimed: list[Claimed]
     results: list[KeyResult]
-
-
-class PrunedLimitStates(NamedTuple):
-    """The result of one call of `prune_limit_states()`. `last_id` is the end of its page, or None after the last."""
-
-    removed: int
-    last_id: int | None
 
 
 def scan_keys(
@@ -251,13 +244,10 @@ def claim_keys(
     return KeyClaim(claimed, [KeyResult(*row[COLUMNS_OF_JOB:]) for row in rows if row[0] is None])
 
 
-def prune_limit_states(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedLimitStates:
+def prune_limit_states(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedPage:
     """Remove the states of keys that have all their tokens again, from the page of `limit` rows behind `after_id`."""
     params = {"after_id": after_id, "limit": limit}
-    found, removed, last_id = page_in_ranges(
-        connection, "the removal of limit state", sql.limits.PRUNE_LIMIT_STATES, params
-    )
-    return PrunedLimitStates(removed, last_id if found >= limit else None)
+    return page_in_ranges(connection, "the removal of limit state", sql.limits.PRUNE_LIMIT_STATES, params)
 
 
 def microseconds(seconds: float | None) -> int:

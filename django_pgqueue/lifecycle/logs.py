@@ -1,7 +1,6 @@
-"""Write and remove the log lines that executions keep.
+"""Write the log lines that executions keep.
 
-The completer calls `keep_logs()` for tasks with `keep_logs`, and the maintenance service calls `prune_logs()`. No state
-of a job depends on these rows.
+The completer calls `keep_logs()` for tasks with `keep_logs`. No state of a job depends on these rows.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from django_pgqueue.job_log import LogContent
 
 from .completions import key_params
 from .execute import execute_with_retry
-from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges
 from .types import ExecutionKey
 
 
@@ -25,13 +22,6 @@ class KeptLog(NamedTuple):
 
     key: ExecutionKey
     content: LogContent
-
-
-class PrunedLogs(NamedTuple):
-    """The result of one call of `prune_logs()`. `last_id` is the end of its page, or None after the last page."""
-
-    removed: int
-    last_id: int | None
 
 
 def keep_logs(connection: Connection, logs: Sequence[KeptLog]) -> dict[int, bool]:
@@ -51,12 +41,3 @@ def keep_logs(connection: Connection, logs: Sequence[KeptLog]) -> dict[int, bool
         },
     )
     return {row[0]: True for row in written}
-
-
-def prune_logs(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedLogs:
-    """Remove the lines of executions that no longer exist, from the page of `limit` rows behind `after_id`."""
-    params = {"after_id": after_id, "limit": limit}
-    found, removed, last_id = page_in_ranges(
-        connection, "the removal of the log lines of execution", sql.logs.PRUNE_LOGS, params
-    )
-    return PrunedLogs(removed, last_id if found == limit else None)

@@ -139,17 +139,23 @@ def removed_in_ranges(connection: Connection, subject: str, statement: str, para
     return sum(count for (count,) in rows_in_ranges(connection, subject, statement, params))
 
 
-def page_in_ranges(
-    connection: Connection, subject: str, statement: str, params: Mapping[str, Any]
-) -> tuple[int, int, int]:
-    """Run a statement that removes rows of one page. Return the rows of the page, the removed ones, and its last id.
+class PrunedPage(NamedTuple):
+    """One page of a table: how many of its rows were removed, and the end of the page, or None after the last page."""
+
+    removed: int
+    last_id: int | None
+
+
+def page_in_ranges(connection: Connection, subject: str, statement: str, params: Mapping[str, Any]) -> PrunedPage:
+    """Run a statement that removes rows of one page, and returns how many it had and removed, and its last id.
 
     Each part reads the page anew. It reaches further if parts before it have removed rows, so the next page begins
     behind the nearest end.
     """
     rows = rows_in_ranges(connection, subject, statement, params)
     found, removed, last_ids = zip(*rows, strict=True)
-    return max(found), sum(removed), min((last_id for last_id in last_ids if last_id is not None), default=0)
+    end = min((last_id for last_id in last_ids if last_id is not None), default=0)
+    return PrunedPage(sum(removed), end if max(found) >= params["limit"] else None)
 
 
 class Written(NamedTuple, Generic[K]):

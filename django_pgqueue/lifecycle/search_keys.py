@@ -1,27 +1,15 @@
 """Write and remove the search keys of jobs, on the caller's connection and in the caller's transaction.
 
-`enqueue` calls `add_search_keys()` for tasks with the option `search`, and the maintenance service calls
-`prune_search_keys()`. No state of a job depends on these rows.
+`enqueue` calls `add_search_keys()` for tasks with the option `search`. No state of a job depends on these rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.statements import Connection, execute
-
-from .pruning import PRUNE_LIMIT
-from .ranges import page_in_ranges
-
-
-class PrunedSearchKeys(NamedTuple):
-    """The result of one call of `prune_search_keys()`. `last_id` is the end of its page, or None after the last."""
-
-    removed: int
-    last_id: int | None
 
 
 def add_search_keys(connection: Connection, keys: Mapping[int, Mapping[str, str]]) -> None:
@@ -37,12 +25,3 @@ def remove_search_keys(connection: Connection, job_ids: Collection[int]) -> None
     """Remove all search keys of jobs. Without jobs, send no statement."""
     if job_ids:
         execute(connection, sql.search_keys.REMOVE_SEARCH_KEYS, {"job_ids": numbers(job_ids)})
-
-
-def prune_search_keys(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedSearchKeys:
-    """Remove the keys of jobs that no longer exist, from the page of about `limit` rows behind the job `after_id`."""
-    params = {"after_id": after_id, "limit": limit}
-    found, removed, last_id = page_in_ranges(
-        connection, "the removal of the search keys of job", sql.search_keys.PRUNE_SEARCH_KEYS, params
-    )
-    return PrunedSearchKeys(removed, last_id if found >= limit else None)

@@ -22,8 +22,7 @@ from django_pgqueue.steps import Suspension
 
 from .completions import key_params, results_of
 from .execute import execute_with_retry
-from .pruning import PRUNE_LIMIT
-from .ranges import Written, page_in_ranges, rows_in_ranges, written
+from .ranges import Written, rows_in_ranges, written
 from .types import ExecutionKey, TransitionResult, TransitionStatus
 
 WAKE_LIMIT: Final = 1000
@@ -94,13 +93,6 @@ class Woken(NamedTuple):
     mark: SweepMark | None
     is_empty: bool
     """Whether the page had no wait."""
-
-
-class PrunedSteps(NamedTuple):
-    """The result of one call of `prune_steps()`. `last_id` is the end of its page, or None after the last."""
-
-    removed: int
-    last_id: int | None
 
 
 def load_steps(connection: Connection, job_id: int) -> list[StoredStep]:
@@ -185,12 +177,3 @@ def remove_steps(connection: Connection, job_ids: Collection[int]) -> set[int]:
     """Remove the steps of jobs. Return the jobs that have lost a compensation by this."""
     rows = execute_with_retry(connection, sql.steps.REMOVE_STEPS, {"job_ids": numbers(sorted(job_ids))})
     return {job_id for job_id, has_compensation in rows if has_compensation}
-
-
-def prune_steps(connection: Connection, after_id: int = 0, limit: int = PRUNE_LIMIT) -> PrunedSteps:
-    """Remove the steps of jobs that no longer exist, from the page of about `limit` rows behind the job `after_id`."""
-    params = {"after_id": after_id, "limit": limit}
-    found, removed, last_id = page_in_ranges(
-        connection, "the removal of the steps of job", sql.steps.PRUNE_STEPS, params
-    )
-    return PrunedSteps(removed, last_id if found >= limit else None)

@@ -8,7 +8,6 @@ With `runworker --queue-metrics`, that port calls `collect()` too.
 from django_pgqueue.readings import Gauge, Reading
 
 from .gauges import collect
-from .text import render
-from .view import metrics_view
+from .view import metrics_view, render
 
 __all__ = ["Gauge", "Reading", "collect", "metrics_view", "render"]

@@ -50,9 +50,10 @@ SELECT has_table_privilege('pgqueue_schedule', 'SELECT')
 
 
 class Snapshot:
-    """The figures behind the gauges, read at one moment."""
+    """The figures behind several gauges, read at one moment. A gauge of its own figure reads that itself."""
 
     def __init__(self, connection: Connection) -> None:
+        self.alias = connection.alias
         self.overview: Overview = stats.overview(connection.alias)
         self.schedules_late_seconds: float | None = None
         if execute(connection, MAY_READ_SCHEDULES, {})[0][0]:
@@ -66,7 +67,6 @@ class Snapshot:
         self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
         """Each label with its limits. Nothing is read if no task of this process declares a limit."""
         self.suspended = suspended_jobs(connection.alias).by_kind
-        self.unreceived_events = unreceived_events(connection.alias)
         self.batches = batch_figures(connection.alias)
 
 
@@ -205,7 +205,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     ),
     (
         Gauge("pgqueue_events_unreceived", "Events among the newest 10,000 that no job has received."),
-        _one(lambda snapshot: snapshot.unreceived_events),
+        _one(lambda snapshot: unreceived_events(snapshot.alias)),
     ),
     (Gauge("pgqueue_batches", "Batches by state, at most 10,000.", ("state",)), _batches),
     (
@@ -234,7 +234,7 @@ READS: Final[tuple[tuple[Gauge, Read], ...]] = (
         _by_limit(lambda limit: limit.oldest_due_seconds or 0.0, max),
     ),
 )
-"""Every gauge, and the function that reads it."""
+"""Every gauge, and the function that reads it, with the statement timeout of `collect()`. Add a gauge here."""
 
 
 def collect(database: str | None = None) -> list[Reading]:
@@ -260,8 +260,8 @@ def collect(database: str | None = None) -> list[Reading]:
     try:
         with Session(connection.alias).read_only(statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS):
             snapshot = Snapshot(connection)
+            return [Reading(gauge, tuple(read(snapshot))) for gauge, read in READS]
     except Error as error:
         reason = str(error).partition("\n")[0]
         logger.warning("the figures of the database %r could not be read: %s", connection.alias, reason)
         return [NOT_READ]
-    return [Reading(gauge, tuple(read(snapshot))) for gauge, read in READS]

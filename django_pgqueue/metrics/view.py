@@ -6,9 +6,8 @@ cannot load the database.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from django.db import transaction
@@ -18,11 +17,12 @@ from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
 from django_pgqueue.conf import get_settings
-from django_pgqueue.readings import of_several
+from django_pgqueue.prometheus import PLAIN, Fresh, families_of
+from django_pgqueue.prometheus import render as render_families
+from django_pgqueue.readings import Reading, of_several
 from django_pgqueue.stats.alias import connection_of
 
 from .gauges import collect
-from .text import CONTENT_TYPE, render
 
 CACHE_SECONDS: Final = 5.0
 """How long a process serves the same figures."""
@@ -33,33 +33,22 @@ REFUSED: Final = (
 )
 
 
-class PageCache:
-    """The last page of each choice of databases. Requests that come while it is read wait for it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._pages: dict[str | tuple[str, ...], tuple[float, str]] = {}
-
-    def page(self, aliases: str | tuple[str, ...]) -> str:
-        """Return the page of one database or of several, at most `CACHE_SECONDS` old. An outage is cached too."""
-        with self._lock:
-            expires_at, text = self._pages.get(aliases, (float("-inf"), ""))
-            if time.monotonic() >= expires_at:
-                if isinstance(aliases, str):
-                    readings = collect(aliases)
-                else:
-                    readings = of_several({alias: collect(alias) for alias in aliases})
-                text = render(readings)
-                self._pages[aliases] = (time.monotonic() + CACHE_SECONDS, text)
-            return text
-
-    def clear(self) -> None:
-        """Forget all pages."""
-        with self._lock:
-            self._pages.clear()
+figures: Final[dict[str, Fresh[list[Reading]]]] = {}
+"""The figures of each database."""
 
 
-cache: Final = PageCache()
+def render(readings: Iterable[Reading]) -> str:
+    """Return gauges in the text format of Prometheus.
+
+    Args:
+        readings: What `collect()` returned.
+    """
+    return render_families(families_of(readings))[0]
+
+
+def figures_of(alias: str) -> Fresh[list[Reading]]:
+    """Return the figures of a database, which all requests of this process share. An outage is kept like them."""
+    return figures.setdefault(alias, Fresh(partial(collect, alias), CACHE_SECONDS))  # atomic, so threads share one
 
 
 @transaction.non_atomic_requests  # otherwise an outage would fail the request before the view can say so
@@ -85,10 +74,10 @@ def metrics_view(request: HttpRequest, database: str | Sequence[str] | None = No
     if not _may_read(request):
         return HttpResponse(REFUSED, status=401, content_type="text/plain", headers={"WWW-Authenticate": "Bearer"})
     if database is None or isinstance(database, str):
-        page = cache.page(connection_of(database).alias)
+        readings = figures_of(connection_of(database).alias).get()
     else:
-        page = cache.page(tuple(database))
-    return HttpResponse(page, content_type=CONTENT_TYPE)
+        readings = of_several({alias: figures_of(alias).get() for alias in database})
+    return HttpResponse(render(readings), content_type=PLAIN)
 
 
 def _may_read(request: HttpRequest) -> bool:

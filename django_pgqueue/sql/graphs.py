@@ -465,7 +465,7 @@ WHERE %(most_bytes)s::integer IS NULL
 # Remove the edges of dependents that no longer exist, from one page of the table. Return how many rows the page had,
 # how many of them were removed, and the last dependent of the page. The page has all edges of its last dependent.
 #
-# Caller: lifecycle.graphs.prune_dependencies(), page by page. The statements that remove jobs remove their edges too;
+# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their edges too;
 #         this one is for jobs that were deleted by SQL
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys

@@ -24,7 +24,7 @@ DELETE FROM pgqueue_search_key WHERE job_id = ANY (%(job_ids)s::bigint[])
 # Remove the search keys of jobs that no longer exist, from one page of the table. Return how many rows the page had,
 # how many of them were removed, and the last job of the page. The page has all rows of its last job.
 #
-# Caller: lifecycle.prune_search_keys(), page by page. The statements that remove jobs remove their keys too; this one
+# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their keys too; this one
 #         is for jobs that were deleted by SQL.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys

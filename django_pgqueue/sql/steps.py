@@ -298,8 +298,8 @@ DELETE FROM pgqueue_step WHERE job_id = ANY (%(job_ids)s::bigint[]) RETURNING jo
 # Remove the steps of jobs that no longer exist, from one page of the table. Return how many rows the page had, how many
 # of them were removed, and the last job of the page. The page has all rows of its last job.
 #
-# Caller: lifecycle.prune_steps(), page by page. The statements that remove jobs remove their steps too; this one is for
-#         jobs that were deleted by SQL, and for a crash between SUCCEED_AND_DISCARD and REMOVE_STEPS.
+# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their steps too; this one is
+#         for jobs that were deleted by SQL, and for a crash between SUCCEED_AND_DISCARD and REMOVE_STEPS.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
 PRUNE_STEPS: Final = """/* pgqueue:prune_steps */

@@ -7,49 +7,40 @@ as others do.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django_pgqueue import registry
-from django_pgqueue.chunks import task_of_key
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.chunks import is_chunk_key, task_of_key
+from django_pgqueue.db.statements import execute
 from django_pgqueue.registry import in_words
 
-from . import key_queries, limit_queries
-from .answers import NONE, Count
-from .depths import COUNT_LIMIT
-from .limit_explanation import ReasonOfLimit
+from . import limit_queries
+from .answers import NONE
+from .explained_job import ExplainedJob
 from .limit_ranges import LaneRange, columns, range_of_key
-from .reasons import Reason
+from .reasons import Found, Reason
 from .sentences import time_text
 
 
-def reason_of_chunk(connection: Connection, row: Any) -> ReasonOfLimit:
-    """Return whether a due job waits for its chunk, and how many due jobs of the task come first in its lane.
-
-    `row` has the columns of JOB_WITH_LAST_EXECUTION.
-    """
+def reason_of_chunk(job: ExplainedJob) -> Found | None:
+    """Return why a due job waits for its chunk. None: it has no chunk, or it waits as others do."""
+    row, connection = job.row, job.connection
+    if row.limit_key is None or not is_chunk_key(row.limit_key):
+        return None
     task = registry.chunk_keys().get(row.limit_key)
     if task is None or task.chunk is None:
-        return ReasonOfLimit(Reason.LIMIT_UNDECLARED, NONE, _undeclared(task_of_key(row.limit_key)))
+        return Found(Reason.LIMIT_UNDECLARED, _undeclared(task_of_key(row.limit_key)), {"ahead": NONE})
     lane = columns([LaneRange(row.queue_name, row.priority, *range_of_key(row.limit_key))])
     due = sum(each[1] for each in execute(connection, limit_queries.JOBS_OF_LIMITS, {**lane, "limit": task.chunk}))
     ages = [each[4] for each in execute(connection, limit_queries.KEYS_WITH_JOBS, {**lane, "limit": 1})]
     left_seconds = task.chunk_wait_seconds - max(ages, default=0.0)
     if due >= task.chunk or left_seconds <= 0:
-        return ReasonOfLimit(None, _ahead(connection, row))
+        return None
     starts_at = row.seen_at + timedelta(seconds=left_seconds)
     sentence = (
         f"It waits for more jobs of its chunk: {due} of {task.chunk} are due. The chunk starts at "
         f"{time_text(starts_at)} at the latest."
     )
-    return ReasonOfLimit(Reason.CHUNK, NONE, sentence, {"admitted_at": starts_at})
-
-
-def _ahead(connection: Connection, row: Any) -> Count:
-    place = {"queue_name": row.queue_name, "priority": row.priority, "limit_key": row.limit_key}
-    params = {**place, "run_after": row.run_after, "job_id": row.job_id, "limit": COUNT_LIMIT}
-    found = execute(connection, key_queries.AHEAD_IN_KEY, params)[0][0]
-    return Count(min(found, COUNT_LIMIT), found <= COUNT_LIMIT)
+    return Found(Reason.CHUNK, sentence, {"ahead": NONE, "admitted_at": starts_at})
 
 
 def _undeclared(task_name: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import execute
 from django_pgqueue.registry import in_words
 from django_pgqueue.states import FailurePolicy, State
 
+from .explained_job import ExplainedJob
 from .graph_queries import WAITS_OF_JOB
-from .reasons import Reason
+from .reasons import Found, Reason
 from .sentences import time_text
 
 LIMIT: Final = 10_000
@@ -19,14 +20,6 @@ NAMED: Final = 3
 """Dependencies that a sentence names."""
 UNFINISHED: Final = {State.RUNNING.value: "runs", State.READY.value: "is ready", State.WAITING.value: "waits"}
 FAILED: Final = {State.DEAD.value: "is dead", State.CANCELLED.value: "is cancelled", "gone": "was removed"}
-
-
-class GraphReason(NamedTuple):
-    """A reason, its sentence, and fields of `Why`."""
-
-    reason: Reason
-    sentence: str
-    fields: dict[str, Any]
 
 
 class _Group(NamedTuple):
@@ -40,15 +33,16 @@ class _Group(NamedTuple):
     task_names: list[str]
 
 
-def reason_of_graph(connection: Connection, row: Any) -> GraphReason | None:
+def reason_of_graph(job: ExplainedJob) -> Found | None:
     """Return why a waiting job waits, or why a dependency has cancelled the job. None: that is no reason."""
-    if row.state not in (State.WAITING, State.CANCELLED):
+    row, params = job.row, {"job_id": job.row.job_id, "limit": LIMIT}
+    if not row.in_graph or row.state not in (State.WAITING, State.CANCELLED):
         return None
-    groups = [_Group(*found) for found in execute(connection, WAITS_OF_JOB, {"job_id": row.job_id, "limit": LIMIT})]
+    groups = [_Group(*found) for found in execute(job.connection, WAITS_OF_JOB, params)]
     return _cancelled(row, groups) if row.state == State.CANCELLED else _waiting(groups)
 
 
-def _cancelled(row: Any, groups: Iterable[_Group]) -> GraphReason | None:
+def _cancelled(row: Any, groups: Iterable[_Group]) -> Found | None:
     causes = [group for group in groups if group.has_cancelled]
     if not causes:
         return None
@@ -59,7 +53,7 @@ def _cancelled(row: Any, groups: Iterable[_Group]) -> GraphReason | None:
     return _reason(Reason.DEPENDENCY_FAILED, sentence, causes, finished_at=row.finished_at)
 
 
-def _waiting(groups: list[_Group]) -> GraphReason:
+def _waiting(groups: list[_Group]) -> Found:
     failed = [group for group in groups if group.state in FAILED and group.policy != FailurePolicy.IGNORE]
     blocking = [group for group in failed if group.policy == FailurePolicy.BLOCK and group.state != "gone"]
     ending = [group for group in failed if group not in blocking]
@@ -78,9 +72,9 @@ def _waiting(groups: list[_Group]) -> GraphReason:
     return _reason(Reason.WAITING, f"It waits for {of_all}: {_named(unfinished, UNFINISHED)}.", unfinished)
 
 
-def _reason(reason: Reason, sentence: str, groups: Iterable[_Group], **fields: Any) -> GraphReason:
+def _reason(reason: Reason, sentence: str, groups: Iterable[_Group], **fields: Any) -> Found:
     ids = tuple(sorted(job_id for group in groups for job_id in group.job_ids)[:NAMED])
-    return GraphReason(reason, sentence, {"dependency_ids": ids, **fields})
+    return Found(reason, sentence, {"dependency_ids": ids, **fields})
 
 
 def _count(groups: Iterable[_Group]) -> int:

@@ -6,14 +6,13 @@ counts those of the same key and lane. How many jobs of other keys come first ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from django_pgqueue import registry
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.chunks import is_chunk_key
+from django_pgqueue.db.statements import execute
 from django_pgqueue.limit_policies import KeyPolicy
 from django_pgqueue.limits import name_of
 from django_pgqueue.registry import in_words
@@ -22,11 +21,11 @@ from django_pgqueue.states import State
 from . import key_queries
 from .answers import NONE, Count
 from .depths import COUNT_LIMIT
+from .explained_job import ExplainedJob
 from .key_figures import read_states
 from .limit_answers import LimitWaitReason
-from .limit_controls import Controls
 from .limit_waits import KeyState, ReadyJob, wait_of
-from .reasons import Reason
+from .reasons import Found, Reason
 from .sentences import jobs_ahead, time_text
 
 REASONS: Final = {
@@ -41,45 +40,35 @@ REASONS: Final = {
 PROBING: Final = " Its circuit breaker is open, so one job at a time probes the key."
 
 
-class ReasonOfLimit(NamedTuple):
-    """The reason why a limit does not admit a job. None: it does."""
-
-    reason: Reason | None
-    ahead: Count
-    sentence: str = ""
-    fields: Mapping[str, Any] = MappingProxyType({})
-    """Further fields of `Why`."""
-
-
-def reason_of_limit(connection: Connection, row: Any, controls: Controls) -> ReasonOfLimit:
-    """Return why the limit of a due job does not admit it, and how many due jobs of its key come first.
-
-    `row` has the columns of JOB_WITH_LAST_EXECUTION. The key is not paused.
-    """
-    policy = controls.policy_of(row.limit_key)
+def reason_of_limit(job: ExplainedJob) -> Found | None:
+    """Return why the limit of a due job does not admit it. None: it does. The key is not paused."""
+    row = job.row
+    if row.limit_key is None or is_chunk_key(row.limit_key):
+        return None
+    policy = job.controls.policy_of(row.limit_key)
     if policy is None:
-        return ReasonOfLimit(Reason.LIMIT_UNDECLARED, NONE, _undeclared(row.limit_key))
-    [state] = read_states(connection, [row.limit_key])
+        return Found(Reason.LIMIT_UNDECLARED, _undeclared(row.limit_key), {"ahead": NONE})
+    [state] = read_states(job.connection, [row.limit_key])
     wait = wait_of(policy, None, state, ReadyJob(row.job_id, 0.0, row.limit_weight))
-    ahead = _ahead(connection, row, policy)
     if wait.reason is LimitWaitReason.WORKER:
-        return ReasonOfLimit(None, ahead)
-    reason = REASONS[wait.reason]
+        return None
+    reason, ahead = REASONS[wait.reason], ahead_in_key(job)
     if reason in (Reason.BLOCKED_BY_DEAD, Reason.KEY_ORDER):
-        sentence = _order(row, state)
-        return ReasonOfLimit(reason, ahead, sentence, {"blocking_job_id": state.head_id})
+        return Found(reason, _order(row, state), {"ahead": ahead, "blocking_job_id": state.head_id})
     if wait.seconds is None:
         job_ids = tuple(state.running_job_ids or ())
-        probe = PROBING if controls.has_open_breaker(row.limit_key) else ""
-        return ReasonOfLimit(reason, ahead, _slots(row, policy, state, ahead) + probe, {"running_job_ids": job_ids})
+        probe = PROBING if job.controls.has_open_breaker(row.limit_key) else ""
+        return Found(reason, _slots(row, policy, state, ahead) + probe, {"ahead": ahead, "running_job_ids": job_ids})
     admitted_at = row.seen_at + timedelta(seconds=wait.seconds)
-    sentence = _time_of(row, policy, reason, admitted_at, ahead)
-    return ReasonOfLimit(reason, ahead, sentence, {"admitted_at": admitted_at})
+    return Found(
+        reason, _time_of(row, policy, reason, admitted_at, ahead), {"ahead": ahead, "admitted_at": admitted_at}
+    )
 
 
-def _ahead(connection: Connection, row: Any, policy: KeyPolicy) -> Count:
+def ahead_in_key(job: ExplainedJob) -> Count:
     """Count the due jobs of the key that are claimed first in the lane; those before it, if the key is ordered."""
-    is_in_order = policy.is_ordered and row.limit_order is not None
+    row, policy = job.row, job.controls.policy_of(job.row.limit_key)
+    is_in_order = policy is not None and policy.is_ordered and row.limit_order is not None
     params = {
         "queue_name": row.queue_name,
         "priority": row.priority,
@@ -89,7 +78,7 @@ def _ahead(connection: Connection, row: Any, policy: KeyPolicy) -> Count:
         "limit": COUNT_LIMIT,
     }
     statement = key_queries.AHEAD_IN_ORDER if is_in_order else key_queries.AHEAD_IN_KEY
-    found = execute(connection, statement, params)[0][0]
+    found = execute(job.connection, statement, params)[0][0]
     return Count(min(found, COUNT_LIMIT), found <= COUNT_LIMIT)
 
 

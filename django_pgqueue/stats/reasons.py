@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from django_pgqueue.states import State
 
@@ -132,3 +135,11 @@ class Why:
     blocking_job_id: int | None = None
     running_job_ids: tuple[int, ...] = field(default=())
     dependency_ids: tuple[int, ...] = field(default=())
+
+
+class Found(NamedTuple):
+    """The answer of an explainer: a reason, its sentence, and further fields of `Why`."""
+
+    reason: Reason
+    sentence: str
+    fields: Mapping[str, Any] = MappingProxyType({})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from django.apps import apps
 from django.db import router, transaction
+
+from django_pgqueue.deletion import APP, GOES_WITH_JOB
 
 
 def delete_all_jobs(*, database: str | None = None) -> None:
@@ -18,11 +21,8 @@ def delete_all_jobs(*, database: str | None = None) -> None:
         >>> delete_all_jobs()
         >>> assert not Job.objects.exists()
     """
-    from django_pgqueue import models  # models can be imported only after the apps are loaded
-
-    alias = database or router.db_for_write(models.Job)
-    of_jobs = (models.Job, models.Execution, models.ExecutionLog, models.JobStep, models.JobDependency)
-    others = (models.SearchKey, models.UniquenessWindow, models.JobBatch, models.BatchRemoval, models.SentEvent)
+    app = apps.get_app_config(APP)
+    alias = database or router.db_for_write(app.get_model("Job"))
     with transaction.atomic(using=alias):
-        for model in (*of_jobs, *others):
-            model._base_manager.using(alias)._raw_delete(alias)
+        for name in (*GOES_WITH_JOB, "Job", "UniquenessWindow", "JobBatch", "BatchRemoval", "SentEvent"):
+            app.get_model(name)._base_manager.using(alias)._raw_delete(alias)

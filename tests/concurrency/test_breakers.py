@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from types import MappingProxyType
+from contextlib import nullcontext
+from types import MappingProxyType, SimpleNamespace
 
 import psycopg
 import pytest
@@ -24,9 +25,10 @@ from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.waiters import Waiters
 from django_pgqueue.worker.completion.writer import finish
+from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
-from django_pgqueue.worker.maintenance.old_rows import OldRows
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.supervision.open_executions import settle
 from tests import helpers
@@ -579,7 +581,8 @@ def test_counts_of_keys_without_a_breaker_cost_no_statement(process, engine, mon
     monkeypatch.setattr(lifecycle.breakers, "add_counts", statements.append)
     monkeypatch.setattr(lifecycle.breakers, "prune_counts", statements.append)
     process.run("plain:a", "sf")
-    OldRows(Link("default", "maintenance")).prune_breaker_counts()
+    [duty] = [kind for kind in DUTIES if kind.name == "breakers"]
+    duty.start(SimpleNamespace(use=lambda: nullcontext(engine)), FOREGROUND)()
     assert statements == []
 
 

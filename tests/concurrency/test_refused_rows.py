@@ -65,17 +65,19 @@ class Removal(NamedTuple):
     """A column that must differ."""
 
 
+def prune_orphans(name: str) -> Callable[[Any], object]:
+    return lambda engine: lifecycle.prune_orphans(engine, name)
+
+
 REMOVALS = {
-    "PRUNE_LOGS": Removal("pgqueue_execution_log", "execution_id", {}, lifecycle.prune_logs),
-    "PRUNE_AUDITED_JOBS": Removal("pgqueue_audit_job", "id", {"audit_id": 99}, lifecycle.prune_audited_jobs, "job_id"),
-    "PRUNE_SEARCH_KEYS": Removal("pgqueue_search_key", "job_id", {}, lifecycle.prune_search_keys),
+    "PRUNE_LOGS": Removal("pgqueue_execution_log", "execution_id", {}, prune_orphans("logs")),
+    "PRUNE_AUDITED_JOBS": Removal("pgqueue_audit_job", "id", {"audit_id": 99}, prune_orphans("audited jobs"), "job_id"),
+    "PRUNE_SEARCH_KEYS": Removal("pgqueue_search_key", "job_id", {}, prune_orphans("search keys")),
     "PRUNE_LIMIT_STATES": Removal(
         "pgqueue_limit_state", "id", {"full_at": OLD}, lifecycle.limits.prune_limit_states, "limit_key"
     ),
-    "PRUNE_DEPENDENCIES": Removal(
-        "pgqueue_dependency", "job_id", {"policy": "cancel"}, lifecycle.graphs.prune_dependencies
-    ),
-    "PRUNE_STEPS": Removal("pgqueue_step", "job_id", {"kind": "run", "finished_at": OLD}, lifecycle.steps.prune_steps),
+    "PRUNE_DEPENDENCIES": Removal("pgqueue_dependency", "job_id", {"policy": "cancel"}, prune_orphans("dependencies")),
+    "PRUNE_STEPS": Removal("pgqueue_step", "job_id", {"kind": "run", "finished_at": OLD}, prune_orphans("steps")),
     "PRUNE_BATCHES": Removal(
         "pgqueue_batch",
         "id",

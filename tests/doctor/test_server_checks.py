@@ -22,7 +22,7 @@ from django.utils import timezone
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.doctor import Level, access_checks, server_checks
-from django_pgqueue.doctor.access_checks import PURPOSES
+from django_pgqueue.doctor.access_checks import PURPOSES, needed_for
 from django_pgqueue.doctor.server_checks import reset_statement
 from django_pgqueue.doctor.session import Session
 from django_pgqueue.models import Worker
@@ -258,16 +258,17 @@ def privileges_of(role: str) -> set[tuple[str, str, str]]:
 def test_grants_of_each_purpose_are_those_of_the_page(purpose):
     """If this fails after a change of the page, change `PURPOSES` in `doctor/access_checks.py` in the same way."""
     needed = {
-        (each.privilege, each.relation, column) for each in PURPOSES[purpose] for column in each.columns.split(", ")
+        (each.privilege, each.relation, column) for each in needed_for(purpose) for column in each.columns.split(", ")
     }
     inherited = "queue_viewer" if ROLES[purpose] in VIEWING else ""
     assert needed == privileges_of(ROLES[purpose]) | privileges_of(inherited)
 
 
 def test_grants_first_privilege_belongs_to_one_purpose_only():
-    for purpose, needed in PURPOSES.items():
+    needed_by = {purpose: needed_for(purpose) for purpose in PURPOSES}
+    for purpose, needed in needed_by.items():
         first = access_checks._first(needed)
-        others = {each for name, all_of in PURPOSES.items() if name != purpose for each in all_of}
+        others = {each for name, all_of in needed_by.items() if name != purpose for each in all_of}
         assert not [
             each
             for each in others

@@ -322,7 +322,7 @@ def test_edges_of_jobs_deleted_by_sql_are_pruned():
     chain(tasks.number.s(1)).then(tasks.double).enqueue()
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM pgqueue_job")
-    assert lifecycle.graphs.prune_dependencies(connection, 0, 10) == (1, None)
+    assert lifecycle.prune_orphans(connection, "dependencies", 0, 10) == (1, None)
 
 
 # ------------------------------------------------------------------ operators

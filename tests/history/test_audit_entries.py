@@ -130,10 +130,10 @@ def test_rows_of_removed_jobs_are_removed_except_of_deletions():
     lifecycle.add_audit(connection, "retry", {}, [kept, gone])
     deletion = lifecycle.add_audit(connection, "delete", {}, [gone])
     Job.objects.filter(pk=gone).delete()
-    assert lifecycle.prune_audited_jobs(connection, limit=3).removed == 1
+    assert lifecycle.prune_orphans(connection, "audited jobs", limit=3).removed == 1
     assert list(AuditedJob.objects.order_by("id").values_list("job_id", flat=True)) == [kept, gone]
     AuditEntry.objects.get(pk=deletion).delete()
-    lifecycle.prune_audited_jobs(connection)
+    lifecycle.prune_orphans(connection, "audited jobs")
     assert list(AuditedJob.objects.values_list("job_id", flat=True)) == [kept]
 
 

@@ -81,7 +81,7 @@ def test_one_and_all_databases_are_refused_together(pgqueue, command):
 
 def test_metrics_view_of_several_databases_has_label():
     helpers.make_job(connection, queue_name="mail")
-    view.cache.clear()
+    view.figures.clear()
     request = RequestFactory().get("/metrics")
     request.user = User(is_active=True, is_staff=True, is_superuser=True)
     text = metrics_view(request, ["default", "other"]).content.decode()

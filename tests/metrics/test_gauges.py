@@ -1,6 +1,7 @@
 """Test the gauges of the queue: what they show, their text, and the view that serves them."""
 
 import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.db import OperationalError
 from django.test import RequestFactory
 
-from django_pgqueue import Limit, lifecycle, registry, stats
+from django_pgqueue import Limit, lifecycle, prometheus, registry, stats
 from django_pgqueue.metrics import collect, gauges, metrics_view, render, view
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import depths, limit_figures
@@ -230,9 +231,10 @@ def calls(monkeypatch, settings):
     """Set a token, replace the reading of the database, and return the list of the aliases that were read."""
     calls = []
     settings.PGQUEUE = {"METRICS_TOKEN": TOKEN}
-    monkeypatch.setattr(view, "cache", view.PageCache())
     monkeypatch.setattr(view, "collect", lambda alias: calls.append(alias) or [])
-    return calls
+    view.figures.clear()
+    yield calls
+    view.figures.clear()
 
 
 def get(token=None, user=None, method="get"):
@@ -280,11 +282,11 @@ def test_metrics_view_user_needs_staff_and_permission(db, calls):
 
 def test_metrics_view_serves_the_text_of_the_gauges(mail, settings):
     settings.PGQUEUE = {"METRICS_TOKEN": TOKEN}
-    view.cache.clear()
+    view.figures.clear()
     try:
         response = get(f"bearer {TOKEN}")
     finally:
-        view.cache.clear()
+        view.figures.clear()
     assert (response.status_code, response["Cache-Control"]) == (200, "no-store")
     assert response["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert '\npgqueue_jobs{queue="mail",state="due"} 3.0\n' in response.text
@@ -293,7 +295,7 @@ def test_metrics_view_serves_the_text_of_the_gauges(mail, settings):
 @pytest.mark.promise("metrics-view-cached")
 def test_metrics_view_reads_the_database_once_in_5_seconds(calls, monkeypatch):
     now = 100.0
-    monkeypatch.setattr(view.time, "monotonic", lambda: now)
+    monkeypatch.setattr(prometheus.time, "monotonic", lambda: now)
     for _ in range(3):
         assert get(f"Bearer {TOKEN}").status_code == 200
     now = 104.9
@@ -302,6 +304,22 @@ def test_metrics_view_reads_the_database_once_in_5_seconds(calls, monkeypatch):
     now = 105.0
     get(f"Bearer {TOKEN}")
     assert calls == ["default"] * 2
+
+
+def test_metrics_view_first_requests_at_once_share_a_read(calls, monkeypatch):
+    both, made = threading.Barrier(2, timeout=10.0), []
+
+    def fresh(*args):
+        both.wait()
+        return prometheus.Fresh(*args)
+
+    monkeypatch.setattr(view, "Fresh", fresh)
+    threads = [threading.Thread(target=lambda: made.append(view.figures_of("default"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10.0)
+    assert made[0] is made[1]
 
 
 def test_metrics_view_refuses_other_methods_and_needs_no_transaction(calls):

@@ -22,7 +22,6 @@ from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from tests import helpers
 from tests.stats.conftest import connection as connection
 
-pytest.importorskip("prometheus_client")
 UP = Reading(DATABASE_UP, (((), 1.0),))
 DEPTH = Reading(Gauge("pgqueue_jobs", "Jobs by state.", ("queue", "state")), ((('ma"il', "due"), 3.0),))
 

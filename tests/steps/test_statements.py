@@ -375,7 +375,7 @@ def test_finish_suspension_whose_event_has_come_wakes_workers(engine, is_sent):
 def test_prune_steps_removes_only_those_of_deleted_jobs(engine):
     kept, gone = suspended(engine), suspended(engine, sleeping())
     engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [gone])
-    assert lifecycle.steps.prune_steps(engine).removed == 1
+    assert lifecycle.prune_orphans(engine, "steps").removed == 1
     assert (names(engine, kept), names(engine, gone)) == (["wait"], [])
 
 

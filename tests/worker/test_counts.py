@@ -13,12 +13,13 @@ from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.prometheus import Histogram
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.monitoring.http_server import Request
-from django_pgqueue.worker.monitoring.metrics import METRICS, Histogram, Totals
+from django_pgqueue.worker.monitoring.metrics import METRICS, Totals
 from django_pgqueue.worker.monitoring.pages import Pages
 from django_pgqueue.worker.runtime import counts as counts_module
 from django_pgqueue.worker.runtime.connection import Link
@@ -296,18 +297,9 @@ def test_metrics_page_has_every_metric_in_valid_format(memory, counts):
 
 
 def test_metrics_page_in_openmetrics_ends_with_its_mark(memory):
-    pytest.importorskip("prometheus_client")
     answer = page(memory, "application/openmetrics-text; version=1.0.0")
     assert answer.content_type.startswith("application/openmetrics-text")
     assert answer.body.endswith(b"# EOF\n")
-
-
-def test_metrics_page_without_client_says_what_to_install(memory, monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "django_pgqueue.worker.monitoring.collector", raising=False)
-    answer = page(memory)
-    assert answer.status == 501
-    assert b"pip install 'dj-pgqueue[prometheus]'" in answer.body
 
 
 def test_metrics_labels_and_values_fit_together(memory, counts):

@@ -27,8 +27,8 @@ from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.end_sweeps import EndSweep, end_sweeps
-from django_pgqueue.worker.maintenance.old_rows import Walk
 from django_pgqueue.worker.maintenance.sweeps import UNUSED_SECONDS
 from tests import helpers
 from tests.concurrency.test_batches import batch_of, callbacks
@@ -353,7 +353,8 @@ def test_sweep_without_waiting_jobs_runs_once_a_minute(engine):
 def test_duty_removes_edges_of_jobs_deleted_by_sql(engine):
     helpers.make_nodes(engine, needs=helpers.make_nodes(engine))
     engine.execute("DELETE FROM pgqueue_job")
-    assert Walk(link_to(engine), "dependencies").prune() is False
+    [duty] = [kind for kind in DUTIES if kind.name == "dependencies"]
+    assert duty.start(link_to(engine), FOREGROUND)() is False
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_dependency") == 0
 
 

@@ -127,9 +127,9 @@ def test_prune_logs_removes_lines_of_pruned_jobs_only():
     old, new = tasks.log_lines.enqueue(1), tasks.log_lines.enqueue(1)
     run_jobs()
     Execution.objects.filter(job=old)._raw_delete("default")
-    assert lifecycle.prune_logs(connection) == (1, None)
+    assert lifecycle.prune_orphans(connection, "logs") == (1, None)
     assert list(ExecutionLog.objects.values_list("execution__job_id", flat=True)) == [new.pk]
-    assert lifecycle.prune_logs(connection, limit=1).last_id == ExecutionLog.objects.get().pk
+    assert lifecycle.prune_orphans(connection, "logs", limit=1).last_id == ExecutionLog.objects.get().pk
 
 
 @pytest.mark.parametrize("value", ["TRACE", "info", True, 20])

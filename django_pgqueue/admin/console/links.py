@@ -8,9 +8,10 @@ from django.http import HttpRequest
 
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.navigation import PLACES
 
-PERMISSIONS: Final = {"worker_changelist": "pgqueue.view_worker", "pause_changelist": "pgqueue.view_pause"}
-"""The lists that need another permission than `view_job`, which every page of the console needs."""
+PERMISSIONS: Final = {place.name: place.permission for place in PLACES}
+"""The permissions of the pages that the navigation links. Every other page of the console needs `view_job`."""
 
 
 def url(request: HttpRequest, name: str, /, **parameters: Any) -> str:

@@ -2,10 +2,10 @@
 
 Every worker process runs this service. There is no leader whose failure could stop the maintenance.
 
-The duties form a table of name, interval and function. After each run, a duty waits at least ten times as long as it
-took, so no duty can take more than a tenth of the time, however many rows it has to walk over. A duty that found more
-than it handles at once waits only as long as it took. A backlog is therefore handled batch by batch, with half of one
-connection, and other duties run in between.
+The duties form a table of name, interval and function. Those of capabilities are in `DUTIES`. After each run, a duty
+waits at least ten times as long as it took, so no duty can take more than a tenth of the time, however many rows it has
+to walk over. A duty that found more than it handles at once waits only as long as it took. A backlog is therefore
+handled batch by batch, with half of one connection, and other duties run in between.
 """
 
 from __future__ import annotations
@@ -38,12 +38,10 @@ from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
 
 from .bulk_acts import BulkActs
+from .duties import DUTIES
 from .end_sweeps import end_sweeps
-from .old_rows import WALKS, OldRows, Walk
 from .pruner import Pruner
 from .rescuer import Rescuer
-from .step_duties import StepDuties
-from .sweeps import SWEEP_SECONDS
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -111,22 +109,14 @@ class Maintenance(Service):
                 duty.due_at = time.monotonic() + random.uniform(0, duty.interval_seconds)  # noqa: S311 -- as in _postpone
 
     def _duties(self) -> list[Duty]:
-        settings, old_rows, steps = get_settings(), OldRows(self.link), StepDuties(self.link, self.reactions)
+        settings = get_settings()
         return [
             Duty(RESCUE, settings.RESCUE_INTERVAL, self.rescuer.rescue),
             Duty("prune", settings.PRUNE_INTERVAL, self._prune),
             Duty("expire", settings.PRUNE_INTERVAL, self._expire),
             Duty("bulk acts", settings.RESCUE_INTERVAL, self._execute_bulk_acts),
-            Duty("workers", DAY_SECONDS / 24, old_rows.prune_workers),
-            Duty("pauses", DAY_SECONDS / 24, old_rows.prune_pauses),
-            Duty("windows", DAY_SECONDS / 24, old_rows.prune_windows),
-            Duty("old rollups", DAY_SECONDS / 24, old_rows.prune_rollups),
             Duty("requeue", DAY_SECONDS / 24, self._requeue),
-            Duty("audit", DAY_SECONDS / 24, old_rows.prune_audit),
-            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),
-            Duty("breakers", settings.PRUNE_INTERVAL, old_rows.prune_breaker_counts),
-            Duty("overrides", DAY_SECONDS / 24, old_rows.prune_overrides),
-            *(Duty(name, DAY_SECONDS / 24, Walk(self.link, name).prune) for name in WALKS),
+            *(Duty(kind.name, kind.interval_seconds(), kind.start(self.link, self.reactions)) for kind in DUTIES),
         ]
 
     def tick(self) -> float:

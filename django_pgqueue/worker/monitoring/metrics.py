@@ -1,6 +1,6 @@
 """The figures on the metrics port: their names, kinds and labels, and how they are read from shared memory.
 
-`collector` renders them. The page `docs/reference/metrics.md` lists the same names, kinds and labels.
+`families()` reads all of them. The page `docs/reference/metrics.md` lists the same names, kinds and labels.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from django_pgqueue import __version__
+from django_pgqueue.prometheus import Family, Histogram, Kind
+from django_pgqueue.readings import DATABASE
 from django_pgqueue.worker.runtime.count_memory import (
     CLAIMS_AT,
     COMPLETIONS_AT,
@@ -29,21 +31,10 @@ from django_pgqueue.worker.runtime.count_memory import (
     CountTable,
 )
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
-from django_pgqueue.worker.runtime.health_report import judge
+from django_pgqueue.worker.runtime.health_report import HealthReport, judge
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
-Kind = Literal["counter", "gauge", "histogram"]
 Values = Sequence[float]
-
-
-class Histogram(NamedTuple):
-    """The values of a histogram: the limits of its buckets, the count in each, and the sum."""
-
-    limits: Sequence[float]
-    counts: Values
-    total: float
-
-
 Sample = tuple[tuple[str, ...], float | Histogram]
 """The values of the labels, and the value."""
 
@@ -225,3 +216,14 @@ METRICS: Final[tuple[Metric, ...]] = (
     ),
 )
 """Every metric of the port. Labels are bounded: see `count_memory`."""
+
+
+def families(report: HealthReport) -> Iterator[Family]:
+    """Yield each metric of one worker with its samples. With several databases, each has the label `database`."""
+    by_database = report.by_database
+    memories: dict[tuple[str, ...], WorkerMemory] = {(alias,): each for alias, each in by_database.items()}
+    parts = [(own, Totals(memory)) for own, memory in (memories or {(): report.memory}).items()]
+    for metric in METRICS:
+        labels = (DATABASE, *metric.labels) if by_database else metric.labels
+        samples = [((*own, *values), value) for own, totals in parts for values, value in metric.read(totals)]
+        yield Family(metric.name, metric.kind, metric.help, labels, samples)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
+from itertools import chain
 from typing import Final
 
+from django_pgqueue.prometheus import families_of, render
+from django_pgqueue.readings import Reading
 from django_pgqueue.worker.runtime.health_report import HealthReport
 
-from .http_server import TEXT, Page, Request, Response, error
+from .http_server import TEXT, Page, Request, Response
+from .metrics import families
 from .queue_figures import FiguresOfSeveral, QueueFigures, ReadQueues
 
 JSON: Final = "application/json"
-NO_CLIENT: Final = "Metrics need the package prometheus_client: pip install 'dj-pgqueue[prometheus]'."
 
 
 class Pages:
@@ -49,14 +53,13 @@ class Pages:
 
         Threads read and render them, so that probes need not wait.
         """
-        try:
-            from .collector import render  # only a scrape needs the optional package
-        except ImportError:
-            return error(HTTPStatus.NOT_IMPLEMENTED, NO_CLIENT)
         readings = () if self._queue is None else await self._queue.get()
         async with self._rendering:
-            body, content_type = await asyncio.to_thread(render, self.report, request.accept, readings)
-        return Response(HTTPStatus.OK, body, content_type)
+            text, content_type = await asyncio.to_thread(self._text, request.accept, readings)
+        return Response(HTTPStatus.OK, text.encode(), content_type)
+
+    def _text(self, accept: str, readings: Sequence[Reading]) -> tuple[str, str]:
+        return render(chain(families(self.report), families_of(readings)), accept)
 
     def _health(self, request: Request, *, is_well: bool) -> Response:
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Thread
@@ -18,6 +17,7 @@ from typing import Final
 from django.db import connections
 
 from django_pgqueue.log_events import event
+from django_pgqueue.prometheus import Fresh
 from django_pgqueue.readings import NOT_READ, Reading, of_several
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -42,40 +42,35 @@ class QueueFigures:
 
     def __init__(self, read: ReadQueue) -> None:
         self._read = read
-        self._readings: Sequence[Reading] = (NOT_READ,)
-        self._expires_at = float("-inf")
-        self._reading: asyncio.Future[None] | None = None
+        self._figures = Fresh(self._read_alone, CACHE_SECONDS)
+        self._reading: asyncio.Future[Sequence[Reading]] | None = None
 
     async def get(self) -> Sequence[Reading]:
         """Return the figures, at most `CACHE_SECONDS` old; only `NOT_READ` if they are not read in `WAIT_SECONDS`."""
-        if self._reading is None and time.monotonic() >= self._expires_at:
-            self._reading = asyncio.get_running_loop().create_future()
-            # A daemon thread, because a read that hangs must not delay the end of the process.
+        reading = self._reading
+        if reading is None or (reading.done() and self._figures.is_due):
             loop = asyncio.get_running_loop()
-            Thread(target=self._run, args=[loop], name="pgqueue-queue-figures", daemon=True).start()
-        if self._reading is not None:
-            done, _ = await asyncio.wait([self._reading], timeout=WAIT_SECONDS)
-            if not done:
-                return (NOT_READ,)
-        return self._readings
+            self._reading = reading = loop.create_future()
+            # A daemon thread, because a read that hangs must not delay the end of the process.
+            Thread(target=self._run, args=[loop, reading], name="pgqueue-queue-figures", daemon=True).start()
+        done, _ = await asyncio.wait([reading], timeout=WAIT_SECONDS)
+        return reading.result() if done else (NOT_READ,)
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        readings: Sequence[Reading] = (NOT_READ,)
+    def _run(self, loop: asyncio.AbstractEventLoop, reading: asyncio.Future[Sequence[Reading]]) -> None:
+        readings = self._figures.get()
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            loop.call_soon_threadsafe(reading.set_result, readings)
+
+    def _read_alone(self) -> Sequence[Reading]:
+        """Read the figures, and close the connection of this thread."""
         try:
-            readings = self._read()
+            return self._read()
         except Exception:
             logger.exception("the figures of the queue could not be read", extra=event("metrics_failed"))
+            return (NOT_READ,)
         finally:
             with suppress(Exception):  # a lost connection
                 connections.close_all()
-            with suppress(RuntimeError):  # the loop is closed: the process ends
-                loop.call_soon_threadsafe(self._finish, readings)
-
-    def _finish(self, readings: Sequence[Reading]) -> None:
-        self._readings, self._expires_at = readings, time.monotonic() + CACHE_SECONDS
-        if self._reading is not None:
-            self._reading.set_result(None)
-            self._reading = None
 
 
 class FiguresOfSeveral:

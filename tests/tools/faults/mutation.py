@@ -418,9 +418,10 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "no sweep looks for missed events",
-            '            Duty("missed events", SWEEP_SECONDS, steps.wake_missed),\n',
+            '    DutyKind("missed events", lambda link, reactions: StepDuties(link, reactions).wake_missed, '
+            "lambda: SWEEP_SECONDS),\n",
             "",
-            inside="Maintenance._duties",
+            inside="DUTIES",
         ),
         "F141,F142",
     ),

@@ -242,9 +242,9 @@ PRUNED = of_tests(
     ("tests/worker/test_pruner.py",),
     Mutant(
         "each page of states is the first",
-        "last_id if found >= limit else None)",
+        'end if max(found) >= params["limit"] else None)',
         "None)",
-        inside="prune_limit_states",
+        inside="page_in_ranges",
     ),
 )
 HOLDS = of_tests(

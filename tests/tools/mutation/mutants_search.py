@@ -61,16 +61,19 @@ SEARCHED = [
 FIGURES = of_tests(
     ("tests/metrics/test_queue_figures.py",),
     Mutant(
-        "each scrape reads the queue", "and time.monotonic() >= self._expires_at", "and True", inside="QueueFigures.get"
+        "each scrape reads the queue",
+        "Fresh(self._read_alone, CACHE_SECONDS)",
+        "Fresh(self._read_alone, 0.0)",
+        inside="QueueFigures.__init__",
     ),
-    Mutant("each scrape begins a read", "if self._reading is None and time", "if time", inside="QueueFigures.get"),
+    Mutant("each scrape begins a read", "(reading.done() and self", "(self", inside="QueueFigures.get"),
     Mutant("a hanging read delays the end", "daemon=True", "daemon=False", inside="QueueFigures.get"),
-    Mutant("a read leaves its connection open", "connections.close_all()", "pass", inside="QueueFigures._run"),
+    Mutant("a read leaves its connection open", "connections.close_all()", "pass", inside="QueueFigures._read_alone"),
     Mutant(
         "an error leaves the last figures",
         "        except Exception:\n",
         "        except KeyError:\n",
-        inside="QueueFigures._run",
+        inside="QueueFigures._read_alone",
     ),
 )
 SEARCH = [*WRITTEN, *SEARCHED, *FIGURES]

@@ -138,7 +138,7 @@ STATS = [
             "lane.priority != row.priority",
             inside="_comes_first",
         ),
-        Mutant("paused queues come first", "if not is_paused and all(", "if all(", inside="explanation._ahead"),
+        Mutant("paused queues come first", "if not is_paused and all(", "if all(", inside="_ahead_in_lanes"),
         Mutant(
             "the order of queues is ignored",
             "(place, -lane.priority) < (own_place, -row.priority)",
@@ -161,6 +161,6 @@ STATS = [
         ),
         Mutant("a missing token opens the view", "token is not None and", "token is None or", inside="_may_read"),
         Mutant("every staff user reads", " and user.has_perm(PERMISSION)", "", inside="_may_read"),
-        Mutant("each scrape reads", "+ CACHE_SECONDS, text", "+ 0.0, text", inside="PageCache.page"),
+        Mutant("each scrape reads", "collect, alias), CACHE_SECONDS", "collect, alias), 0.0", inside="figures_of"),
     ),
 ]

@@ -56,6 +56,7 @@ from tests.tools.mutation.mutants_many_lanes import MANY_LANES
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_plans import PLANS
 from tests.tools.mutation.mutants_privacy import PRIVACY
+from tests.tools.mutation.mutants_registration import REGISTRATION
 from tests.tools.mutation.mutants_remote import REMOTE_WORKERS
 from tests.tools.mutation.mutants_rows import BAD_ROWS
 from tests.tools.mutation.mutants_sagas import SAGAS
@@ -392,6 +393,7 @@ MUTANTS = [
     *DATABASES,
     *CONTRIB,
     *TRACED,
+    *REGISTRATION,
     *REMOTE_WORKERS,
     *SEARCH,
     *BATCHES,

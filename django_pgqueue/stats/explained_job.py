@@ -1,0 +1,67 @@
+"""A job that `why()` explains, with what lies around it: pauses, overrides of its limit, and live workers.
+
+Each part is read once, when the first explainer asks for it, so a job whose own rows show the reason costs one
+statement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from django_pgqueue.db.statements import Connection
+
+from .answers import WorkerStats
+from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
+from .limit_controls import Controls, controls_of
+from .reasons import BusyTask
+
+
+class ExplainedJob:
+    """One job. `row` has the columns of JOB_WITH_LAST_EXECUTION."""
+
+    def __init__(self, connection: Connection, row: Any) -> None:
+        self.connection = connection
+        self.row = row
+
+    @cached_property
+    def pauses(self) -> Pauses:
+        """The pauses of all queues and tasks."""
+        return Pauses(self.connection)
+
+    @cached_property
+    def controls(self) -> Controls:
+        """The pauses, overrides and open breakers of its limit key. It must have one."""
+        return controls_of(self.connection, [self.row.limit_key])
+
+    @cached_property
+    def live_workers(self) -> list[WorkerStats]:
+        """All live workers."""
+        return [worker for worker in read_workers(self.connection, self._open_groups) if worker.is_live]
+
+    @cached_property
+    def workers(self) -> list[WorkerStats]:
+        """The live workers that serve its queue."""
+        return [worker for worker in self.live_workers if worker.serves(self.row.queue_name)]
+
+    def slots(self) -> tuple[int, int]:
+        """Return how many slots of these workers are busy for the queue, and how many there are."""
+        return SlotsOfQueues(self.workers, self._open_groups).sums(self.row.queue_name, self.workers)
+
+    def busy_tasks(self) -> tuple[BusyTask, ...]:
+        """Return the tasks that occupy the slots, the one with the longest attempt first."""
+        found: dict[str, BusyTask] = {}
+        of_queues = SlotsOfQueues(self.workers, self._open_groups)
+        for group in busy_groups(self._open_groups, [worker.id for worker in self.workers]):
+            if not of_queues.occupies(group, self.row.queue_name):
+                continue
+            slots = group.running + group.lost
+            known = found.get(group.task_name, BusyTask(task_name=group.task_name, slots=0, longest_seconds=0.0))
+            longest = max(known.longest_seconds, group.longest_seconds)
+            found[group.task_name] = replace(known, slots=known.slots + slots, longest_seconds=longest)
+        return tuple(found.values())
+
+    @cached_property
+    def _open_groups(self) -> list[OpenGroup]:
+        return read_open_groups(self.connection)
