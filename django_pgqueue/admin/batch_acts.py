@@ -7,16 +7,16 @@ and of the batches nested in it, and workers execute the act after its form was 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
+from django_pgqueue.acts import CLOSE_BATCH
 from django_pgqueue.batches import Batch
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
@@ -28,9 +28,9 @@ from .console import answer_list
 from .form_page import form_page
 from .formatting import shortened
 from .links import address_for
+from .operator_log import log_change
 from .readonly import ReadOnlyAdmin
 
-CLOSE: Final = "pgqueue.close_batch"
 VIEW: Final = "pgqueue.view_jobbatch"
 RETRY: Final = TransitionName.RETRY.value
 CANCEL: Final = TransitionName.CANCEL.value
@@ -41,11 +41,6 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
 """The states of the jobs that an act changes."""
 
 View = Callable[[ReadOnlyAdmin, HttpRequest, int], HttpResponse]
-
-
-def may_close(request: HttpRequest) -> bool:
-    """Return whether the user may close batches."""
-    return request.user.has_perms([VIEW, CLOSE])
 
 
 def may_act(request: HttpRequest, action: str) -> bool:
@@ -65,7 +60,7 @@ def close_view(admin: ReadOnlyAdmin, request: HttpRequest, batch_id: int) -> Htt
     """Ask whether to close a batch; after POST, close it and show its page."""
     if request.method not in {"GET", "HEAD", "POST"}:
         return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-    if not may_close(request):
+    if not CLOSE_BATCH.is_allowed(request.user):
         raise PermissionDenied
     alias = databases.chosen(request)
     try:
@@ -99,8 +94,7 @@ def _close(request: HttpRequest, batch: Batch) -> None:
     if not was_open:
         messages.warning(request, _("Nothing was changed: the batch is closed already."))
         return
-    row = batch.record
-    LogEntry.objects.log_actions(cast(int, request.user.pk), [row], CHANGE, "Closed.")
+    log_change(request, batch.record, "Closed.")
     messages.success(request, _("The batch is closed. It completes when its last job has ended."))
 
 
@@ -128,7 +122,7 @@ def jobs_view(action: str) -> View:
 def buttons(request: HttpRequest, batch: JobBatch, counts: Any) -> list[tuple[str, str]]:
     """Return the acts that the user may run on a batch in its present state: the label and the URL of each."""
     offered = [
-        (_("Close…"), "close", may_close(request) and batch.closed_at is None),
+        (_("Close…"), "close", CLOSE_BATCH.is_allowed(request.user) and batch.closed_at is None),
         (_("Retry dead jobs…"), RETRY, may_act(request, RETRY) and bool(counts.dead.value)),
         (_("Cancel unfinished jobs…"), CANCEL, may_act(request, CANCEL) and bool(counts.unfinished.value)),
     ]

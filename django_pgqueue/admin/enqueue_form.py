@@ -6,7 +6,7 @@ task's unique key applies. The act is recorded in the audit, in the transaction 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -22,6 +22,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.db.fields import aware
 from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.queue_databases import queue_aliases
@@ -31,12 +32,9 @@ from . import databases, form_token
 from .argument_form import ArgumentForm
 from .form_page import form_page
 from .formatting import shortened, visible
-from .new_jobs import NotEnqueued, announced, decoded, log, refusals
+from .new_jobs import NotEnqueued, announced, decoded, refusals
+from .operator_log import log_change
 from .place_form import PlaceForm
-
-PERMISSIONS: Final = ("pgqueue.enqueue_job", "pgqueue.view_job")
-ACTION: Final = "enqueue"
-"""The action of the audit's entries."""
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -62,11 +60,6 @@ class EnqueueForm(ArgumentForm, PlaceForm):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def is_allowed(request: HttpRequest) -> bool:
-    """Return whether the user may enqueue jobs. This allows calling any task with any arguments."""
-    return all(request.user.has_perm(permission) for permission in PERMISSIONS)
-
-
 def url(site: AdminSite, task_name: str) -> str:
     """Return the URL of the form for a registered task."""
     return reverse("admin:pgqueue_enqueue", args=[task_name], current_app=site.name)
@@ -76,7 +69,7 @@ def url(site: AdminSite, task_name: str) -> str:
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page."""
-    if not is_allowed(request):
+    if not ENQUEUE.is_allowed(request.user):
         raise PermissionDenied
     jobs = reverse("admin:pgqueue_job_changelist", current_app=site.name)
     task = registry.get(task_name)
@@ -126,7 +119,7 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
     connection = connections[alias]
     with refusals(), transaction.atomic(using=alias):
         chosen = {"task": task.name, **({"queue": options["queue_name"]} if "queue_name" in options else {})}
-        audit_id = form_token.begin(connection, token, ACTION, chosen, by=request.user.get_username())
+        audit_id = form_token.begin(connection, token, ENQUEUE.name, chosen, by=request.user.get_username())
         if audit_id is None:
             return form_token.sent_before(request, connection, token)
         if task.adapter is not None and "queue_name" in options:
@@ -141,6 +134,6 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         lifecycle.record_audit(connection, audit_id, [job.pk])
         lifecycle.end_audit(connection, audit_id)
         announced(configured, job)
-        log(request, job, ADDITION, _("Enqueued."))
+        log_change(request, job, _("Enqueued."), ADDITION)
     messages.success(request, _("Job #%s is enqueued.") % job.pk)
     return int(job.pk)

@@ -24,6 +24,7 @@ from django_pgqueue.states import State
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
+from .control_acts import button_urls
 from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
@@ -31,13 +32,11 @@ from .job_columns import JobColumns, with_latest_execution
 from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
-from .limit_actions import limit_urls
+from .limit_form import form_url
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .posted import back_of
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
-from .queue_actions import queue_urls
-from .task_actions import task_urls
 
 
 class JobAdmin(JobColumns):
@@ -56,8 +55,7 @@ class JobAdmin(JobColumns):
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
         if self.model is not Job:
             return super().get_urls()
-        forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
-        forms += limit_urls(self.admin_site)
+        forms = [*button_urls(self.admin_site), *job_form_urls(self.admin_site), form_url(self.admin_site)]
         acts = [request_url(self), stop_url(self)]
         return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
 
@@ -119,7 +117,7 @@ class JobAdmin(JobColumns):
         """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
         if request.POST.get("select_across") != "1" or confirmation.is_given(request):
             return act_on_many(request, operation, queryset, self.admin_site)
-        name, at = operation.transition.value, shown.page_at(request)
+        name, at = operation.act.name, shown.page_at(request)
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
         selection = selection or self._listed(request, queryset)
         if selection is not None:

@@ -1,6 +1,6 @@
 """Read the pauses, overrides and open breakers of limits and limit keys, and describe them for the pages and forms.
 
-`limit_actions` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
+`control_acts` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
 applies to all its keys.
 """
 
@@ -16,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import registry
+from django_pgqueue import acts, registry
 from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import name_of
 from django_pgqueue.models import LimitOverride, OpenBreaker, Pause
@@ -27,8 +27,6 @@ from .formatting import full_date, shortened
 from .links import address_for
 from .pauses import in_force
 
-PERMISSION: Final = "pgqueue.change_limits"
-PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
 REASON_SHOWN: Final = 200
 FIELDS: Final[dict[str, Promise | str]] = {
     "concurrency": gettext_lazy("Concurrency"),
@@ -103,7 +101,7 @@ def _controls(
     *,
     is_open: bool,
 ) -> Controls:
-    found = address_for(request, "limit_change") if request.user.has_perm(PERMISSION) else ""
+    found = address_for(request, "limit_change") if acts.OVERRIDE_LIMIT.is_allowed(request.user) else ""
     pause = pauses.get(limit_key)
     override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
     return Controls(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -14,23 +14,26 @@ from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from django_pgqueue.acts import OperatorAct
+
 from .readonly import ReadOnlyAdmin
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation as the admin offers it. `name` is part of the URL; `done` is the message, by number of rows."""
+    """An act as the admin offers it. `name` is part of the URL; `done` is the message, by number of rows."""
 
     name: str
-    permission: str
-    label: Promise | str
+    act: OperatorAct
     done: Any
 
-    view_permission: ClassVar[str]
+    @property
+    def label(self) -> Promise | str:
+        return self.act.label
 
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user has the permission for it and may view the rows."""
-        return request.user.has_perm(self.permission) and request.user.has_perm(self.view_permission)
+        return self.act.is_allowed(request.user)
 
 
 def selected_action(description: Any, operation: Operation, permission: str) -> Any:

@@ -8,24 +8,22 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
-from django_pgqueue import stats, worker_control
+from django_pgqueue import acts, stats, worker_control
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import RequestKind
 
 from . import databases, live_stack
 from .formatting import visible
+from .operator_log import log_change
 from .readonly import ListOnlyAdmin
 from .worker_pages import list_context, running_row, siblings, worker_row
 
-STOP: Final = "pgqueue.stop_worker"
 READING: Final = ("GET", "HEAD")
 
 
@@ -87,7 +85,7 @@ class WorkerAdmin(ListOnlyAdmin):
             "opts": self.opts,
             "media": self.media,
             "has_view_permission": True,
-            "may_stop": request.user.has_perm(STOP),
+            "may_stop": acts.STOP_WORKER.is_allowed(request.user),
             "may_view_stack": live_stack.may_view(request),
             "may_view_jobs": request.user.has_perm("pgqueue.view_job"),
         }
@@ -99,7 +97,7 @@ class WorkerAdmin(ListOnlyAdmin):
         """Ask whether a worker is to stop, with what it runs; after POST, request it."""
         if request.method not in (*READING, "POST"):
             return HttpResponseNotAllowed([*READING, "POST"])
-        if not (request.user.has_perm(STOP) and self.has_view_permission(request)):
+        if not acts.STOP_WORKER.is_allowed(request.user):
             raise PermissionDenied
         if request.method == "POST":
             return self._request(request, worker_id, RequestKind.STOP)
@@ -122,7 +120,7 @@ class WorkerAdmin(ListOnlyAdmin):
         """Request the stack of one job, or of all jobs of a worker. Only POST is allowed."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        if not (live_stack.may_view(request) and request.user.has_perm("pgqueue.view_job")):
+        if not acts.LIVE_STACK.is_allowed(request.user):
             raise PermissionDenied
         return self._request(request, worker_id, RequestKind.STACK)
 
@@ -137,8 +135,8 @@ class WorkerAdmin(ListOnlyAdmin):
         if requested.is_new:
             text = "Stop requested." if kind is RequestKind.STOP else "Stack requested."
             worker = Worker.objects.using(alias).get(pk=worker_id)
-            for row in (worker,) if job is None else (worker, job):
-                _log_change(request, row, text)
+            log_change(request, worker, text)
+            log_change(request, job, text)
         else:
             messages.info(request, _("The same request is waiting for its answer. Nothing was requested again."))
         if job is not None:
@@ -175,7 +173,3 @@ def _job_of(execution_id: int, alias: str) -> Job | None:
 def _number(text: str) -> int:
     """Return the id of an execution, 0 if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _log_change(request: HttpRequest, row: Model, message: str) -> None:
-    LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, message)  # type: ignore[arg-type]  # not anonymous

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, stats
+from django_pgqueue.acts import ON_WORKERS_AND_LIMITS
 from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.formatting import dated, moment, visible
@@ -73,7 +74,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
     names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
     now = vars(entry)["seen_at"]
-    changes_jobs = entry.action not in bulk_acts.NO_JOBS
+    changes_jobs = entry.action not in ON_WORKERS_AND_LIMITS
     return {
         **_row(request, entry),
         "title": _("%(action)s: act %(number)s") % {"action": bulk_acts.label(entry.action), "number": entry.pk},

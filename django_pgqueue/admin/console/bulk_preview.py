@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, queues, stats
+from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases, form_token
 from django_pgqueue.admin.navigation import navigation
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
@@ -42,7 +43,7 @@ TEMPLATE: Final = "pgqueue/admin/console/bulk_preview.html"
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     action = request.GET.get("action", "")
-    if action in bulk_acts.PERMISSIONS and not bulk_acts.is_allowed(request, action):
+    if action in JOB_ACTS and not bulk_acts.is_allowed(request, action):
         raise PermissionDenied
     try:
         return preview_context(alias, action, bulk_acts.selection_of(request.GET))

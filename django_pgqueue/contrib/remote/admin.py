@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
@@ -21,6 +20,7 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import lifecycle
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import badge, full_date, moment, moment_ago, seen_at, visible
+from django_pgqueue.admin.operator_log import log_change
 from django_pgqueue.admin.readonly import ReadOnlyAdmin, column
 from django_pgqueue.db.fields import statement_time
 
@@ -71,7 +71,7 @@ class RemoteTokenAdmin(ReadOnlyAdmin):
             if lifecycle.revoke_remote_token(connections[alias], token.pk, revoked_by=by) is None:
                 messages.warning(request, _("%(name)s was revoked before.") % {"name": visible(token.name)})
                 continue
-            LogEntry.objects.log_actions(request.user.pk, [token], CHANGE, "Revoked.")  # type: ignore[arg-type]  # not anonymous
+            log_change(request, token, "Revoked.")
             messages.success(request, _("%(name)s is revoked.") % {"name": visible(token.name)})
 
     # ---------------------------------------------------------------- columns

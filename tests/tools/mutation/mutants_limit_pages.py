@@ -24,22 +24,22 @@ LIMIT_PAGES = [
     *of_tests(
         ("tests/admin/test_limit_acts.py",),
         Mutant(
-            "a button acts on another pause of a limit than shown",
-            "if request.POST.get(PAUSE_FIELD) == str(",
-            "if True or request.POST.get(PAUSE_FIELD) == str(",
-            inside="limit_actions._is_as_shown",
+            "a button does not compare the pause of a limit",
+            "None if pause is None else pause.paused_at",
+            "None",
+            inside="control_acts._pause_of",
         ),
         Mutant(
             "a button undoes another change than shown",
-            "or request.POST.get(CHANGE_FIELD) != str(",
-            "or False and str(",
-            inside="_restore",
+            "return override, None if override is None else override.changed_at",
+            "return override, shown._moment(target.posted('shown_change'))",
+            inside="control_acts._override_of",
         ),
         Mutant(
             "a button ends a longer hold than shown",
-            "or request.POST.get(HOLD_FIELD) != str(",
-            "or False and str(",
-            inside="_end_hold",
+            "return longest, longest",
+            "return longest, shown._moment(target.posted('shown_hold'))",
+            inside="control_acts._hold_of",
         ),
         Mutant(
             "a form overwrites a change that it has not shown",
@@ -55,15 +55,15 @@ LIMIT_PAGES = [
         ),
         Mutant(
             "a change of a limit needs no permission",
-            '["pgqueue.view_job", PERMISSION]',
-            '["pgqueue.view_job"]',
+            "acts.OVERRIDE_LIMIT.is_allowed(request.user)",
+            "request.user.is_staff",
             inside="change_view",
         ),
         Mutant(
             "an act on a limit needs no permission",
-            '["pgqueue.view_job", permission]',
-            '["pgqueue.view_job"]',
-            inside="limit_actions._view",
+            '(VIEW_JOB, "pgqueue.change_limits")',
+            "(VIEW_JOB,)",
+            inside="acts.LIMITS",
         ),
     ),
     *of_tests(

@@ -32,9 +32,9 @@ SHELL = [
         ("tests/management/test_changing_actions.py",),
         Mutant(
             "an action does not compare what was read",
-            "names, seen, record",
-            "names, None, record",
-            inside="batches._Changes.change",
+            "names, seen, alone",
+            "names, None, alone",
+            inside="JobChanges.batches",
         ),
         Mutant(
             "the shell retries any finished job",
@@ -54,7 +54,7 @@ SHELL = [
             "        if True:",
             inside="changing_actions._confirm",
         ),
-        Mutant("an action ignores its rate", "began + start / rate", "began", inside="change_all"),
+        Mutant("an action ignores its rate", "began + visited / rate", "began", inside="change_all"),
     ),
     *of_tests(
         ("tests/management/test_dead_command.py",),
@@ -197,9 +197,9 @@ ELSEWHERE = [
         ("tests/admin/test_queues.py",),
         Mutant(
             "a button acts on another pause than shown",
-            'if request.POST.get(PAUSE_FIELD) == ("" if',
-            'if True or request.POST.get(PAUSE_FIELD) == ("" if',
-            inside="queue_actions._is_as_shown",
+            "if target.request.POST.get(button.field) == str(shown.number(at)) and",
+            "if",
+            inside="control_acts._run",
         ),
         Mutant(
             "anybody is offered to cancel the waiting jobs",
@@ -215,9 +215,9 @@ ELSEWHERE = [
         ),
         Mutant(
             "an act on a queue needs no permission",
-            'request.user.has_perms(["pgqueue.view_job", *permissions])',
+            "button.act.is_allowed(request.user)",
             "request.user.is_staff",
-            inside="queue_actions._view",
+            inside="control_acts._post",
         ),
     ),
     *of_tests(

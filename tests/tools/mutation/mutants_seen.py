@@ -35,9 +35,9 @@ SEEN = [
         Mutant("a cut count looks exact", "Count(count, not is_cut)", "Count(count)", inside="batch_counts"),
         Mutant(
             "anybody closes a batch",
-            "return request.user.has_perms([VIEW, CLOSE])",
-            "return request.user.has_perms([VIEW])",
-            inside="may_close",
+            '("pgqueue.view_jobbatch", "pgqueue.close_batch")',
+            '("pgqueue.view_jobbatch",)',
+            inside="acts.CLOSE_BATCH",
         ),
         Mutant("a batch is closed twice", "    if not was_open:", "    if False:", inside="batch_acts._close"),
         Mutant(
