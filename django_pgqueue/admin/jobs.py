@@ -13,7 +13,7 @@ from django.contrib import messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -33,6 +33,7 @@ from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
 from .limit_form import form_url
+from .links import redirect_to
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .posted import back_of
@@ -151,11 +152,11 @@ class JobAdmin(JobColumns):
             return self.not_found(request, str(object_id))
         if question := act_on_one(request, operation, job, self.admin_site):
             return question
-        name, args = ("change", [object_id])
+        if back := back_of(request):
+            return HttpResponseRedirect(back)
         if operation is DELETE and not jobs.filter(pk=object_id).exists():
-            name, args = "changelist", []
-        url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
-        return HttpResponseRedirect(back_of(request) or databases.link(request, url))
+            return redirect_to(request, "job_changelist")
+        return redirect_to(request, "job_change", object_id)
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
         """Show the list, with a message that the job does not exist."""
@@ -163,8 +164,8 @@ class JobAdmin(JobColumns):
             request,
             _("Job #%(number)s does not exist. It may have been pruned.") % {"number": shortened(object_id, 20)},
         )
-        url = f"admin:pgqueue_{self.opts.model_name}_changelist"
-        return HttpResponseRedirect(databases.link(request, reverse(url, current_app=self.admin_site.name)))
+        request.current_app = self.admin_site.name
+        return redirect_to(request, f"{self.opts.model_name}_changelist")
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -28,7 +28,7 @@ from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
 
 from . import bulk_acts, databases, links, shown
-from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
+from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
 from .limit_links import jobs_url
 from .operator_log import log_change
 from .readonly import ListOnlyAdmin, column
@@ -232,10 +232,8 @@ def in_force() -> QuerySet[Pause]:
 
 
 def _description(pause: Pause) -> str:
-    by = _(" by %(who)s") % {"who": visible(pause.paused_by)} if pause.paused_by else ""
-    until = _(" until %(at)s") % {"at": full_date(pause.paused_until)} if pause.paused_until else ""
-    text = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
-    return f"{text}:" if pause.reason else str(text)
+    text = _("%(what)s, paused") % {"what": visible(str(pause))}
+    return f"{text}{by_until(pause.paused_by, pause.paused_until)}{':' if pause.reason else ''}"
 
 
 def _mistyped(kind: Pausable, name: str, alias: str) -> str:

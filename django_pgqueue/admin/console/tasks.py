@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import acts, registry, stats
 from django_pgqueue.admin import databases, shown
-from django_pgqueue.admin.formatting import breakable, duration, full_date, visible
+from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
 from django_pgqueue.admin.links import address_for
 from django_pgqueue.conf import get_settings
 from django_pgqueue.definition import TaskDefinition
@@ -179,9 +179,7 @@ def _spans(*seconds: float | None) -> str:
 def _pause_text(pause: stats.PauseStats | None) -> str:
     if pause is None:
         return ""
-    by = _("paused by %(who)s") % {"who": visible(pause.by)} if pause.by else _("paused")
-    until = _(" until %(at)s") % {"at": full_date(pause.until)} if pause.until else ""
-    return f"{by}{until}{': ' if pause.reason else ''}{visible(pause.reason)}"
+    return f"{_('paused')}{by_until(pause.by, pause.until)}{': ' if pause.reason else ''}{visible(pause.reason)}"
 
 
 def _pause_shown(pause: stats.PauseStats | None) -> Any:

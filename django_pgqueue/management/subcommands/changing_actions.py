@@ -6,11 +6,9 @@ job only if the job is still as it was read.
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -31,7 +29,17 @@ from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .output import counted
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .subcommand import (
+    NotFound,
+    Options,
+    Subcommand,
+    UsageError,
+    add_database,
+    confirm,
+    database_alias,
+    has_terminal,
+    user_name,
+)
 
 MOST_JOBS: Final = 100_000
 """Jobs that one command changes at most without `--limit`. It keeps about 500 bytes of each in memory."""
@@ -121,7 +129,10 @@ def run_action(
         raise CommandError("Nothing was changed.")
     if options["dry_run"] or not fitting:
         return
-    _confirm(action, fitting, filters, options)
+    if not options["yes"] and not (filters.ids and not has_terminal()):
+        question = f"{action.name.capitalize()} {counted(len(fitting))}?"
+        refusal = "Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs."
+        confirm(question, refusal, "Nothing was changed.")
     audit = ActAudit(
         connections[filters.alias],
         action.name,
@@ -158,21 +169,6 @@ def _why_left_out(action: JobAction, state: str) -> str:
     if action is RETRY_ACTION and state in FINISHED_WORDS:
         return f"{state}, and only dead jobs are retried without --finished"
     return f"{state}, and {action.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in action.words))}"
-
-
-def _confirm(action: JobAction, fitting: Sequence[SeenJob], filters: Filters, options: Options) -> None:
-    """Ask on a terminal. Raise `CommandError` unless the answer is yes, and `UsageError` if nobody can answer."""
-    if options["yes"]:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        if filters.ids:
-            return
-        raise UsageError("Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs.")
-    answer = ""
-    with suppress(EOFError):  # Ctrl-D
-        answer = input(f"{action.name.capitalize()} {counted(len(fitting))}? [y/N] ")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise CommandError("Nothing was changed.")
 
 
 # ---------------------------------------------------------------------------- the four actions

@@ -55,9 +55,9 @@ LIMIT_PAGES = [
         ),
         Mutant(
             "a change of a limit needs no permission",
-            "acts.OVERRIDE_LIMIT.is_allowed(request.user)",
-            "request.user.is_staff",
-            inside="change_view",
+            "act_view(site, acts.OVERRIDE_LIMIT, partial(",
+            "act_view(site, None, partial(",
+            inside="form_url",
         ),
         Mutant(
             "an act on a limit needs no permission",

@@ -50,9 +50,9 @@ SHELL = [
         ),
         Mutant(
             "a script is not asked for --yes",
-            "        if filters.ids:",
-            "        if True:",
-            inside="changing_actions._confirm",
+            "(filters.ids and not has_terminal())",
+            "not has_terminal()",
+            inside="run_action",
         ),
         Mutant("an action ignores its rate", "began + visited / rate", "began", inside="change_all"),
     ),
@@ -215,9 +215,9 @@ ELSEWHERE = [
         ),
         Mutant(
             "an act on a queue needs no permission",
-            "button.act.is_allowed(request.user)",
-            "request.user.is_staff",
-            inside="control_acts._post",
+            "act_view(site, button.act, partial(",
+            "act_view(site, None, partial(",
+            inside="button_urls",
         ),
     ),
     *of_tests(
