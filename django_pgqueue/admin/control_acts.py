@@ -77,33 +77,35 @@ class Button:
     """One button.
 
     Attributes:
-        path: The end of its URL, below that of the list of jobs.
-        name: The name of the URL, after "pgqueue_".
         act: The act, with its permissions.
         kind: The kind of its targets.
+        word: The last word of its URL.
         field: The field with the time that the page showed, "" if it showed none.
         seen: Returns the row to change, which is locked where two acts could meet, and its time now.
         run: Changes the target; returns whether it did.
         done: The message after a change.
-        unchanged: Returns the message if the target is another than shown.
+        unchanged: Returns the message if the row is another than shown.
     """
 
-    path: str
-    name: str
     act: OperatorAct
     kind: Pausable
+    word: str
     field: str
     seen: Callable[[Target], tuple[Any, datetime | None]]
     run: Callable[[Target, Any], bool]
     done: Promise | str
-    unchanged: Callable[[Target, Any], str]
+    unchanged: Callable[[Any], str]
+
+    @property
+    def url_name(self) -> str:
+        return f"pgqueue_{self.kind}_{self.word}"
 
 
 def button_urls(site: AdminSite) -> list[URLPattern]:
     """Return the URLs of the buttons, below that of the list of jobs."""
     return [
-        path(button.path, act_view(site, button.act, partial(_post, button=button)), name=f"pgqueue_{button.name}")
-        for button in BUTTONS
+        path(f"{each.kind}s/{each.word}/", act_view(site, each.act, partial(_post, button=each)), name=each.url_name)
+        for each in BUTTONS
     ]
 
 
@@ -131,10 +133,11 @@ def _post(request: HttpRequest, button: Button) -> HttpResponse:
 
 def _run(target: Target, button: Button) -> None:
     row, at = button.seen(target)
+    words = {"what": target, "name": shortened(target.name), "who": shortened(getattr(row, "paused_by", ""))}
     if target.request.POST.get(button.field) == str(shown.number(at)) and button.run(target, row):
-        messages.success(target.request, button.done % {"what": target, "name": shortened(target.name)})
+        messages.success(target.request, button.done % words)
     else:
-        messages.warning(target.request, button.unchanged(target, row))
+        messages.warning(target.request, button.unchanged(row) % words)
 
 
 def _problem(target: Target, act: OperatorAct) -> str:
@@ -184,14 +187,12 @@ def _resume(target: Target, pause: Pause | None) -> bool:
     return pause is not None and resume(target.request, pause)
 
 
-def _other_pause(target: Target, pause: Pause | None) -> str:
+def _other_pause(pause: Pause | None) -> str:
     if pause is None:
-        text = _("Nothing was changed: %(what)s is not paused any more.")
-    elif pause.paused_by:
-        text = _("Nothing was changed: %(who)s has paused %(what)s since the page was shown.")
-    else:
-        text = _("Nothing was changed: %(what)s was paused since the page was shown.")
-    return text % {"what": target, "who": shortened(pause.paused_by) if pause else ""}
+        return _("Nothing was changed: %(what)s is not paused any more.")
+    if not pause.paused_by:
+        return _("Nothing was changed: %(what)s was paused since the page was shown.")
+    return _("Nothing was changed: %(who)s has paused %(what)s since the page was shown.")
 
 
 def _of_pauses(kind: Pausable) -> tuple[Button, Button]:
@@ -200,8 +201,8 @@ def _of_pauses(kind: Pausable) -> tuple[Button, Button]:
     paused = gettext_lazy("%(what)s is paused. Running jobs continue.")
     resumed = gettext_lazy("%(what)s is resumed.")
     return (
-        make(f"{kind}s/pause/", f"{kind}_pause", acts.PAUSE, run=_pause, done=paused),
-        make(f"{kind}s/resume/", f"{kind}_resume", acts.RESUME, run=_resume, done=resumed),
+        make(acts.PAUSE, word="pause", run=_pause, done=paused),
+        make(acts.RESUME, word="resume", run=_resume, done=resumed),
     )
 
 
@@ -219,39 +220,30 @@ def _hold_of(target: Target) -> tuple[datetime | None, datetime | None]:
     return longest, longest
 
 
-def _of_limit(act: OperatorAct, name: str, **declared: Any) -> Button:
-    return Button(f"limits/{name}/", f"limit_{name}", act, Pausable.LIMIT, **declared)
+def _change_limit(change: Callable[..., bool], target: Target, row: object) -> bool:
+    return row is not None and change(target.name, by=target.by, database=target.alias)
 
 
-BUTTONS: Final = (
-    *_of_pauses(Pausable.QUEUE),
-    *_of_pauses(Pausable.TASK),
-    *_of_pauses(Pausable.LIMIT),
-    _of_limit(
-        acts.RESTORE_LIMIT,
-        "restore",
-        field="shown_change",
-        seen=_override_of,
-        run=lambda target, override: (
-            override is not None and limit_control.restore_limit(target.name, by=target.by, database=target.alias)
-        ),
-        done=gettext_lazy("The change of %(what)s is undone."),
-        unchanged=lambda target, _override: (
-            _("Nothing was changed: %(what)s was changed since the page was shown.") % {"what": target}
-        ),
-    ),
-    _of_limit(
-        acts.END_HOLD,
-        "end_hold",
-        field="shown_hold",
-        seen=_hold_of,
-        run=lambda target, held_until: (
-            held_until is not None and limit_control.end_hold(target.name, by=target.by, database=target.alias)
-        ),
-        done=gettext_lazy("The hold of %(name)s has ended."),
-        unchanged=lambda target, _hold: (
-            _("Nothing was changed: the hold of %(key)s has ended, or has been extended since the page was shown.")
-            % {"key": shortened(target.name)}
-        ),
+RESTORE: Final = Button(
+    acts.RESTORE_LIMIT,
+    Pausable.LIMIT,
+    "restore",
+    field="shown_change",
+    seen=_override_of,
+    run=partial(_change_limit, limit_control.restore_limit),
+    done=gettext_lazy("The change of %(what)s is undone."),
+    unchanged=lambda row: _("Nothing was changed: %(what)s was changed since the page was shown."),
+)
+END_HOLD: Final = Button(
+    acts.END_HOLD,
+    Pausable.LIMIT,
+    "end_hold",
+    field="shown_hold",
+    seen=_hold_of,
+    run=partial(_change_limit, limit_control.end_hold),
+    done=gettext_lazy("The hold of %(name)s has ended."),
+    unchanged=lambda row: _(
+        "Nothing was changed: the hold of %(name)s has ended, or has been extended since the page was shown."
     ),
 )
+BUTTONS: Final = (*(button for kind in Pausable for button in _of_pauses(kind)), RESTORE, END_HOLD)

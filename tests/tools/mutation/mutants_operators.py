@@ -215,7 +215,7 @@ ELSEWHERE = [
         ),
         Mutant(
             "an act on a queue needs no permission",
-            "act_view(site, button.act, partial(",
+            "act_view(site, each.act, partial(",
             "act_view(site, None, partial(",
             inside="button_urls",
         ),
