@@ -17,7 +17,7 @@ from django_pgqueue.acts import job_changes
 from django_pgqueue.admin import shown
 from django_pgqueue.db import engine_connection
 from django_pgqueue.models import AuditEntry, Job
-from tests.admin.conftest import JobMaker
+from tests.admin.conftest import JobMaker, shown_by
 from tests.app import tasks
 
 pytestmark = pytest.mark.slow
@@ -222,6 +222,18 @@ def test_action_cancel_counts_dependents_of_later_batches(operator: Client, monk
     page = post_action(operator, JOBS, "cancel_selected", *Job.objects.order_by("pk"))
     assert ">5 jobs are cancelled" in page and "left as" not in page
     assert AuditEntry.objects.get().job_count == 5
+
+
+def test_action_audit_counts_the_jobs_that_it_left(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_changes, "BATCH_SIZE", 1)
+    died_again, dead = make_job("dead"), make_job("dead")
+    form = {"action": "retry_selected", "_selected_action": [died_again.pk, dead.pk], **shown_by(operator, JOBS)}
+    Job.objects.filter(pk=died_again.pk).update(finished_at=timezone.now())
+    assert "1 job is ready again" in operator.post(JOBS, form, follow=True).content.decode()
+    entry = AuditEntry.objects.get()
+    assert (entry.total, entry.job_count, entry.left_count) == (2, 1, 1)
 
 
 def test_retry_from_dead_letter_list_requeues_the_job(operator: Client, make_job: JobMaker) -> None:

@@ -221,6 +221,23 @@ ELSEWHERE = [
         ),
     ),
     *of_tests(
+        ("tests/admin/test_acts.py",),
+        Mutant("the view of an act checks no permission", "if act is not None:", "if False:", inside="act_view"),
+        Mutant("a link runs an act", "@require_http_methods(methods)", "", inside="act_view"),
+        Mutant(
+            "a pause leaves no record", "log_actions(user_id, entries,", "log_actions(user_id, [],", inside="log_change"
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_job_actions.py",),
+        Mutant(
+            "the audit forgets jobs that were left before the first change",
+            "self._left += left",
+            "self._left = left if self._id else 0",
+            inside="ActAudit.record",
+        ),
+    ),
+    *of_tests(
         ("tests/admin/test_charts.py",),
         Mutant("a line hides missing values", "< 2 * before.seconds", "< 9 * before.seconds", inside="_is_next"),
         Mutant(
