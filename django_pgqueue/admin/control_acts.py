@@ -19,6 +19,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -124,7 +125,7 @@ def _post(request: HttpRequest, button: Button) -> HttpResponse:
     name = text_of(request, NAME_FIELDS[button.kind])
     target = Target(request, databases.chosen(request), button.kind, name)
     if problem := _problem(target, button.act):
-        messages.error(request, problem)
+        messages.error(request, capfirst(problem))
     else:
         with transaction.atomic(using=target.alias):
             _run(target, button)
@@ -135,7 +136,7 @@ def _run(target: Target, button: Button) -> None:
     row, at = button.seen(target)
     words = {"what": target, "name": shortened(target.name), "who": shortened(getattr(row, "paused_by", ""))}
     if target.request.POST.get(button.field) == str(shown.number(at)) and button.run(target, row):
-        messages.success(target.request, button.done % words)
+        messages.success(target.request, capfirst(button.done % words))
     else:
         messages.warning(target.request, button.unchanged(row) % words)
 

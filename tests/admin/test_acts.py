@@ -27,6 +27,8 @@ from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Schedule, Wo
 from .conftest import JobMaker
 from .limits import declare
 
+pytestmark = pytest.mark.slow
+
 CONSOLE = "/admin/pgqueue/"
 LATER = timezone.now() + timedelta(days=1)
 DECLARED = [act for act in vars(acts).values() if isinstance(act, acts.OperatorAct) and act.permissions]
@@ -131,6 +133,7 @@ def root(db: None) -> Client:
     return client
 
 
+@pytest.mark.quick
 def test_cases_cover_every_declared_act() -> None:
     posted = {(case.act, case.url.partition("?")[0]) for case in CASES}
     assert {(button.act, f"job/{button.kind}s/{button.word}/") for button in BUTTONS} <= posted

@@ -89,20 +89,20 @@ def change_all(
         CommandError: Ctrl-C, an operator in the admin, or `after_batch` has ended the act after a batch. The message
             says how many changed.
     """
-    began, visited, count = time.monotonic(), 0, len(changes.ids)
+    began, count = time.monotonic(), len(changes.ids)
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
     audit.begin()
     try:
         with Interruption() as interruption:
-            for changed in changes.batches(size):
-                visited = min(visited + size, count)
+            batches = changes.batches(size)
+            for start in range(0, count, size):
+                interruption.sleep_until(began if rate is None else began + start / rate)
+                changed = next(batches)
                 _log(changes.act.name, changed)
-                _show_progress(stdout, visited, count)
+                _show_progress(stdout, min(start + size, count), count)
                 after_batch(list(changed))
                 if audit.is_stop_asked:
                     raise Stop("Stopped in the admin")
-                if visited < count:
-                    interruption.sleep_until(began if rate is None else began + visited / rate)
     except Stop as stop:
         audit.end(stop.outcome, failed_job_id=stop.failed_job_id, error=stop.error)
         of_all = f"{len(changes.changed):,} of {counted(len(changes.changed) + changes.unchanged_count)}"

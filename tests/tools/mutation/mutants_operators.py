@@ -54,7 +54,7 @@ SHELL = [
             "not has_terminal()",
             inside="run_action",
         ),
-        Mutant("an action ignores its rate", "began + visited / rate", "began", inside="change_all"),
+        Mutant("an action ignores its rate", "began + start / rate", "began", inside="change_all"),
     ),
     *of_tests(
         ("tests/management/test_dead_command.py",),
