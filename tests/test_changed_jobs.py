@@ -23,7 +23,7 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(operations, "BATCH_SIZE", 2)
     monkeypatch.setattr(operations, "ID_PAGE_SIZE", 3)
     monkeypatch.setattr("django_pgqueue.management.subcommands.batches.BATCH_SIZE", 2)
-    monkeypatch.setattr("django_pgqueue.admin.job_actions.BATCH_SIZE", 2)
+    monkeypatch.setattr("django_pgqueue.acts.job_changes.BATCH_SIZE", 2)
 
 
 def star(count: int = 6, *, dead: bool = False) -> Workflow:

@@ -15,14 +15,13 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.models import AuditedJob, Job
 
 from . import databases, private
 from .formatting import moment, visible
 
-ACTION: Final = "edit_and_retry"
-"""The action of the audit's entries."""
-IS_EDITED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=ACTION))
+IS_EDITED: Final = Exists(AuditedJob.objects.filter(job_id=OuterRef("pk"), entry__action=EDIT_AND_RETRY.name))
 """Whether there is anything to show, as a part of the query that reads a job."""
 SHOWN: Final = 10
 """Latest acts that the page of a job shows."""
@@ -60,7 +59,7 @@ def related_jobs(request: HttpRequest, job: Job, site: AdminSite) -> list[Relate
     """Return the jobs that were made from a job, and the one that it was made from, latest first."""
     if not vars(job).get("is_edited"):
         return []
-    rows = AuditedJob.objects.using(str(job._state.db)).filter(job_id=job.pk, entry__action=ACTION)
+    rows = AuditedJob.objects.using(str(job._state.db)).filter(job_id=job.pk, entry__action=EDIT_AND_RETRY.name)
     found = rows.select_related("entry").order_by("-entry_id")[:SHOWN]
     return [each for row in found if (each := _related(request, job, row, site)) is not None]
 

@@ -17,7 +17,6 @@ from django.db.models import Func, TextField
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -36,6 +35,7 @@ from .filters import row_id_of
 from .formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
 from .job_columns import attach_executions, last_error, with_latest_execution, word
 from .links import address_for
+from .navigation import rendered
 from .readonly import ReadOnlyAdmin
 
 COUNTED: Final = 100_000
@@ -97,12 +97,6 @@ def batch_page(
     may_view_jobs = request.user.has_perm("pgqueue.view_job")
     nested = _nested(request, batch)
     context = {
-        **admin.admin_site.each_context(request),
-        **admin.navigation(request),
-        "title": title,
-        "original": title,
-        "opts": admin.opts,
-        "has_view_permission": True,
         "batch": batch,
         "badges": badges(batch),
         "note": note_of(batch, counts, has_nested=bool(nested["nested"])),
@@ -120,7 +114,7 @@ def batch_page(
         **workflow_graph.context(workflow_graph.drawing(request, batch.pk, alias)),
         **extra_context,
     }
-    return TemplateResponse(request, "pgqueue/admin/batch.html", context)
+    return rendered(request, admin.admin_site, "batch.html", title, context, opts=admin.opts)
 
 
 def _read(batch_id: int, alias: str) -> Any:

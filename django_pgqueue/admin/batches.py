@@ -12,7 +12,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
@@ -23,7 +23,7 @@ from django_pgqueue.models.batch_states import COMPLETE, CONDITIONS, FAILED, OPE
 from django_pgqueue.stats.batch_counts import batch_counts
 
 from . import databases
-from .batch_acts import CANCEL, RETRY, close_view, jobs_view, not_found
+from .batch_acts import act_urls, not_found
 from .batch_bar import with_words
 from .batch_page import batch_page
 from .batch_words import badges
@@ -130,18 +130,7 @@ class BatchAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of the acts on one batch."""
-        views = {"close": close_view, RETRY: jobs_view(RETRY), CANCEL: jobs_view(CANCEL)}
-        return [
-            path(f"<int:batch_id>/{name}/", self.admin_site.admin_view(self._view(view)), name=f"pgqueue_batch_{name}")
-            for name, view in views.items()
-        ] + super().get_urls()
-
-    def _view(self, view: Any) -> Any:
-        def act(request: HttpRequest, batch_id: int) -> HttpResponse:
-            request.current_app = self.admin_site.name
-            return cast(HttpResponse, view(self, request, batch_id))
-
-        return act
+        return act_urls(self) + super().get_urls()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the batches without their callbacks and with the beginning of their descriptions."""

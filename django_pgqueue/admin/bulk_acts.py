@@ -17,9 +17,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
-from django_pgqueue import worker_control
+from django_pgqueue.acts import AUDITED, JOB_ACTS
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
@@ -35,30 +34,6 @@ NAMES: Final = {
 """The field of `Selection` for each parameter of a URL that is a text."""
 TIMES: Final = frozenset({"since", "until", "before", "held_until"})
 """The values of a filter that are times."""
-PERMISSIONS: Final[dict[str, str]] = {
-    TransitionName.RETRY: "pgqueue.retry_job",
-    TransitionName.CANCEL: "pgqueue.cancel_job",
-    TransitionName.RUN_NOW: "pgqueue.run_job",
-    TransitionName.MOVE: "pgqueue.move_job",
-    TransitionName.DELETE: "pgqueue.delete_job",
-}
-LABELS: Final[dict[str, Promise | str]] = {
-    TransitionName.RETRY: gettext_lazy("Retry"),
-    TransitionName.CANCEL: gettext_lazy("Cancel"),
-    TransitionName.RUN_NOW: gettext_lazy("Run now"),
-    TransitionName.MOVE: gettext_lazy("Move"),
-    TransitionName.DELETE: gettext_lazy("Delete"),
-    TransitionName.ERASE: gettext_lazy("Erase values"),
-    "edit_and_retry": gettext_lazy("Edit and retry"),
-    "enqueue": gettext_lazy("Enqueue"),
-    "stop_worker": gettext_lazy("Request to stop"),
-    "live_stack": gettext_lazy("Request for a stack"),
-    "override limit": gettext_lazy("Change of a limit"),
-    "restore limit": gettext_lazy("Undo a change of a limit"),
-    "end hold": gettext_lazy("End a hold"),
-}
-NO_JOBS: Final = frozenset({*worker_control.AUDITED_AS.values(), "override limit", "restore limit", "end hold"})
-"""The acts that change no jobs."""
 
 
 def preview_url(site: AdminSite, action: str, **filters: Any) -> str:
@@ -101,8 +76,7 @@ def parameters(selection: Selection) -> dict[str, str]:
 
 def is_allowed(request: HttpRequest, action: str) -> bool:
     """Return whether the user may request this act, or stop one."""
-    permission = PERMISSIONS.get(action)
-    return bool(permission and request.user.has_perm("pgqueue.view_job") and request.user.has_perm(permission))
+    return action in JOB_ACTS and JOB_ACTS[action].is_allowed(request.user)
 
 
 def of_list(action: str, chosen: QueryDict, now: datetime, *, is_dead_only: bool) -> Selection | None:
@@ -133,7 +107,7 @@ def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) 
     found = []
     with suppress(NoReverseMatch, ValueError):  # the jobs are not registered on this site, or the filter is invalid
         url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
-        for action in PERMISSIONS:
+        for action in JOB_ACTS:
             selection = of_list(action, request.GET, datetime.now(UTC), is_dead_only=is_dead_only)
             if selection is not None and is_allowed(request, action):
                 found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
@@ -151,7 +125,7 @@ def _instant(text: str | None, now: datetime) -> datetime | None:
 
 def label(action: str) -> Promise | str:
     """Return the name of an act for people to read."""
-    return LABELS.get(action, visible(action))
+    return AUDITED[action].label if action in AUDITED else visible(action)
 
 
 def described(chosen: Any) -> list[tuple[Promise | str, str]]:

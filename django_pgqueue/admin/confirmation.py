@@ -13,15 +13,13 @@ from typing import Any, Final
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.models import Job
 from django_pgqueue.states import Seen, State, TransitionName
 
 from . import shown
-from .navigation import navigation
+from .navigation import rendered
 
 FIELD: Final = "confirmed"
 
@@ -39,12 +37,6 @@ def ask(
     if transition is not TransitionName.RETRY or not counts[State.SUCCEEDED] or is_given(request):
         return None
     context: dict[str, Any] = {
-        **site.each_context(request),
-        **navigation(request, site.name, "job_changelist"),
-        "title": (title := str(_("Run succeeded jobs again?"))),
-        "original": title,  # themes take other values for a row, also a translation that is not yet text
-        "opts": Job._meta,
-        "has_view_permission": True,
         "succeeded": counts[State.SUCCEEDED],
         "others": sum(counts.values()) - counts[State.SUCCEEDED],
         "action": request.POST.get("action", ""),
@@ -54,5 +46,4 @@ def ask(
         "shown": " ".join(shown.token(job_id, each) for job_id, each in seen.items()),
         "back": reverse("admin:pgqueue_job_changelist", current_app=site.name),
     }
-    request.current_app = site.name
-    return TemplateResponse(request, "pgqueue/admin/retry_succeeded.html", context)
+    return rendered(request, site, "retry_succeeded.html", _("Run succeeded jobs again?"), context)

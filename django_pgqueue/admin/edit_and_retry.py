@@ -8,23 +8,22 @@ jobs and the differences of their arguments.
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.contrib.admin.models import ADDITION, CHANGE
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.models import ADDITION
 from django.db import connections, transaction
 from django.db.models import TextField
 from django.db.models.functions import Cast, Left
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import codecs, display, lifecycle, registry
+from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.headers import decode_headers
@@ -35,15 +34,14 @@ from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.task import Task
 
 from . import databases, form_token, shown
-from .argument_changes import ACTION
 from .argument_form import ArgumentForm
 from .call_values import Call, differences
 from .form_page import form_page
 from .formatting import visible
-from .new_jobs import NotEnqueued, announced, decoded, log, refusals
+from .links import address_for, redirect_to
+from .new_jobs import NotEnqueued, announced, decoded, refusals
+from .operator_log import log_change
 from .private import TEXT_LIMIT
-
-PERMISSIONS: Final = ("pgqueue.edit_and_retry_job", "pgqueue.view_job", "pgqueue.view_arguments")
 
 
 class NotEditable(Exception):
@@ -64,39 +62,28 @@ class EditForm(ArgumentForm):
             self.fields["confirmed"].label = text
 
 
-def is_allowed(request: HttpRequest) -> bool:
-    """Return whether the user may edit and retry jobs, for which one must also see their arguments."""
-    return all(request.user.has_perm(permission) for permission in PERMISSIONS)
-
-
 def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
     """Return the URL of the form for the page of a job, or "" if the user or the job's state does not allow it."""
-    if job.state not in FINISHED or not is_allowed(request):
+    if job.state not in FINISHED or not EDIT_AND_RETRY.is_allowed(request.user):
         return ""
     return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResponse:
     """Show the form, or make the new job and show its page."""
-    if not is_allowed(request):
-        raise PermissionDenied
     job = _read(databases.chosen(request), object_id)
-    back = reverse("admin:pgqueue_job_change", args=[object_id], current_app=site.name)
     try:
         if job is None:
             raise NotEditable(_("Job #%s does not exist. It may have been pruned.") % object_id)
         task, stored = editable(job)
     except NotEditable as error:
         messages.error(request, str(error))
-        return HttpResponseRedirect(databases.link(request, back))
+        return redirect_to(request, "job_change", object_id)
     form = EditForm(request.POST or None, job=job, task=task, database=str(job._state.db), stored=stored)
     if form.is_bound and form.is_valid():
         try:
-            new_id = _retry(request, job, task, stored, form.cleaned_call)
-            url = reverse("admin:pgqueue_job_change", args=[new_id], current_app=site.name)
-            return HttpResponseRedirect(databases.link(request, url))
+            return redirect_to(request, "job_change", _retry(request, job, task, stored, form.cleaned_call))
         except NotEnqueued as error:
             form.add_error(None, str(error))
     return form_page(
@@ -105,7 +92,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
         form,
         title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
         submit=_("Enqueue as a new job"),
-        back=back,
+        back=address_for(request, "job_change", object_id),
         notes=_notes(job, form),
         hidden=form_token.field(request) + shown.hidden(_seen(request, job)),
     )
@@ -182,7 +169,7 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, c
     changes = _changes(task, stored, call)
     with refusals(), transaction.atomic(using=connection.alias):
         chosen = {"jobs": [job.pk], "changed": sorted(changes)}
-        audit_id = form_token.begin(connection, token, ACTION, chosen, by=request.user.get_username())
+        audit_id = form_token.begin(connection, token, EDIT_AND_RETRY.name, chosen, by=request.user.get_username())
         if audit_id is None:
             return form_token.sent_before(request, connection, token)
         unchanged = Job.objects.using(connection.alias).filter(
@@ -203,8 +190,8 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, c
         announced(like, new)
         names = ", ".join(sorted(changes)) or _("none")
         changed = _("Changed arguments: %s.") % names
-        log(request, job, CHANGE, _("Edited and retried as job #%s.") % new.pk + f" {changed}")
-        log(request, new, ADDITION, _("Made from job #%s.") % job.pk + f" {changed}")
+        log_change(request, job, _("Edited and retried as job #%s.") % new.pk + f" {changed}")
+        log_change(request, new, _("Made from job #%s.") % job.pk + f" {changed}", ADDITION)
     values = {"new": new.pk, "old": job.pk, "state": job.state}
     messages.success(request, _("This is the new job #%(new)s. Job #%(old)s stays %(state)s.") % values)
     return int(new.pk)

@@ -6,22 +6,21 @@ task's unique key applies. The act is recorded in the audit, in the transaction 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.contrib.admin.models import ADDITION
-from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_http_methods
 
 from django_pgqueue import lifecycle, registry
+from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.db.fields import aware
 from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.queue_databases import queue_aliases
@@ -31,12 +30,10 @@ from . import databases, form_token
 from .argument_form import ArgumentForm
 from .form_page import form_page
 from .formatting import shortened, visible
-from .new_jobs import NotEnqueued, announced, decoded, log, refusals
+from .links import address_for, redirect_to
+from .new_jobs import NotEnqueued, announced, decoded, refusals
+from .operator_log import log_change
 from .place_form import PlaceForm
-
-PERMISSIONS: Final = ("pgqueue.enqueue_job", "pgqueue.view_job")
-ACTION: Final = "enqueue"
-"""The action of the audit's entries."""
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -62,28 +59,19 @@ class EnqueueForm(ArgumentForm, PlaceForm):
         return {name: value for name, value in given.items() if value is not None}
 
 
-def is_allowed(request: HttpRequest) -> bool:
-    """Return whether the user may enqueue jobs. This allows calling any task with any arguments."""
-    return all(request.user.has_perm(permission) for permission in PERMISSIONS)
-
-
 def url(site: AdminSite, task_name: str) -> str:
     """Return the URL of the form for a registered task."""
     return reverse("admin:pgqueue_enqueue", args=[task_name], current_app=site.name)
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page."""
-    if not is_allowed(request):
-        raise PermissionDenied
-    jobs = reverse("admin:pgqueue_job_changelist", current_app=site.name)
     task = registry.get(task_name)
     if not isinstance(task, Task):
         text = _("No task is registered under the name %s.") % shortened(task_name)
         messages.error(request, text)
-        return HttpResponseRedirect(databases.link(request, jobs))
+        return redirect_to(request, "job_changelist")
     alias = _database(request, task)
     form = EnqueueForm(request.POST or None, task=task, database=alias)
     if form.is_bound and form.is_valid():
@@ -97,7 +85,7 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         form,
         title=_("Enqueue %(task)s") % {"task": visible(task.name)},
         submit=_("Enqueue"),
-        back=jobs,
+        back=address_for(request, "job_changelist"),
         notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
         hidden=form_token.field(request),
     )
@@ -126,7 +114,7 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
     connection = connections[alias]
     with refusals(), transaction.atomic(using=alias):
         chosen = {"task": task.name, **({"queue": options["queue_name"]} if "queue_name" in options else {})}
-        audit_id = form_token.begin(connection, token, ACTION, chosen, by=request.user.get_username())
+        audit_id = form_token.begin(connection, token, ENQUEUE.name, chosen, by=request.user.get_username())
         if audit_id is None:
             return form_token.sent_before(request, connection, token)
         if task.adapter is not None and "queue_name" in options:
@@ -141,6 +129,6 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         lifecycle.record_audit(connection, audit_id, [job.pk])
         lifecycle.end_audit(connection, audit_id)
         announced(configured, job)
-        log(request, job, ADDITION, _("Enqueued."))
+        log_change(request, job, _("Enqueued."), ADDITION)
     messages.success(request, _("Job #%s is enqueued.") % job.pk)
     return int(job.pk)

@@ -13,10 +13,8 @@ from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 
-from django_pgqueue.models import Job
-
 from . import databases
-from .navigation import navigation
+from .navigation import rendered
 
 
 class DatabaseForm(forms.Form):
@@ -60,14 +58,7 @@ def form_page(
 
     If `back` has parameters, it names the database itself. `place` is the link that the navigation marks as current.
     """
-    request.current_app = site.name
     context = {
-        **site.each_context(request),
-        **navigation(request, site.name, place),
-        "title": title,
-        "original": title,
-        "opts": Job._meta,
-        "has_view_permission": True,
         "form": form,
         "submit": submit,
         "back": back if "?" in back else databases.link(request, back),
@@ -75,4 +66,4 @@ def form_page(
         "hidden": hidden,
         "is_dangerous": is_dangerous,
     }
-    return TemplateResponse(request, "pgqueue/admin/form_page.html", context)
+    return rendered(request, site, "form_page.html", title, context, place=place)

@@ -41,6 +41,8 @@ LABELS: Final = {
     "cancelled": gettext_lazy("cancelled"),
 }
 """The words for states, translated. Each has a CSS class with a colour and a sign of its own."""
+REASON_SHOWN: Final = 200
+"""Characters shown of the reason of a pause or of a change."""
 
 
 def breakable(name: str) -> SafeString:
@@ -79,6 +81,18 @@ def dated(at: datetime, seen_at: datetime, *, with_zone: bool = False) -> SafeSt
 def full_date(at: datetime) -> str:
     """Return the date and the time to the second, in the current time zone."""
     return formats.date_format(timezone.localtime(at) if timezone.is_aware(at) else at, "Y-m-d H:i:s")
+
+
+def by_until(by: str, until: datetime | None) -> str:
+    """Return who has done something, and when it ends, as the end of a sentence."""
+    who = _(" by %(who)s") % {"who": shortened(by)} if by else ""
+    return who + (_(" until %(at)s") % {"at": full_date(until)} if until else "")
+
+
+def pause_text(paused_at: datetime, by: str, until: datetime | None, reason: str) -> str:
+    """Return a sentence about a pause: since when, by whom, until when, and the start of the reason."""
+    began = _("paused since %(at)s") % {"at": full_date(paused_at)}
+    return f"{began}{by_until(by, until)}" + (f": {shortened(reason, REASON_SHOWN)}" if reason else "")
 
 
 def badge(state: str, text: Any) -> SafeString:

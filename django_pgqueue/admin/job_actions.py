@@ -8,33 +8,32 @@ Retrying succeeded jobs needs a confirmation (see `confirmation`).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
+from django.utils.translation import ngettext, ngettext_lazy
 
-from django_pgqueue import job_operations, lifecycle
+from django_pgqueue import acts
+from django_pgqueue.acts import JobAct
+from django_pgqueue.acts.job_changes import ActAudit, JobChanges
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle.needs import needs_of
-from django_pgqueue.models import BATCH_SIZE, DeadJob, Job
-from django_pgqueue.models.operations import JobChange, Tally, superseded_ids
+from django_pgqueue.models import DeadJob, Job
 from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
 from django_pgqueue.steps import CompensationUnfinished
 
 from . import confirmation, databases, shown
 from .formatting import seen_at
 from .operations import Operation
+from .operator_log import log_change
 
 SELECTION_LIMIT: Final = 10_000
 """Jobs that one request changes at most, whatever a form contains. A page has 100, and bulk acts change more."""
@@ -44,24 +43,26 @@ SELECTION_LIMIT: Final = 10_000
 class JobOperation(Operation):
     """One transition of jobs. Its permission is always one on `Job`, even for dead letters."""
 
-    transition: TransitionName
-    change: JobChange
+    act: JobAct
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The options of `JobAct.change`."""
+    text: str = ""
+    """The text for the history; "" means the label."""
 
-    view_permission = "pgqueue.view_job"
     is_dangerous: ClassVar[bool] = False
     """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
 
     def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
         """Return whether it would change a job with these values."""
-        if state not in set(State) or self.transition not in TRANSITIONS.get(State(state), {}):
+        if state not in set(State) or self.act.transition not in TRANSITIONS.get(State(state), {}):
             return False
-        if self.transition is TransitionName.RUN_NOW:
+        if self.act.transition is TransitionName.RUN_NOW:
             return run_after > now
-        return not (self.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
+        return not (self.act.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
 
     def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
         """Return a page with a question about one job, or None if the form has answered it."""
-        return confirmation.ask(request, self.transition, seen, site)
+        return confirmation.ask(request, self.act.transition, seen, site)
 
     def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
         """Return the operation with the values of the form, after `ask()` has checked them."""
@@ -69,32 +70,19 @@ class JobOperation(Operation):
 
 
 RETRY: Final = JobOperation(
-    "retry",
-    "pgqueue.retry_job",
-    gettext_lazy("Retry"),
-    ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count"),
-    TransitionName.RETRY,
-    job_operations.retry,
+    "retry", acts.RETRY, ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count")
 )
 CANCEL: Final = JobOperation(
     "cancel",
-    "pgqueue.cancel_job",
-    gettext_lazy("Cancel"),
+    acts.CANCEL,
     ngettext_lazy(
         "%(count)d job is cancelled, or is asked to stop if it runs.",
         "%(count)d jobs are cancelled, or are asked to stop if they run.",
         "count",
     ),
-    TransitionName.CANCEL,
-    job_operations.cancel,
 )
 RUN_NOW: Final = JobOperation(
-    "run",
-    "pgqueue.run_job",
-    gettext_lazy("Run now"),
-    ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count"),
-    TransitionName.RUN_NOW,
-    job_operations.run_now,
+    "run", acts.RUN_NOW, ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count")
 )
 OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
 
@@ -112,10 +100,8 @@ def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation] =
 def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: AdminSite) -> HttpResponse | None:
     """Run an operation on one job as the page showed it, log it in the history, and show the user a message.
 
-    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
+    Return the confirmation page if the operation needs a confirmation.
     """
-    if not operation.is_allowed(request):
-        raise PermissionDenied
     seen = {job_id: each for job_id, each in shown.read(request).items() if job_id == job.pk}
     if not seen:
         messages.warning(
@@ -150,7 +136,7 @@ def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: Ad
 
 def _why_kept(request: HttpRequest, operation: JobOperation, job: Job) -> str | None:
     """Return why a job was not deleted, if unfinished work needs it."""
-    if operation.transition is not TransitionName.DELETE:
+    if operation.act.transition is not TransitionName.DELETE:
         return None
     left = needs_of(connections[databases.chosen(request)], [job.pk]).get(job.pk)
     return NEED_TEXTS[left.need] if left and left.need in KEPT_BY_DELETE else None
@@ -161,10 +147,8 @@ def act_on_many(
 ) -> HttpResponse | None:
     """Run an operation on the selected jobs of a page as the page showed them, and show how many changed.
 
-    Return the confirmation page if the operation needs a confirmation. Raise `PermissionDenied` if it is not allowed.
+    Return the confirmation page if the operation needs a confirmation.
     """
-    if not operation.is_allowed(request):
-        raise PermissionDenied
     if confirmation.is_given(request):
         fitting = _still_listed(queryset, shown.read(request))
         asked = len(fitting)
@@ -172,7 +156,7 @@ def act_on_many(
         rows = _selected(queryset)
         asked = len(rows)
         fitting = _fitting(request, operation, rows)
-        if question := confirmation.ask(request, operation.transition, fitting, site):
+        if question := confirmation.ask(request, operation.act.transition, fitting, site):
             return question
     changed = len(_act(request, operation, fitting))
     _show_counts(request, operation, changed, asked - changed)
@@ -206,63 +190,18 @@ def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any])
 
 
 def _act(
-    request: HttpRequest, operation: JobOperation, seen: dict[int, Seen], *, alone: bool = False
+    request: HttpRequest, operation: JobOperation, seen: Mapping[int, Seen], *, alone: bool = False
 ) -> Collection[int]:
-    """Run the operation in batches and log it in the audit and in the history of each changed job. Return these."""
-    connection = connections[databases.chosen(request)]
-    message = f"{operation.label}." if len(seen) == 1 else f"{operation.label}, one of {len(seen):,} jobs selected."
-    audit = _Audit(request, connection, operation, len(seen))
-    jobs = Job.objects.using(connection.alias)
-    left_out = superseded_ids(jobs, list(seen)) if operation is RETRY else ()
-    # In the order of their ids: a node that is retried before its dependency would be ready at once.
-    ids = sorted(job_id for job_id in seen if job_id not in left_out)
-    tally, names = Tally(ids), dict[int, str]()
-    for start in range(0, len(ids), BATCH_SIZE):
-        batch = dict(jobs.filter(pk__in=ids[start : start + BATCH_SIZE]).values_list("pk", "task_name"))
-        names |= batch
-        before = set(tally.changed)
-        as_shown = {job_id: seen[job_id] for job_id in batch}
-        operation.change(connection, batch, as_shown, alone=alone, record=partial(_record, audit, tally, batch))
-        changed = sorted(tally.changed - before)
-        if later := [job_id for job_id in changed if job_id not in names]:
-            names |= dict(jobs.filter(pk__in=later).values_list("pk", "task_name"))
-        if entries := [Job(pk=job_id, task_name=names[job_id]) for job_id in changed if job_id in names]:
-            user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
-            LogEntry.objects.log_actions(user_id, entries, CHANGE, message)
+    """Run the operation, and log it in the audit and in the history of each changed job. Return the changed jobs."""
+    connection, asked = connections[databases.chosen(request)], len(seen)
+    done_by, text = request.user.get_username(), operation.text or operation.label
+    audit = ActAudit(connection, operation.act.name, {"selected": asked}, done_by=done_by, total=asked)
+    changes = JobChanges(connection, operation.act, seen, audit, operation.options)
+    message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
+    for changed in changes.batches(alone=alone):
+        log_change(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], message)
     audit.end()
-    return tally.changed
-
-
-def _record(audit: _Audit, tally: Tally, batch: Collection[int], changed: Collection[int]) -> None:
-    """Add the jobs to the audit that a batch has changed, whether they are its own or those of another batch."""
-    audit.record(tally.add(batch, changed)[0])
-
-
-class _Audit:
-    """The entry of the audit for one operation. Nothing is written if the operation changes no job."""
-
-    def __init__(self, request: HttpRequest, connection: Any, operation: JobOperation, asked: int) -> None:
-        self._connection = connection
-        self._begin = partial(
-            lifecycle.begin_audit,
-            connection,
-            operation.transition.value,
-            {"selected": asked},
-            done_by=request.user.get_username(),
-            total=asked,
-        )
-        self._id: int | None = None
-
-    def record(self, changed: Sequence[int]) -> None:
-        """Add the jobs of a batch, in the transaction that has changed them."""
-        if changed:
-            self._id = self._id or self._begin()
-            lifecycle.record_audit(self._connection, self._id, changed)
-
-    def end(self) -> None:
-        """Write that the operation is complete."""
-        if self._id:
-            lifecycle.end_audit(self._connection, self._id)
+    return changes.changed
 
 
 def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int) -> None:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.contrib.admin import AdminSite
-from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
+from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
+
+from .act_view import FORM, act_view
 from .edit_and_retry import edit_view
 from .enqueue_form import enqueue_view
 
 
 def job_form_urls(site: AdminSite) -> list[URLPattern]:
     """Return the URLs, below that of the list of jobs."""
-
-    def edit(request: HttpRequest, object_id: int) -> HttpResponse:
-        return edit_view(request, object_id, site)
-
-    def enqueue(request: HttpRequest, task_name: str) -> HttpResponse:
-        return enqueue_view(request, task_name, site)
-
+    edit = act_view(site, EDIT_AND_RETRY, partial(edit_view, site=site), FORM)
+    enqueue = act_view(site, ENQUEUE, partial(enqueue_view, site=site), FORM)
     return [
-        path("<int:object_id>/edit/", site.admin_view(edit), name="pgqueue_job_edit"),
-        path("enqueue/<str:task_name>/", site.admin_view(enqueue), name="pgqueue_enqueue"),
+        path("<int:object_id>/edit/", edit, name="pgqueue_job_edit"),
+        path("enqueue/<str:task_name>/", enqueue, name="pgqueue_enqueue"),
     ]

@@ -15,7 +15,6 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left, Right
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -40,6 +39,7 @@ from .kept_logs import HAS_LOG, read_logs
 from .limit_links import key_link
 from .links import address_for
 from .move_and_delete import ON_ONE_JOB
+from .navigation import rendered
 from .pauses import pauses_of
 from .private import TEXT_LIMIT
 from .progress_bar import progress_bar
@@ -75,12 +75,6 @@ def job_page(
     steps = read_steps(job) if vars(job)["has_steps"] else []
     pauses = pauses_of(request, job) if job.state == State.READY else []
     context = {
-        **admin.admin_site.each_context(request),
-        **admin.navigation(request),
-        "title": visible(str(job)),
-        "original": visible(str(job)),
-        "opts": admin.opts,
-        "has_view_permission": True,
         "job": job,
         **story(request, job, attempts),
         "situation": situation(
@@ -110,7 +104,7 @@ def job_page(
         "related_jobs": related_jobs(request, job, admin.admin_site),
         **extra_context,
     }
-    return TemplateResponse(request, "pgqueue/admin/job.html", context)
+    return rendered(request, admin.admin_site, "job.html", visible(str(job)), context, opts=admin.opts)
 
 
 def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:

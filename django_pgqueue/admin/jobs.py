@@ -13,7 +13,7 @@ from django.contrib import messages
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import URLPattern
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -24,6 +24,7 @@ from django_pgqueue.states import State
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
+from .control_acts import button_urls
 from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
@@ -31,13 +32,12 @@ from .job_columns import JobColumns, with_latest_execution
 from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
-from .limit_actions import limit_urls
+from .limit_form import form_url
+from .links import redirect_to
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .posted import back_of
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
-from .queue_actions import queue_urls
-from .task_actions import task_urls
 
 
 class JobAdmin(JobColumns):
@@ -56,8 +56,7 @@ class JobAdmin(JobColumns):
         """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
         if self.model is not Job:
             return super().get_urls()
-        forms = [*queue_urls(self), *job_form_urls(self.admin_site), *task_urls(self.admin_site)]
-        forms += limit_urls(self.admin_site)
+        forms = [*button_urls(self.admin_site), *job_form_urls(self.admin_site), form_url(self.admin_site)]
         acts = [request_url(self), stop_url(self)]
         return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
 
@@ -119,7 +118,7 @@ class JobAdmin(JobColumns):
         """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
         if request.POST.get("select_across") != "1" or confirmation.is_given(request):
             return act_on_many(request, operation, queryset, self.admin_site)
-        name, at = operation.transition.value, shown.page_at(request)
+        name, at = operation.act.name, shown.page_at(request)
         selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
         selection = selection or self._listed(request, queryset)
         if selection is not None:
@@ -153,11 +152,11 @@ class JobAdmin(JobColumns):
             return self.not_found(request, str(object_id))
         if question := act_on_one(request, operation, job, self.admin_site):
             return question
-        name, args = ("change", [object_id])
+        if back := back_of(request):
+            return HttpResponseRedirect(back)
         if operation is DELETE and not jobs.filter(pk=object_id).exists():
-            name, args = "changelist", []
-        url = reverse(f"admin:pgqueue_job_{name}", args=args, current_app=self.admin_site.name)
-        return HttpResponseRedirect(back_of(request) or databases.link(request, url))
+            return redirect_to(request, "job_changelist")
+        return redirect_to(request, "job_change", object_id)
 
     def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
         """Show the list, with a message that the job does not exist."""
@@ -165,8 +164,8 @@ class JobAdmin(JobColumns):
             request,
             _("Job #%(number)s does not exist. It may have been pruned.") % {"number": shortened(object_id, 20)},
         )
-        url = f"admin:pgqueue_{self.opts.model_name}_changelist"
-        return HttpResponseRedirect(databases.link(request, reverse(url, current_app=self.admin_site.name)))
+        request.current_app = self.admin_site.name
+        return redirect_to(request, f"{self.opts.model_name}_changelist")
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

@@ -1,6 +1,6 @@
 """Read the pauses, overrides and open breakers of limits and limit keys, and describe them for the pages and forms.
 
-`limit_actions` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
+`control_acts` and `limit_form` compare these rows with what the page showed. A pause or an override of a limit's name
 applies to all its keys.
 """
 
@@ -16,20 +16,17 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import registry
+from django_pgqueue import acts, registry
 from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import name_of
 from django_pgqueue.models import LimitOverride, OpenBreaker, Pause
 from django_pgqueue.states import Pausable
 
 from . import databases, shown
-from .formatting import full_date, shortened
+from .formatting import REASON_SHOWN, by_until, full_date, pause_text, shortened
 from .links import address_for
 from .pauses import in_force
 
-PERMISSION: Final = "pgqueue.change_limits"
-PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
-REASON_SHOWN: Final = 200
 FIELDS: Final[dict[str, Promise | str]] = {
     "concurrency": gettext_lazy("Concurrency"),
     "rate": gettext_lazy("Rate"),
@@ -103,13 +100,13 @@ def _controls(
     *,
     is_open: bool,
 ) -> Controls:
-    found = address_for(request, "limit_change") if request.user.has_perm(PERMISSION) else ""
+    found = address_for(request, "limit_change") if acts.OVERRIDE_LIMIT.is_allowed(request.user) else ""
     pause = pauses.get(limit_key)
     override, policy = overrides.get(limit_key), policy_in_force(limit_key, overrides, is_probing=is_open)
     return Controls(
         limit_key,
         shortened(limit_key),
-        "" if pause is None else _pause_text(pause),
+        "" if pause is None else pause_text(pause.paused_at, pause.paused_by, pause.paused_until, pause.reason),
         "" if pause is None else str(shown.number(pause.paused_at)),
         "" if override is None else override_text(override, inherited_policy(limit_key, overrides)),
         "" if override is None else str(shown.number(override.changed_at)),
@@ -164,25 +161,12 @@ def inherited_policy(limit_key: str, overrides: Mapping[str, LimitOverride]) -> 
     return policy_in_force(limit_key, others)
 
 
-def _pause_text(pause: Pause) -> str:
-    parts: list[Promise | str] = [_("paused since %(at)s") % {"at": full_date(pause.paused_at)}]
-    if pause.paused_by:
-        parts.append(_("by %(who)s") % {"who": shortened(pause.paused_by)})
-    if pause.paused_until:
-        parts.append(_("until %(at)s") % {"at": full_date(pause.paused_until)})
-    return " ".join(map(str, parts)) + (f": {shortened(pause.reason, REASON_SHOWN)}" if pause.reason else "")
-
-
 def override_text(override: LimitOverride, before: KeyPolicy | None) -> str:
     """Return a sentence: "changed at … by … until …: concurrency 2 instead of 10 (the reason)"."""
-    parts: list[Promise | str] = [_("changed at %(at)s") % {"at": full_date(override.changed_at)}]
-    if override.changed_by:
-        parts.append(_("by %(who)s") % {"who": shortened(override.changed_by)})
-    if override.valid_until:
-        parts.append(_("until %(at)s") % {"at": full_date(override.valid_until)})
+    began = _("changed at %(at)s") % {"at": full_date(override.changed_at)}
     values = ", ".join(_value_text(override, name, before) for name in FIELDS if getattr(override, name) is not None)
     reason = f" ({shortened(override.reason, REASON_SHOWN)})" if override.reason else ""
-    return f"{' '.join(map(str, parts))}: {values}{reason}"
+    return f"{began}{by_until(override.changed_by, override.valid_until)}: {values}{reason}"
 
 
 def _value_text(override: LimitOverride, name: str, before: KeyPolicy | None) -> str:

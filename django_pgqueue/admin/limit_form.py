@@ -1,6 +1,6 @@
 """The form that overrides a limit, or one of its keys: concurrency, rate, burst and share, with an end and a reason.
 
-`limit_actions` gives it its URL. The form begins with the values in force. A field with the value that holds without
+`jobs` gives it its URL. The form begins with the values in force. A field with the value that holds without
 the override stores nothing, so that a later change of the code applies. The form posts the override that the page
 showed; if that is another one by now, nothing changes.
 """
@@ -9,32 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, cast
 
 from django import forms
 from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.urls import URLPattern, path
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_http_methods
 
-from django_pgqueue import limit_control, registry
+from django_pgqueue import acts, limit_control, registry
 from django_pgqueue.db.fields import aware
 from django_pgqueue.limit_policies import KeyPolicy
 from django_pgqueue.limits import MAX_NUMBER, name_of
 from django_pgqueue.models import LimitOverride
 
 from . import databases, shown
+from .act_view import FORM, act_view
 from .form_page import form_page
 from .formatting import shortened
 from .limit_controls import (
     FIELDS,
-    PERMISSION,
     inherited_policy,
     override_text,
     overrides_in_force,
@@ -42,6 +42,7 @@ from .limit_controls import (
 )
 from .limit_links import limit_url
 from .limit_words import limit_lines
+from .links import redirect_to
 
 SHOWN_FIELD: Final = "shown_change"
 HELP: Final = {
@@ -97,18 +98,20 @@ class LimitForm(forms.Form):
         return {name: None if value == getattr(self.inherited, name) else value for name, value in given.items()}
 
 
-@require_http_methods(["GET", "HEAD", "POST"])
+def form_url(site: AdminSite) -> URLPattern:
+    """Return the URL of the form, below that of the list of jobs."""
+    view = act_view(site, acts.OVERRIDE_LIMIT, partial(change_view, site=site), FORM)
+    return path("limits/change/", view, name="pgqueue_limit_change")
+
+
 def change_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     """Show the form, or change the limit and show its page."""
-    if not request.user.has_perms(["pgqueue.view_job", PERMISSION]):
-        raise PermissionDenied
-    request.current_app = site.name
     limit_key, alias = request.GET.get("key", ""), databases.chosen(request)
     limit = registry.limits().get(name_of(limit_key))
     if limit is None or "\0" in limit_key:
         text = _("No task of this code declares the limit “%(name)s”.") % {"name": shortened(name_of(limit_key))}
         messages.error(request, text)
-        return HttpResponseRedirect(databases.link(request, reverse("admin:pgqueue_limits", current_app=site.name)))
+        return redirect_to(request, "limits")
     with transaction.atomic(using=alias):
         overrides = _overrides(request, alias, limit_key)
         form = _form(request, limit_key, overrides)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from django import forms
@@ -18,11 +17,11 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
+from django.utils.translation import ngettext_lazy
 
-from django_pgqueue import job_operations
+from django_pgqueue import acts
 from django_pgqueue.models import Job
-from django_pgqueue.states import Seen, TransitionName
+from django_pgqueue.states import Seen
 
 from . import confirmation, shown
 from .form_page import form_page
@@ -68,8 +67,8 @@ class MoveOperation(JobOperation):
         queue_name, priority = form.cleaned_data["queue_name"], form.cleaned_data["priority"]
         texts = [] if queue_name is None else [_("to the queue %s") % queue_name]
         texts += [] if priority is None else [_("to the priority %s") % priority]
-        change = partial(job_operations.move, queue_name=queue_name, priority=priority)
-        return replace(self, label=f"{self.label} {', '.join(texts)}", change=change)
+        options = {"queue_name": queue_name, "priority": priority}
+        return replace(self, text=f"{self.label} {', '.join(texts)}", options=options)
 
 
 @dataclass(frozen=True)
@@ -105,20 +104,10 @@ def _page_of(job: Job, site: AdminSite) -> str:
 
 
 MOVE: Final = MoveOperation(
-    "move",
-    "pgqueue.move_job",
-    gettext_lazy("Move"),
-    ngettext_lazy("%(count)d job is moved.", "%(count)d jobs are moved.", "count"),
-    TransitionName.MOVE,
-    job_operations.move,
+    "move", acts.MOVE, ngettext_lazy("%(count)d job is moved.", "%(count)d jobs are moved.", "count")
 )
 DELETE: Final = DeleteOperation(
-    "delete",
-    "pgqueue.delete_job",
-    gettext_lazy("Delete"),
-    ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count"),
-    TransitionName.DELETE,
-    job_operations.delete,
+    "delete", acts.DELETE, ngettext_lazy("%(count)d job is deleted.", "%(count)d jobs are deleted.", "count")
 )
 ON_ONE_JOB: Final = (*OPERATIONS, MOVE, DELETE)
 """The operations that the page of a job offers."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from django.contrib.admin import AdminSite
 from django.http import HttpRequest
+from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.models import Job
 from django_pgqueue.queue_databases import queue_aliases
 
 from . import databases
@@ -61,6 +65,39 @@ def navigation(request: HttpRequest, site_name: str, current: str) -> dict[str, 
         "pgqueue_databases": [_switch(request, each, is_current=each == alias) for each in choices],
         "database_query": databases.query(request),
     }
+
+
+def rendered(
+    request: HttpRequest,
+    site: AdminSite,
+    template: str,
+    title: Any,
+    context: Mapping[str, Any],
+    *,
+    opts: Any = Job._meta,
+    place: str = "",
+) -> TemplateResponse:
+    """Return a page below the navigation.
+
+    Args:
+        request: The request.
+        site: The admin site.
+        template: Its name, below `pgqueue/admin/`.
+        title: The title. The context may have another one.
+        context: The values for the template.
+        opts: The options of the model that the breadcrumbs name.
+        place: The link that the navigation marks as current. By default it is the list of the model.
+    """
+    request.current_app = site.name
+    base = {
+        **site.each_context(request),
+        **navigation(request, site.name, place or f"{opts.model_name}_changelist"),
+        "title": title,
+        "original": str(title),  # themes take other values for a row, also a translation that is not yet text
+        "opts": opts,
+        "has_view_permission": True,
+    }
+    return TemplateResponse(request, f"pgqueue/admin/{template}", {**base, **context})
 
 
 def _url(request: HttpRequest, site_name: str, place: Place) -> str | None:

@@ -1,4 +1,4 @@
-"""The parts that the forms which make a job have in common: read the call, announce the job, and log the act.
+"""The parts that the forms which make a job have in common: read the call, and announce the job.
 
 `edit_and_retry` and `enqueue_form` use it.
 """
@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
-from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ObjectDoesNotExist
-from django.http import HttpRequest
 
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.models import Job
@@ -50,9 +48,3 @@ def announced(task: Task[..., Any], job: Job) -> None:
     task.send_enqueued(job)
     if task.adapter is not None:
         task.adapter.enqueued(job.pk, str(job._state.db), job.queue_name)
-
-
-def log(request: HttpRequest, job: Job, flag: int, message: str) -> None:
-    """Write an entry into Django's history of a job. It never contains a value of an argument."""
-    user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
-    LogEntry.objects.log_actions(user_id, [job], flag, message)

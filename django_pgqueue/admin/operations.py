@@ -4,39 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from django_pgqueue.acts import OperatorAct
+
+from .act_view import act_view, check
 from .readonly import ReadOnlyAdmin
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation as the admin offers it. `name` is part of the URL; `done` is the message, by number of rows."""
+    """An act as the admin offers it. `name` is part of the URL; `done` is the message, by number of rows."""
 
     name: str
-    permission: str
-    label: Promise | str
+    act: OperatorAct
     done: Any
 
-    view_permission: ClassVar[str]
+    @property
+    def label(self) -> Promise | str:
+        return self.act.label
 
     def is_allowed(self, request: HttpRequest) -> bool:
         """Return whether the user has the permission for it and may view the rows."""
-        return request.user.has_perm(self.permission) and request.user.has_perm(self.view_permission)
+        return self.act.is_allowed(request.user)
 
 
 def selected_action(description: Any, operation: Operation, permission: str) -> Any:
     """Return an admin action that runs an operation on the selected rows."""
-    decorate = admin.action(description=description, permissions=[permission])
-    return decorate(lambda self, request, queryset: self.act_on_selected(request, operation, queryset))
+
+    @admin.action(description=description, permissions=[permission])
+    def act(self: OperationsAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        check(request, operation.act)
+        return self.act_on_selected(request, operation, queryset)
+
+    return act
 
 
 class OperationsAdmin(ReadOnlyAdmin):
@@ -56,19 +66,13 @@ class OperationsAdmin(ReadOnlyAdmin):
         """Return hidden fields with what a row shows; see `shown`."""
         raise NotImplementedError
 
-    def act_view(self, request: HttpRequest, object_id: int, operation: Operation) -> HttpResponseBase:
-        """Run an operation on one row. Only POST is allowed."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        return self.run_operation(request, object_id, operation)
-
     def get_urls(self) -> list[URLPattern]:
         """Add one URL for each operation on one row."""
-        view, model_name = self.admin_site.admin_view(self.act_view), self.opts.model_name
-        own = [
-            path(f"<int:object_id>/{each.name}/", view, {"operation": each}, name=f"pgqueue_{model_name}_{each.name}")
-            for each in self.operations
-        ]
+        own = []
+        for each in self.operations:
+            view = act_view(self.admin_site, each.act, partial(self.run_operation, operation=each))
+            name = f"pgqueue_{self.opts.model_name}_{each.name}"
+            own.append(path(f"<int:object_id>/{each.name}/", view, name=name))
         return own + super().get_urls()
 
     def action_checkbox(self, obj: Any) -> SafeString:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
@@ -29,8 +28,9 @@ from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
 
 from . import bulk_acts, databases, links, shown
-from .formatting import badge, breakable, full_date, moment, moment_ago, seen_at, visible
+from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
 from .limit_links import jobs_url
+from .operator_log import log_change
 from .readonly import ListOnlyAdmin, column
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ class PauseAdmin(ListOnlyAdmin):
     def has_add_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("pgqueue.pause_queue")
 
-    def has_resume_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("pgqueue.pause_queue")
+    has_resume_permission = has_add_permission
 
     def save_model(self, request: HttpRequest, obj: Pause, form: Any, change: bool) -> None:  # noqa: FBT001 -- Django's
         """Pause as the user, and set the primary key that the admin's log entry needs."""
@@ -147,8 +146,7 @@ class PauseAdmin(ListOnlyAdmin):
                 if not shown.is_as_shown(request, pause):
                     text = _("%(what)s was paused again since the page was shown, so it stays paused.")
                     messages.warning(request, text % {"what": pause})
-                elif control.resume_named(*_target_of(pause), alias):
-                    _log_change(request, pause, "Resumed.")
+                elif resume(request, pause):
                     messages.success(request, _("%(what)s is resumed.") % {"what": pause})
 
     # ---------------------------------------------------------------- columns
@@ -180,6 +178,13 @@ class PauseAdmin(ListOnlyAdmin):
     def running(self, pause: Pause) -> str:
         """Return how many jobs started before the pause and still run. At 0 it is drained."""
         return f"{control.running_behind(*_target_of(pause), _alias_of(pause)).count():,}"
+
+
+def resume(request: HttpRequest, pause: Pause) -> bool:
+    """End a pause as the user, and write it into its history; return False if it has ended by itself."""
+    is_resumed = control.resume_named(*_target_of(pause), _alias_of(pause))
+    log_change(request, pause if is_resumed else None, "Resumed.")
+    return is_resumed
 
 
 def pauses_of(request: HttpRequest, job: Job) -> list[str]:
@@ -227,10 +232,8 @@ def in_force() -> QuerySet[Pause]:
 
 
 def _description(pause: Pause) -> str:
-    by = _(" by %(who)s") % {"who": visible(pause.paused_by)} if pause.paused_by else ""
-    until = _(" until %(at)s") % {"at": full_date(pause.paused_until)} if pause.paused_until else ""
-    text = _("%(what)s, paused%(by)s%(until)s") % {"what": visible(str(pause)), "by": by, "until": until}
-    return f"{text}:" if pause.reason else str(text)
+    text = _("%(what)s, paused") % {"what": visible(str(pause))}
+    return f"{text}{by_until(pause.paused_by, pause.paused_until)}{':' if pause.reason else ''}"
 
 
 def _mistyped(kind: Pausable, name: str, alias: str) -> str:
@@ -247,7 +250,3 @@ def _target_of(pause: Pause) -> tuple[Pausable, str]:
 
 def _alias_of(pause: Pause) -> str:
     return pause._state.db or DEFAULT_DB_ALIAS
-
-
-def _log_change(request: HttpRequest, pause: Pause, message: str) -> None:
-    LogEntry.objects.log_actions(request.user.pk, [pause], CHANGE, message)  # type: ignore[arg-type]  # not anonymous

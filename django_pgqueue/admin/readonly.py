@@ -137,5 +137,5 @@ class ListOnlyAdmin(ReadOnlyAdmin):
         """Redirect to the list."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        url = reverse(f"admin:pgqueue_{self.opts.model_name}_changelist", current_app=self.admin_site.name)
-        return HttpResponseRedirect(databases.link(request, url))
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return HttpResponseRedirect(databases.link(request, reverse(name, current_app=self.admin_site.name)))

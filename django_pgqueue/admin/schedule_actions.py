@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext_lazy
+from django.utils.translation import ngettext_lazy
 
-from django_pgqueue import lifecycle
+from django_pgqueue import acts, lifecycle
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, run_and_resume
@@ -26,6 +24,7 @@ from django_pgqueue.schedules import job_options, run_and_resume
 from . import databases, shown
 from .formatting import visible
 from .operations import Operation
+from .operator_log import log_change
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,6 @@ class ScheduleOperation(Operation):
 
     Returns the id of the job that it enqueued, or True if it changed the schedule, or False if it did nothing.
     """
-
-    view_permission = "pgqueue.view_schedule"
 
 
 class NotDone(Exception):
@@ -67,24 +64,21 @@ def _resume(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: obje
 
 RUN: Final = ScheduleOperation(
     "run",
-    "pgqueue.run_schedule",
-    gettext_lazy("Run now"),
+    acts.RUN_SCHEDULE,
     ngettext_lazy("%(count)d job is enqueued.", "%(count)d jobs are enqueued.", "count"),
     lambda schedule: True,
     _run,
 )
 PAUSE: Final = ScheduleOperation(
     "pause",
-    "pgqueue.pause_schedule",
-    gettext_lazy("Pause"),
+    acts.PAUSE_SCHEDULE,
     ngettext_lazy("%(count)d schedule is paused.", "%(count)d schedules are paused.", "count"),
     lambda schedule: schedule.enabled,
     _pause,
 )
 RESUME: Final = ScheduleOperation(
     "resume",
-    "pgqueue.pause_schedule",
-    gettext_lazy("Resume"),
+    acts.RESUME_SCHEDULE,
     ngettext_lazy("%(count)d schedule is resumed.", "%(count)d schedules are resumed.", "count"),
     lambda schedule: not schedule.enabled,
     _resume,
@@ -100,10 +94,8 @@ def offered(request: HttpRequest, schedule: Schedule) -> list[ScheduleOperation]
 def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Schedule) -> int:
     """Run an operation on a schedule, and log it in the history. Return what the operation's function returned.
 
-    Raise `PermissionDenied` if the user may not, and `NotDone` with a reason for the operator if it is refused.
+    Raise `NotDone` with a reason for the operator if it is refused.
     """
-    if not operation.is_allowed(request):
-        raise PermissionDenied
     connection = connections[databases.chosen(request)]
     found = {each.schedule_id: each for each in lifecycle.read_schedules(connection)[1]}
     seen = shown.read_schedule(request, schedule.pk)
@@ -119,8 +111,5 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
     except JobLocked:
         return False
     if changed:
-        user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission
-        LogEntry.objects.log_actions(
-            user_id, Schedule.objects.using(connection.alias).filter(pk=schedule.pk), CHANGE, f"{operation.label}."
-        )
+        log_change(request, schedule, f"{operation.label}.")
     return changed

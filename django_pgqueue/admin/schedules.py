@@ -10,11 +10,9 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -26,6 +24,7 @@ from django_pgqueue.schedules import expressions, job_options
 
 from . import databases
 from .formatting import dated, seen_at, visible
+from .links import address_for, redirect_to
 from .next_ticks import next_ticks
 from .operations import selected_action
 from .private import may_view
@@ -113,14 +112,10 @@ class ScheduleAdmin(ScheduleColumns):
             messages.warning(request, text % {"count": unchanged})
 
     def run_operation(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
-        if not operation.is_allowed(request):
-            raise PermissionDenied
         schedule = self.get_queryset(request).filter(pk=object_id).first()
-        name = self.admin_site.name
         if schedule is None:
             messages.warning(request, _("This schedule does not exist any more."))
-            url = reverse("admin:pgqueue_schedule_changelist", current_app=name)
-            return HttpResponseRedirect(databases.link(request, url))
+            return redirect_to(request, "schedule_changelist")
         try:
             if found := act_on_one(request, operation, schedule):
                 messages.success(request, self._done(request, operation, found))
@@ -131,16 +126,15 @@ class ScheduleAdmin(ScheduleColumns):
                 messages.warning(request, text)
         except NotDone as error:
             messages.warning(request, str(error))
-        url = reverse("admin:pgqueue_schedule_change", args=[object_id], current_app=name)
-        return HttpResponseRedirect(databases.link(request, url))
+        return redirect_to(request, "schedule_change", object_id)
 
     def _done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> SafeString | str:
         """Return the message after an operation. After *Run now* it links the job to a user who may view it."""
         text = operation.done % {"count": 1}
         if operation is not RUN or not request.user.has_perm("pgqueue.view_job"):
             return str(text)
-        url = reverse("admin:pgqueue_job_change", args=[found], current_app=self.admin_site.name)
-        return format_html('{} <a href="{}">{}</a>', text, databases.link(request, url), _("Job #%s") % found)
+        url = databases.link(request, address_for(request, "job_change", found))
+        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found)
 
     def changeform_view(
         self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None

@@ -5,27 +5,28 @@ The requests go through `worker_control`. Every act is a POST; the page that ask
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
-from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from django_pgqueue import stats, worker_control
+from django_pgqueue import acts, stats, worker_control
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import RequestKind
 
 from . import databases, live_stack
+from .act_view import FORM, act_view
 from .formatting import visible
+from .links import redirect_to
+from .navigation import rendered
+from .operator_log import log_change
 from .readonly import ListOnlyAdmin
 from .worker_pages import list_context, running_row, siblings, worker_row
 
-STOP: Final = "pgqueue.stop_worker"
 READING: Final = ("GET", "HEAD")
 
 
@@ -34,7 +35,8 @@ class WorkerAdmin(ListOnlyAdmin):
 
     def get_urls(self) -> list[URLPattern]:
         """Add the URLs of the requests to one worker."""
-        stop, stack = (self.admin_site.admin_view(view) for view in (self.stop_view, self.stack_view))
+        stop = act_view(self.admin_site, acts.STOP_WORKER, self.stop_view, FORM)
+        stack = act_view(self.admin_site, acts.LIVE_STACK, partial(self._request, kind=RequestKind.STACK))
         return [
             path("<int:worker_id>/stop/", stop, name="pgqueue_worker_stop"),
             path("<int:worker_id>/stack/", stack, name="pgqueue_worker_stack"),
@@ -63,7 +65,8 @@ class WorkerAdmin(ListOnlyAdmin):
         alias = databases.chosen(request)
         worker = _found(object_id, stats.workers(alias))
         if worker is None:
-            return HttpResponseRedirect(self._list_url(request))
+            request.current_app = self.admin_site.name
+            return redirect_to(request, "worker_changelist")
         jobs = stats.running_jobs([worker.id], alias)
         answers = live_stack.of_worker(request, worker.id, alias)
         context = {
@@ -78,29 +81,17 @@ class WorkerAdmin(ListOnlyAdmin):
         return self._page(request, "worker", _title(worker), context)
 
     def _page(self, request: HttpRequest, name: str, title: str, context: dict[str, Any]) -> HttpResponse:
-        request.current_app = self.admin_site.name
         base = {
-            **self.admin_site.each_context(request),
-            **self.navigation(request),
-            "title": title,
-            "original": title,
-            "opts": self.opts,
-            "media": self.media,
-            "has_view_permission": True,
-            "may_stop": request.user.has_perm(STOP),
+            "may_stop": acts.STOP_WORKER.is_allowed(request.user),
             "may_view_stack": live_stack.may_view(request),
             "may_view_jobs": request.user.has_perm("pgqueue.view_job"),
         }
-        return TemplateResponse(request, f"pgqueue/admin/console/{name}.html", {**base, **context})
+        return rendered(request, self.admin_site, f"console/{name}.html", title, {**base, **context}, opts=self.opts)
 
     # ---------------------------------------------------------------- requests
 
     def stop_view(self, request: HttpRequest, worker_id: int) -> HttpResponseBase:
         """Ask whether a worker is to stop, with what it runs; after POST, request it."""
-        if request.method not in (*READING, "POST"):
-            return HttpResponseNotAllowed([*READING, "POST"])
-        if not (request.user.has_perm(STOP) and self.has_view_permission(request)):
-            raise PermissionDenied
         if request.method == "POST":
             return self._request(request, worker_id, RequestKind.STOP)
         alias = databases.chosen(request)
@@ -118,16 +109,8 @@ class WorkerAdmin(ListOnlyAdmin):
         }
         return self._page(request, "worker_stop", _("Stop this worker?"), context)
 
-    def stack_view(self, request: HttpRequest, worker_id: int) -> HttpResponseBase:
-        """Request the stack of one job, or of all jobs of a worker. Only POST is allowed."""
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if not (live_stack.may_view(request) and request.user.has_perm("pgqueue.view_job")):
-            raise PermissionDenied
-        return self._request(request, worker_id, RequestKind.STACK)
-
     def _request(self, request: HttpRequest, worker_id: int, kind: RequestKind) -> HttpResponseBase:
-        """Request something of a worker, log a new request, and show the page where the answer will be."""
+        """Request a stop or stacks of a worker, log a new request, and show the page where the answer will be."""
         alias, by = databases.chosen(request), request.user.get_username()
         execution_id = _number(request.POST.get(live_stack.EXECUTION, "")) if kind is RequestKind.STACK else 0
         job = _job_of(execution_id, alias) if execution_id else None
@@ -137,27 +120,20 @@ class WorkerAdmin(ListOnlyAdmin):
         if requested.is_new:
             text = "Stop requested." if kind is RequestKind.STOP else "Stack requested."
             worker = Worker.objects.using(alias).get(pk=worker_id)
-            for row in (worker,) if job is None else (worker, job):
-                _log_change(request, row, text)
+            log_change(request, worker, text)
+            log_change(request, job, text)
         else:
             messages.info(request, _("The same request is waiting for its answer. Nothing was requested again."))
         if job is not None:
-            return HttpResponseRedirect(f"{self._url(request, 'job_change', job.pk)}#pgqueue-stack")
-        return HttpResponseRedirect(f"{self._url(request, 'worker_change', worker_id)}#pgqueue-requests")
+            return redirect_to(request, "job_change", job.pk, part="pgqueue-stack")
+        return redirect_to(request, "worker_change", worker_id, part="pgqueue-requests")
 
     def _refused(self, request: HttpRequest, job: Job | None = None) -> HttpResponseRedirect:
         text = _("Nothing was requested: this worker has stopped, or it runs one job without a supervisor.")
         messages.warning(request, text)
-        url = self._list_url(request) if job is None else self._url(request, "job_change", job.pk)
-        return HttpResponseRedirect(url)
-
-    def _list_url(self, request: HttpRequest) -> str:
-        name = "worker_changelist" if self.has_view_permission(request) else "job_changelist"
-        return self._url(request, name)
-
-    def _url(self, request: HttpRequest, name: str, *args: Any) -> str:
-        url = reverse(f"admin:pgqueue_{name}", args=args, current_app=self.admin_site.name)
-        return databases.link(request, url)
+        if job is not None:
+            return redirect_to(request, "job_change", job.pk)
+        return redirect_to(request, "worker_changelist" if self.has_view_permission(request) else "job_changelist")
 
 
 def _found(worker_id: int | str, workers: list[stats.WorkerStats]) -> stats.WorkerStats | None:
@@ -175,7 +151,3 @@ def _job_of(execution_id: int, alias: str) -> Job | None:
 def _number(text: str) -> int:
     """Return the id of an execution, 0 if the text is not one."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _log_change(request: HttpRequest, row: Model, message: str) -> None:
-    LogEntry.objects.log_actions(request.user.pk, [row], CHANGE, message)  # type: ignore[arg-type]  # not anonymous

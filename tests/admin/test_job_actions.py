@@ -13,10 +13,11 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue import Workflow, lifecycle
-from django_pgqueue.admin import job_actions, shown
+from django_pgqueue.acts import job_changes
+from django_pgqueue.admin import shown
 from django_pgqueue.db import engine_connection
 from django_pgqueue.models import AuditEntry, Job
-from tests.admin.conftest import JobMaker
+from tests.admin.conftest import JobMaker, shown_by
 from tests.app import tasks
 
 pytestmark = pytest.mark.slow
@@ -186,7 +187,7 @@ def test_action_mixed_states_reports_changed_and_unchanged(operator: Client, mak
 def test_action_applies_to_selected_jobs_in_batches(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_actions, "BATCH_SIZE", 3)
+    monkeypatch.setattr(job_changes, "BATCH_SIZE", 3)
     wanted = [make_job("dead", queue_name="a") for _ in range(7)]
     other = make_job("dead", queue_name="a")
     page = post_action(operator, f"{JOBS}?queue=a", "retry_selected", *wanted)
@@ -203,7 +204,7 @@ def test_action_applies_to_selected_jobs_in_batches(
 def test_action_retry_of_many_jobs_of_a_key_revives_the_latest(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_actions, "BATCH_SIZE", 2)
+    monkeypatch.setattr(job_changes, "BATCH_SIZE", 2)
     jobs = [make_job("dead") for _ in range(5)]
     Job.objects.update(unique_key="one")
     page = post_action(operator, JOBS, "retry_selected", *jobs)
@@ -212,7 +213,7 @@ def test_action_retry_of_many_jobs_of_a_key_revives_the_latest(
 
 
 def test_action_cancel_counts_dependents_of_later_batches(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_actions, "BATCH_SIZE", 2)
+    monkeypatch.setattr(job_changes, "BATCH_SIZE", 2)
     workflow = Workflow()
     first = workflow.add(tasks.noop.s())
     for _ in range(4):
@@ -221,6 +222,18 @@ def test_action_cancel_counts_dependents_of_later_batches(operator: Client, monk
     page = post_action(operator, JOBS, "cancel_selected", *Job.objects.order_by("pk"))
     assert ">5 jobs are cancelled" in page and "left as" not in page
     assert AuditEntry.objects.get().job_count == 5
+
+
+def test_action_audit_counts_the_jobs_that_it_left(
+    operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_changes, "BATCH_SIZE", 1)
+    died_again, dead = make_job("dead"), make_job("dead")
+    form = {"action": "retry_selected", "_selected_action": [died_again.pk, dead.pk], **shown_by(operator, JOBS)}
+    Job.objects.filter(pk=died_again.pk).update(finished_at=timezone.now())
+    assert "1 job is ready again" in operator.post(JOBS, form, follow=True).content.decode()
+    entry = AuditEntry.objects.get()
+    assert (entry.total, entry.job_count, entry.left_count) == (2, 1, 1)
 
 
 def test_retry_from_dead_letter_list_requeues_the_job(operator: Client, make_job: JobMaker) -> None:

@@ -170,12 +170,6 @@ def test_cancel_waiting_is_a_bulk_act_on_the_queue(operator: Client, make_job: J
     assert Job.objects.filter(state="ready", queue_name="mail").count() == len(waiting), "workers cancel them"
 
 
-@pytest.mark.parametrize("url", [PAUSE, RESUME])
-def test_acts_take_only_post(operator: Client, url: str) -> None:
-    answer = operator.get(url, {"queue": "mail"})
-    assert answer.status_code == 405 and answer.headers["Allow"] == "POST"
-
-
 def test_acts_need_their_permissions(client_of: Callable[..., Client], make_job: JobMaker) -> None:
     make_job(queue_name="mail")
     client = client_of("view_job", "pause_queue")

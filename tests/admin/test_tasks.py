@@ -116,14 +116,6 @@ def test_pause_invalid_name_is_refused(operator, name):
     assert "cannot be paused" in answer.content.decode() and not Pause.objects.exists()
 
 
-@pytest.mark.parametrize("operation", ["pause", "resume"])
-def test_pause_needs_post_and_permission(client_of, operation):
-    client = client_of("view_job")
-    assert client.get(f"{TASKS}{operation}/").status_code == 405
-    assert client.post(f"{TASKS}{operation}/", {"task": NAME, "shown_pause": ""}).status_code == 403
-    assert not Pause.objects.exists()
-
-
 @pytest.fixture
 def renamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Give a task a former name."""

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
 from django_pgqueue import history, job_operations, lifecycle
-from django_pgqueue.management.subcommands import batches
+from django_pgqueue.management.subcommands import batches, changing_actions
 from django_pgqueue.models import ArchivedJob, AuditedJob, AuditEntry, Job
 from django_pgqueue.states import ActOutcome
 from tests import helpers
@@ -27,7 +27,7 @@ def audited(entry: AuditEntry) -> list[int]:
 
 
 def test_shell_act_names_user_reason_filter_and_jobs(monkeypatch, capsys):
-    monkeypatch.setattr(batches, "user_name", lambda: "ada")
+    monkeypatch.setattr(changing_actions, "user_name", lambda: "ada")
     dead = make(connection, 2, state="dead")
     run("jobs", "retry", "--task", helpers.NOOP, "--rate", "1e9", "--reason", "fixed it", "--yes")
     [entry] = AuditEntry.objects.all()

@@ -8,17 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db import connections
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, stats
+from django_pgqueue.acts import JOB_ACTS, ON_WORKERS_AND_LIMITS
 from django_pgqueue.admin import bulk_acts, databases, private
+from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.formatting import dated, moment, visible
+from django_pgqueue.admin.links import redirect_to
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations import database_now
@@ -73,7 +75,7 @@ def _progress(request: HttpRequest, alias: str) -> dict[str, Any]:
     job_ids = list(entry.jobs.using(alias).order_by("-pk").values_list("job_id", flat=True)[:JOBS_SHOWN])
     names = dict(Job.objects.using(alias).filter(pk__in=job_ids).values_list("pk", "task_name"))
     now = vars(entry)["seen_at"]
-    changes_jobs = entry.action not in bulk_acts.NO_JOBS
+    changes_jobs = entry.action not in ON_WORKERS_AND_LIMITS
     return {
         **_row(request, entry),
         "title": _("%(action)s: act %(number)s") % {"action": bulk_acts.label(entry.action), "number": entry.pk},
@@ -110,26 +112,18 @@ def _may_stop(request: HttpRequest, entry: AuditEntry) -> bool:
 
 def stop_url(jobs: ReadOnlyAdmin) -> URLPattern:
     """Return the URL that the button *Stop* posts to."""
-
-    def view(request: HttpRequest) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        return _stop(jobs, request)
-
-    return path("bulk_act/stop/", jobs.admin_site.admin_view(view), name="pgqueue_bulk_stop")
+    return path("bulk_act/stop/", act_view(jobs.admin_site, None, _stop), name="pgqueue_bulk_stop")
 
 
-def _stop(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
+def _stop(request: HttpRequest) -> HttpResponse:
     alias = databases.chosen(request)
     entry = _entry(request.POST.get("id", ""), alias)
-    if not bulk_acts.is_allowed(request, entry.action):
-        raise PermissionDenied
+    check(request, JOB_ACTS.get(entry.action))
     if lifecycle.stop_audit(connections[alias], entry.pk, request.user.get_username()):
         messages.success(request, _("The act is stopped. The jobs that it has changed stay changed."))
     else:
         messages.warning(request, _("Nothing to stop: the act has ended, or somebody has stopped it."))
-    url = reverse("admin:pgqueue_bulk_act", current_app=jobs.admin_site.name)
-    return HttpResponseRedirect(databases.link(request, url, id=entry.pk))
+    return redirect_to(request, "bulk_act", id=entry.pk)
 
 
 def acts_on_job(request: HttpRequest, object_id: str) -> list[dict[str, Any]]:

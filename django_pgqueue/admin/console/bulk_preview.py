@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db import connections
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, queues, stats
+from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases, form_token
-from django_pgqueue.admin.navigation import navigation
+from django_pgqueue.admin.act_view import act_view, check
+from django_pgqueue.admin.links import redirect_to
+from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.options import OPTIONS
@@ -37,13 +38,12 @@ if TYPE_CHECKING:
 CAREFUL_RATE: Final = 10.0
 """Jobs per second if the act stops at the first repeat and the user gives no rate."""
 MOST_REASON: Final = 1000
-TEMPLATE: Final = "pgqueue/admin/console/bulk_preview.html"
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     action = request.GET.get("action", "")
-    if action in bulk_acts.PERMISSIONS and not bulk_acts.is_allowed(request, action):
-        raise PermissionDenied
+    if action in JOB_ACTS:
+        check(request, JOB_ACTS[action])
     try:
         return preview_context(alias, action, bulk_acts.selection_of(request.GET))
     except ValueError as error:
@@ -77,38 +77,21 @@ def preview_context(alias: str, action: str, selection: Selection) -> dict[str, 
 
 def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selection: Selection) -> HttpResponse:
     """Return the preview as the answer to "Select all" in a list of jobs, whose form was posted."""
-    if not bulk_acts.is_allowed(request, action):
-        raise PermissionDenied
-    request.current_app = jobs.admin_site.name
-    context = {
-        **jobs.admin_site.each_context(request),
-        "opts": jobs.opts,
-        "media": jobs.media,
-        "has_view_permission": True,
-        **navigation(request, jobs.admin_site.name, BULK_PREVIEW.place),
-        **preview_context(databases.chosen(request), action, selection),
-    }
-    context["original"] = context["title"]
-    return TemplateResponse(request, TEMPLATE, context)
+    check(request, JOB_ACTS.get(action))
+    context = preview_context(databases.chosen(request), action, selection)
+    return rendered(request, jobs.admin_site, "console/bulk_preview.html", context["title"], context)
 
 
 def request_url(jobs: ReadOnlyAdmin) -> URLPattern:
     """Return the URL that the form is posted to."""
-
-    def view(request: HttpRequest) -> HttpResponse:
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        return _request(jobs, request)
-
-    return path("bulk_preview/request/", jobs.admin_site.admin_view(view), name="pgqueue_bulk_request")
+    return path("bulk_preview/request/", act_view(jobs.admin_site, None, _request), name="pgqueue_bulk_request")
 
 
-def _request(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
+def _request(request: HttpRequest) -> HttpResponse:
     """Request an act, and show its progress. Show the preview again, with a message, if the form is invalid."""
-    given, site_name = request.POST, jobs.admin_site.name
+    given = request.POST
     action = given.get("action", "")
-    if not bulk_acts.is_allowed(request, action):
-        raise PermissionDenied
+    check(request, JOB_ACTS.get(action))
     alias = databases.chosen(request)
     try:
         selection = bulk_acts.selection_of(given)
@@ -117,11 +100,9 @@ def _request(jobs: ReadOnlyAdmin, request: HttpRequest) -> HttpResponse:
     except ValueError as error:
         messages.error(request, _("Nothing was changed: %(error)s") % {"error": error})
         again = {name: given[name] for name in (*bulk_acts.NAMES, "action", "since", "until") if name in given}
-        url = reverse("admin:pgqueue_bulk_preview", current_app=site_name)
         listed = {"ids": given["ids"]} if len(given.get("ids", "")) in range(1, 2000) else {}
-        return HttpResponseRedirect(databases.link(request, url, **again, **listed))
-    url = reverse("admin:pgqueue_bulk_act", current_app=site_name)
-    return HttpResponseRedirect(databases.link(request, url, id=audit_id))
+        return redirect_to(request, "bulk_preview", **again, **listed)
+    return redirect_to(request, "bulk_act", id=audit_id)
 
 
 def _request_once(request: HttpRequest, alias: str, action: str, selection: Selection) -> int:

@@ -1,6 +1,6 @@
 """The pages *Limits* and *Limit*: what runs and waits under each limit and each of its keys, and what to do about it.
 
-The buttons post to `limit_actions` and `limit_form`. The figures come from `stats`. Keys are shown a page at a time, in
+The buttons post to `control_acts` and `limit_form`. The figures come from `stats`. Keys are shown a page at a time, in
 their order, and a search for a key reads its range of the index.
 """
 
@@ -15,8 +15,9 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin.blocked_keys import DEAD_SEARCHED, blocked_keys
+from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.admin.limit_controls import PAUSE_PERMISSION, PERMISSION, changed_keys
+from django_pgqueue.admin.limit_controls import changed_keys
 from django_pgqueue.admin.limit_links import limit_url
 from django_pgqueue.limits import MAX_KEY_LENGTH, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
@@ -24,7 +25,6 @@ from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 from . import links
 from .limit_rows import key_rows, limit_rows
 from .page import ConsolePage
-from .queues import LENGTHS
 
 KEYS_SHOWN: Final = 50
 LISTED: Final = 20
@@ -39,7 +39,7 @@ def _limits_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     keys, is_complete = blocked_keys(alias)
     counts = Counter(name_of(key) for key in keys)
     blocked = {name: Count(count, is_complete) for name, count in counts.items()}
-    return {"rows": limit_rows(request, alias, stats.limits(alias), blocked), **_acts(request)}
+    return {"rows": limit_rows(request, alias, stats.limits(alias), blocked), **button_context(request)}
 
 
 def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "limits_url": links.url(request, "limits"),
         "limit_url": links.url(request, "limit", limit=name),
         "key_length": MAX_KEY_LENGTH,
-        **_acts(request),
+        **button_context(request),
     }
 
 
@@ -85,15 +85,6 @@ def _exact(limit_key: str, found: list[LimitKeyFigures], alias: str) -> LimitKey
 def _named(request: HttpRequest, limit_keys: list[str]) -> list[tuple[Any, str]]:
     """Return keys without the name of their limit, each with the URL of its row."""
     return [(breakable(shortened(key.partition(":")[2] or key)), limit_url(request, key)) for key in limit_keys]
-
-
-def _acts(request: HttpRequest) -> dict[str, Any]:
-    return {
-        "may_pause": request.user.has_perm(PAUSE_PERMISSION),
-        "may_change": request.user.has_perm(PERMISSION),
-        "lengths": LENGTHS,
-        "back": request.get_full_path(),
-    }
 
 
 LIMITS: Final = ConsolePage("limits", gettext_lazy("Limits"), _limits_context, document=_document)

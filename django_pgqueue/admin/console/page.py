@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import PermissionDenied
 from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
-from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
 
 from django_pgqueue.admin import databases
-from django_pgqueue.admin.navigation import navigation
+from django_pgqueue.admin.navigation import rendered
 
 if TYPE_CHECKING:
     from django_pgqueue.admin.readonly import ReadOnlyAdmin
@@ -42,10 +41,6 @@ class ConsolePage:
     permission: str = "pgqueue.view_job"
     place: str = ""
     """The link that the navigation marks as current, if the navigation does not link this page."""
-
-    @property
-    def template(self) -> str:
-        return f"pgqueue/admin/console/{self.name}.html"
 
 
 def console_urls(jobs: ReadOnlyAdmin, pages: Sequence[ConsolePage]) -> list[URLPattern]:
@@ -76,17 +71,9 @@ def _checked(request: HttpRequest, page: ConsolePage) -> HttpResponse | None:
 
 def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpResponse:
     request.current_app = jobs.admin_site.name
-    context = {
-        **jobs.admin_site.each_context(request),
-        "title": page.title,
-        "original": str(page.title),  # themes take other values for a row
-        "opts": jobs.opts,
-        "media": jobs.media,
-        "has_view_permission": True,
-        **navigation(request, jobs.admin_site.name, page.place or page.name),
-        **page.context(request, databases.chosen(request)),
-    }
-    return TemplateResponse(request, page.template, context)
+    context = page.context(request, databases.chosen(request))
+    place = page.place or page.name
+    return rendered(request, jobs.admin_site, f"console/{page.name}.html", page.title, context, place=place)
 
 
 class _Encoder(DjangoJSONEncoder):

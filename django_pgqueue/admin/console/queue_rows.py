@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import bulk_acts, shown
 from django_pgqueue.admin.chart_axes import number_text, seconds_text
-from django_pgqueue.admin.formatting import breakable, full_date, shortened
+from django_pgqueue.admin.formatting import breakable, pause_text, shortened
 from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, QueueStats, WorkerStats
 
@@ -92,7 +92,7 @@ def queue_rows(
 
 
 def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]) -> QueueRow:
-    oldest, finished = queue.oldest_due_seconds, queue.finished_per_minute
+    oldest, finished, pause = queue.oldest_due_seconds, queue.finished_per_minute, queue.pause
     return QueueRow(
         queue=queue,
         name=breakable(shortened(queue.name)),
@@ -104,7 +104,9 @@ def _row(request: HttpRequest, queue: QueueStats, workers: Sequence[WorkerStats]
         empties_in=_empties_in(queue),
         slots=f"{queue.slots_busy:,} / {queue.slots_total:,}",
         workers=[_slots_of(worker) for worker in workers],
-        pause=_pause(queue),
+        pause=""
+        if (pause := queue.pause) is None
+        else pause_text(pause.paused_at, pause.by, pause.until, pause.reason),
         pause_url=links.url(request, "pause_changelist", kind="queue", name=queue.name) if queue.pause else "",
         clear_url=_clear_url(request, queue),
         shown="" if queue.pause is None else str(shown.number(queue.pause.paused_at)),
@@ -137,15 +139,3 @@ def _empties_in(queue: QueueStats) -> str:
     if seconds is None or seconds > LONG.total_seconds():
         return str(_("never at this rate"))
     return seconds_text(seconds) if queue.due.is_exact else f"> {seconds_text(seconds)}"
-
-
-def _pause(queue: QueueStats) -> str:
-    pause = queue.pause
-    if pause is None:
-        return ""
-    parts: list[Promise | str] = [_("paused since %(at)s") % {"at": full_date(pause.paused_at)}]
-    if pause.by:
-        parts.append(_("by %(who)s") % {"who": shortened(pause.by)})
-    if pause.until:
-        parts.append(_("until %(at)s") % {"at": full_date(pause.until)})
-    return " ".join(map(str, parts)) + (f": {shortened(pause.reason, 200)}" if pause.reason else "")

@@ -1,6 +1,6 @@
 """The pages *Queues* and *Queue*: each queue with its jobs, rates, workers and pause, and what to do with it.
 
-The buttons post to `queue_actions`. `queues.json` is the same document as that of `manage.py pgqueue queues --json`.
+The buttons post to `control_acts`. `queues.json` is the same document as that of `manage.py pgqueue queues --json`.
 """
 
 from __future__ import annotations
@@ -13,22 +13,12 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin.chart_axes import seconds_text
+from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 
 from . import activity, links
 from .page import ConsolePage
 from .queue_rows import queue_rows
-
-PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
-LENGTHS: Final = (
-    ("", gettext_lazy("until resumed")),
-    ("600", gettext_lazy("for 10 minutes")),
-    ("3600", gettext_lazy("for 1 hour")),
-    ("14400", gettext_lazy("for 4 hours")),
-    ("86400", gettext_lazy("for 1 day")),
-    ("604800", gettext_lazy("for 7 days")),
-)
-"""How long a pause lasts, in seconds: the choices of the form. The form of *Pauses* takes any time."""
 
 
 def _document(alias: str) -> dict[str, Any]:
@@ -38,7 +28,7 @@ def _document(alias: str) -> dict[str, Any]:
 def _queues_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     figures = stats.queue_figures(alias)
     live = [worker for worker in figures.workers if worker.is_live]
-    return {"rows": queue_rows(request, figures.queues, live), **_acts(request)}
+    return {"rows": queue_rows(request, figures.queues, live), **button_context(request)}
 
 
 def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
@@ -56,16 +46,8 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "rows": queue_rows(request, [queue], live),
         "lanes": [(lane, seconds_text(lane.oldest_due_seconds or 0.0)) for lane in lanes],
         "queues_url": links.url(request, "queues"),
-        **_acts(request),
+        **button_context(request),
         **(activity.context(request, past) if past else {}),
-    }
-
-
-def _acts(request: HttpRequest) -> dict[str, Any]:
-    return {
-        "may_pause": request.user.has_perm(PAUSE_PERMISSION),
-        "lengths": LENGTHS,
-        "back": request.get_full_path(),
     }
 
 

@@ -14,9 +14,9 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import registry, stats
-from django_pgqueue.admin import databases, enqueue_form, shown
-from django_pgqueue.admin.formatting import breakable, duration, full_date, visible
+from django_pgqueue import acts, registry, stats
+from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
 from django_pgqueue.admin.links import address_for
 from django_pgqueue.conf import get_settings
 from django_pgqueue.definition import TaskDefinition
@@ -25,7 +25,6 @@ from django_pgqueue.task_descriptions import depth_of, own_options, signature_of
 
 from .page import ConsolePage
 
-PAUSE_PERMISSION: Final = "pgqueue.pause_queue"
 DAY: Final = timedelta(days=1)
 
 
@@ -75,12 +74,12 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     known = registry.all_tasks()
     names = {name for task in known for name in registry.names_of(task.name)}
     unknown = sorted({name for name in (*jobs, *days) if name not in names})
-    may_enqueue = enqueue_form.is_allowed(request)
+    may_enqueue = acts.ENQUEUE.is_allowed(request.user)
     rows = [_row(request, task, jobs, days, may_enqueue=may_enqueue) for task in known]
     return {
         "rows": rows,
         "unknown": [_unknown_row(request, name, jobs, days) for name in unknown],
-        "may_pause": request.user.has_perm(PAUSE_PERMISSION),
+        "may_pause": acts.PAUSE.is_allowed(request.user),
         "has_figures": get_settings().STATS,
     }
 
@@ -180,9 +179,7 @@ def _spans(*seconds: float | None) -> str:
 def _pause_text(pause: stats.PauseStats | None) -> str:
     if pause is None:
         return ""
-    by = _("paused by %(who)s") % {"who": visible(pause.by)} if pause.by else _("paused")
-    until = _(" until %(at)s") % {"at": full_date(pause.until)} if pause.until else ""
-    return f"{by}{until}{': ' if pause.reason else ''}{visible(pause.reason)}"
+    return f"{_('paused')}{by_until(pause.by, pause.until)}{': ' if pause.reason else ''}{visible(pause.reason)}"
 
 
 def _pause_shown(pause: stats.PauseStats | None) -> Any:

@@ -9,20 +9,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.core.exceptions import PermissionDenied
 from django.db import connections
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import lifecycle
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import badge, full_date, moment, moment_ago, seen_at, visible
-from django_pgqueue.admin.readonly import ReadOnlyAdmin, column
-from django_pgqueue.db.fields import statement_time
+from django_pgqueue.admin.operator_log import log_change
+from django_pgqueue.admin.readonly import ListOnlyAdmin, column
 
 from .models import RemoteToken
 from .tokens import state_of
@@ -37,26 +34,16 @@ BADGES: Final[dict[str, tuple[str, Any]]] = {
 
 
 @admin.register(RemoteToken)
-class RemoteTokenAdmin(ReadOnlyAdmin):
+class RemoteTokenAdmin(ListOnlyAdmin):
     """Tokens, latest first."""
 
     list_display = ["state", "name_shown", "queues", "tasks", "created", "by", "expires", "used", "revoked"]
-    list_display_links = None
     ordering = ["-pk"]
     actions = ["revoke_selected"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).defer("digest").annotate(seen_at=statement_time())
+        rows: QuerySet[Any] = super().get_queryset(request).defer("digest")
         return rows
-
-    def change_view(
-        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Redirect to the list, which shows everything about a token."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        url = reverse("admin:pgqueue_remote_remotetoken_changelist", current_app=self.admin_site.name)
-        return HttpResponseRedirect(databases.link(request, url))
 
     def has_revoke_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may revoke tokens."""
@@ -71,7 +58,7 @@ class RemoteTokenAdmin(ReadOnlyAdmin):
             if lifecycle.revoke_remote_token(connections[alias], token.pk, revoked_by=by) is None:
                 messages.warning(request, _("%(name)s was revoked before.") % {"name": visible(token.name)})
                 continue
-            LogEntry.objects.log_actions(request.user.pk, [token], CHANGE, "Revoked.")  # type: ignore[arg-type]  # not anonymous
+            log_change(request, token, "Revoked.")
             messages.success(request, _("%(name)s is revoked.") % {"name": visible(token.name)})
 
     # ---------------------------------------------------------------- columns

@@ -11,19 +11,17 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from django.core.management.base import CommandError, OutputWrapper
-from django.db import connections
 
-from django_pgqueue import job_operations, lifecycle
-from django_pgqueue.models import BATCH_SIZE, Job
-from django_pgqueue.models.operations import JobChange, Tally, superseded_ids
+from django_pgqueue.acts import DELETE
+from django_pgqueue.acts.job_changes import ActAudit, JobChanges
+from django_pgqueue.models import BATCH_SIZE
 from django_pgqueue.registry import in_words
-from django_pgqueue.states import ActOutcome, Seen
+from django_pgqueue.states import ActOutcome
 
-from .job_rows import SeenJob
 from .output import counted
 from .subcommand import user_name
 
@@ -43,41 +41,6 @@ class Stop(Exception):
     ) -> None:
         super().__init__(message)
         self.outcome, self.failed_job_id, self.error = outcome, failed_job_id, error
-
-
-class Audit:
-    """The entry of the audit for one action: who changes which jobs, and why."""
-
-    def __init__(
-        self,
-        alias: str,
-        chosen: Mapping[str, Any],
-        *,
-        reason: str = "",
-        rate: float | None = None,
-        stops_on_repeat: bool = False,
-    ) -> None:
-        self.alias = alias
-        self.rate = rate
-        self.is_stop_asked = False
-        self._chosen = chosen
-        self._options: dict[str, Any] = {"reason": reason, "rate": rate, "stops_on_repeat": stops_on_repeat}
-        self._id = 0
-
-    def begin(self, action: str, total: int) -> None:
-        """Write the entry."""
-        self._id = lifecycle.begin_audit(
-            connections[self.alias], action, self._chosen, done_by=user_name(), total=total, **self._options
-        )
-
-    def record(self, changed: Sequence[int], left: int) -> None:
-        """Add the jobs that a batch has changed to the entry, in the same transaction. `left` more jobs are left."""
-        self.is_stop_asked = lifecycle.record_audit(connections[self.alias], self._id, changed, left=left)
-
-    def end(self, outcome: ActOutcome, *, failed_job_id: int | None = None, error: str = "") -> None:
-        """Write how the action ended."""
-        connection = connections[self.alias]
-        lifecycle.end_audit(connection, self._id, outcome, failed_job_id=failed_job_id, error=error)
 
 
 class Interruption:
@@ -113,85 +76,49 @@ class Interruption:
 
 
 def change_all(
-    action: str,
     done: str,
-    change: JobChange,
-    jobs: Sequence[SeenJob],
-    audit: Audit,
+    changes: JobChanges,
+    audit: ActAudit,
     stdout: OutputWrapper,
+    rate: float | None,
     after_batch: AfterBatch,
 ) -> None:
     """Change the jobs, print how many were changed, log each one with the user, and write the audit.
 
     Raises:
-        CommandError: Ctrl-C, an operator in the admin, or `after_batch` has ended the action after a batch. The message
+        CommandError: Ctrl-C, an operator in the admin, or `after_batch` has ended the act after a batch. The message
             says how many changed.
     """
-    began, rate, total = time.monotonic(), audit.rate, len(jobs)
-    if change is job_operations.retry:
-        left_out = superseded_ids(Job.objects.using(audit.alias), [job.pk for job in jobs])
-        # In the order of their ids: a node that is retried before its dependency would be ready at once.
-        jobs = sorted((job for job in jobs if job.pk not in left_out), key=lambda job: job.pk)
-    changes = _Changes(action, change, jobs, audit)
+    began, count = time.monotonic(), len(changes.ids)
     size = BATCH_SIZE if rate is None else max(1, int(min(BATCH_SIZE, rate)))
-    audit.begin(action, total)
+    audit.begin()
     try:
         with Interruption() as interruption:
-            for start in range(0, len(jobs), size):
+            batches = changes.batches(size)
+            for start in range(0, count, size):
                 interruption.sleep_until(began if rate is None else began + start / rate)
-                batch = jobs[start : start + size]
-                changed = changes.change(batch)
-                _show_progress(stdout, start + len(batch), len(jobs))
-                after_batch(changed)
+                changed = next(batches)
+                _log(changes.act.name, changed)
+                _show_progress(stdout, min(start + size, count), count)
+                after_batch(list(changed))
                 if audit.is_stop_asked:
                     raise Stop("Stopped in the admin")
     except Stop as stop:
         audit.end(stop.outcome, failed_job_id=stop.failed_job_id, error=stop.error)
-        of_all = f"{changes.count:,} of {counted(total)}"
+        of_all = f"{len(changes.changed):,} of {counted(len(changes.changed) + changes.unchanged_count)}"
         raise CommandError(f"{stop}. {done} {of_all}. The others are unchanged.") from None
-    audit.end(ActOutcome.DONE)
-    stdout.write(f"{done} {counted(changes.count)}.")
-    if left := total - changes.count:
-        why = "unfinished work needs them" if action == "delete" else "another job has their key"
+    audit.end()
+    stdout.write(f"{done} {counted(len(changes.changed))}.")
+    if left := changes.unchanged_count:
+        why = "unfinished work needs them" if changes.act is DELETE else "another job has their key"
         stdout.write(f"Left {counted(left)} unchanged: they have changed since, are locked, or {why}.")
 
 
-class _Changes:
-    """Changes jobs batch by batch, and records and logs each changed job once, whichever batch has changed it."""
-
-    def __init__(self, action: str, change: JobChange, jobs: Sequence[SeenJob], audit: Audit) -> None:
-        self._action, self._change, self._audit = action, change, audit
-        self._names = {job.pk: job.task_name for job in jobs}
-        self._tally = Tally(self._names)
-
-    @property
-    def count(self) -> int:
-        """How many of the jobs have changed."""
-        return len(self._tally.changed)
-
-    def change(self, batch: Sequence[SeenJob]) -> list[int]:
-        """Change a batch. Return the ids of the jobs that changed, which can be jobs of other batches."""
-        names = {job.pk: job.task_name for job in batch}
-        seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in batch}
-        found: list[int] = []
-
-        def record(changed: Collection[int]) -> None:
-            new, left = self._tally.add(names, changed)
-            self._audit.record(new, left)
-            found.extend(new)
-
-        self._change(connections[self._audit.alias], names, seen, record=record)
-        _log(self._action, found, self._names)
-        return found
-
-
-def _log(action: str, changed: Iterable[int], names: Mapping[int, str]) -> None:
+def _log(action: str, names: Mapping[int, str]) -> None:
     user = user_name()
-    for job_id in changed:
-        extra = {"job_id": job_id, "task": names[job_id], "action": action, "user": user}
-        logger.info(
-            "job %s (%s): %s by %s", job_id, in_words(names[job_id]), action, user or "an unknown user", extra=extra
-        )
+    for job_id, name in names.items():
+        extra = {"job_id": job_id, "task": name, "action": action, "user": user}
+        logger.info("job %s (%s): %s by %s", job_id, in_words(name), action, user or "an unknown user", extra=extra)
 
 
 def _show_progress(stdout: OutputWrapper, done: int, total: int) -> None:

@@ -6,30 +6,40 @@ job only if the job is still as it was read.
 
 from __future__ import annotations
 
-import sys
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
+from django.db import connections
 
-from django_pgqueue import job_operations, queues
+from django_pgqueue import acts, queues
+from django_pgqueue.acts import JobAct
+from django_pgqueue.acts.job_changes import ActAudit, JobChanges
 from django_pgqueue.display import visible
 from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Filters, find
-from django_pgqueue.models.operations import JobChange
 from django_pgqueue.options import OPTIONS
-from django_pgqueue.states import State
+from django_pgqueue.states import Seen, State
 
-from .batches import AfterBatch, Audit, change_all
+from .batches import AfterBatch, change_all
 from .filter_options import add_filters, described, filters_of
 from .filter_options import given_filters as given
 from .job_rows import SeenJob, read_seen
 from .output import counted
-from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+from .subcommand import (
+    NotFound,
+    Options,
+    Subcommand,
+    UsageError,
+    add_database,
+    confirm,
+    database_alias,
+    has_terminal,
+    user_name,
+)
 
 MOST_JOBS: Final = 100_000
 """Jobs that one command changes at most without `--limit`. It keeps about 500 bytes of each in memory."""
@@ -44,18 +54,22 @@ class JobAction:
     """A change of jobs.
 
     Attributes:
-        name: The word to type.
+        act: The act. Its name is the word to type.
         done: What has happened to a changed job, such as "retried".
         words: The values of `--state`.
         default_words: Returns the states of the jobs to change without `--state`.
-        change: Returns the operation on a batch of jobs. Raises `UsageError` for invalid options.
+        options: Returns the options of `JobAct.change`. Raises `UsageError` for invalid ones.
     """
 
-    name: str
+    act: JobAct
     done: str
     words: tuple[str, ...]
     default_words: Callable[[Options], tuple[str, ...]]
-    change: Callable[[Options], JobChange]
+    options: Callable[[Options], dict[str, Any]] = lambda options: {}
+
+    @property
+    def name(self) -> str:
+        return self.act.name
 
 
 def add_change_options(parser: ArgumentParser) -> None:
@@ -97,7 +111,7 @@ def run_action(
         UsageError: An option is invalid, or `--yes` is missing without a terminal.
         CommandError: The action was declined, interrupted or stopped, or none of the jobs with the given ids fits.
     """
-    change = action.change(options)
+    change_options = action.options(options)
     if options["limit"] < 1 or (options["rate"] is not None and not options["rate"] > 0):
         raise UsageError("Invalid --limit or --rate: use a number above 0.")
     found = find(filters, max(options["limit"], len(filters.ids)))
@@ -115,15 +129,23 @@ def run_action(
         raise CommandError("Nothing was changed.")
     if options["dry_run"] or not fitting:
         return
-    _confirm(action, fitting, filters, options)
-    audit = Audit(
-        filters.alias,
+    if not options["yes"] and not (filters.ids and not has_terminal()):
+        question = f"{action.name.capitalize()} {counted(len(fitting))}?"
+        refusal = "Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs."
+        confirm(question, refusal, "Nothing was changed.")
+    audit = ActAudit(
+        connections[filters.alias],
+        action.name,
         {**described(filters), **{name: value for name in TARGETS if (value := options.get(name)) is not None}},
+        done_by=user_name(),
+        total=len(fitting),
         reason=options["reason"],
         rate=options["rate"],
         stops_on_repeat=after_batch is not None,
     )
-    change_all(action.name, action.done, change, fitting, audit, stdout, after_batch or (lambda job_ids: None))
+    seen = {job.pk: Seen(job.state, job.finished_at, job.run_after) for job in fitting}
+    changes = JobChanges(connections[filters.alias], action.act, seen, audit, change_options)
+    change_all(action.done, changes, audit, stdout, options["rate"], after_batch or (lambda job_ids: None))
 
 
 def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJob], stdout: OutputWrapper) -> None:
@@ -149,21 +171,6 @@ def _why_left_out(action: JobAction, state: str) -> str:
     return f"{state}, and {action.name} needs {' or '.join(dict.fromkeys(STATE_OF[word] for word in action.words))}"
 
 
-def _confirm(action: JobAction, fitting: Sequence[SeenJob], filters: Filters, options: Options) -> None:
-    """Ask on a terminal. Raise `CommandError` unless the answer is yes, and `UsageError` if nobody can answer."""
-    if options["yes"]:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        if filters.ids:
-            return
-        raise UsageError("Pass --yes, because there is no terminal to ask on. --dry-run shows the jobs.")
-    answer = ""
-    with suppress(EOFError):  # Ctrl-D
-        answer = input(f"{action.name.capitalize()} {counted(len(fitting))}? [y/N] ")
-    if answer.strip().lower() not in ("y", "yes"):
-        raise CommandError("Nothing was changed.")
-
-
 # ---------------------------------------------------------------------------- the four actions
 
 
@@ -175,8 +182,8 @@ def _words_to_retry(options: Options) -> tuple[str, ...]:
     return (State.DEAD,)
 
 
-def _change_to_move(options: Options) -> JobChange:
-    """Return the operation that moves jobs. Raise `UsageError` if a target is missing or invalid."""
+def _move_options(options: Options) -> dict[str, Any]:
+    """Return the target of a move. Raise `UsageError` if it is missing or invalid."""
     queue_name, priority = options["to_queue"], options["to_priority"]
     if queue_name is None and priority is None:
         raise UsageError("Pass --to-queue, --to-priority, or both.")
@@ -189,25 +196,24 @@ def _change_to_move(options: Options) -> JobChange:
             queues.check(queue_name, database_alias(options))
         except ValueError as error:
             raise UsageError(str(error)) from None
-    return partial(job_operations.move, queue_name=queue_name, priority=priority)
+    return {"queue_name": queue_name, "priority": priority}
 
 
-RETRY_ACTION: Final = JobAction(
-    "retry", "Retried", FINISHED_WORDS, _words_to_retry, lambda options: job_operations.retry
-)
+RETRY_ACTION: Final = JobAction(acts.RETRY, "Retried", FINISHED_WORDS, _words_to_retry)
 CANCEL_ACTION: Final = JobAction(
-    "cancel",
+    acts.CANCEL,
     "Cancelled, or asked to stop,",
     (*READY_WORDS, *WAITING_WORDS, *RUNNING_WORDS),
     lambda options: (State.READY, State.WAITING, State.RUNNING),
-    lambda options: job_operations.cancel,
 )
 MOVE_ACTION: Final = JobAction(
-    "move", "Moved", (*READY_WORDS, *WAITING_WORDS), lambda options: (State.READY, State.WAITING), _change_to_move
+    acts.MOVE,
+    "Moved",
+    (*READY_WORDS, *WAITING_WORDS),
+    lambda options: (State.READY, State.WAITING),
+    _move_options,
 )
-DELETE_ACTION: Final = JobAction(
-    "delete", "Deleted", FINISHED_WORDS, lambda options: FINISHED_WORDS, lambda options: job_operations.delete
-)
+DELETE_ACTION: Final = JobAction(acts.DELETE, "Deleted", FINISHED_WORDS, lambda options: FINISHED_WORDS)
 
 
 def _add_retry(parser: ArgumentParser) -> None:

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
 from django_pgqueue import history
-from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.history.batches import Choice, finished_states, names_of_queues, names_of_tasks
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import kinds
 
-from .subcommand import ExitCode, NotFound, Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .subcommand import (
+    ExitCode,
+    NotFound,
+    Options,
+    Subcommand,
+    acting,
+    add_database,
+    confirm,
+    database_alias,
+    user_name,
+)
 from .times import duration_of, time_of
 
 PAGE: Final = 1000
@@ -61,15 +69,6 @@ def _add_erase(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", metavar="TEXT", default="", help="Reason, stored in the audit.")
     parser.add_argument("--yes", action="store_true", help="Do not ask for confirmation.")
     _add_filters(parser)
-
-
-def _call(act: Callable[..., None], options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    try:
-        act(options, stdout, stderr)
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
-    except (JobLocked, OSError) as error:
-        raise CommandError(str(error)) from None
 
 
 def _archive(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
@@ -146,7 +145,9 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
         count = len(options["job"]) or _count(options, alias, FINISHED, **bounds)
         stdout.write(f"The {', '.join(chosen)} of {count:,} jobs would be erased.")
         return
-    _confirm(f"Erase the {', '.join(chosen)} of these jobs? This cannot be undone.", options)
+    if not options["yes"]:
+        question = f"Erase the {', '.join(chosen)} of these jobs? This cannot be undone."
+        confirm(question, "Pass --yes to erase without a question.", "Nothing was erased.")
     try:
         erased = history.erase(
             tasks=options["task"],
@@ -175,19 +176,7 @@ def _erase(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> No
         sys.exit(ExitCode.FAILED)
 
 
-def _confirm(question: str, options: Options) -> None:
-    """Ask on a terminal. Without one, require `--yes`."""
-    if options["yes"]:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("Pass --yes to erase without a question.")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
-        raise CommandError("Nothing was erased.")
-
-
-ARCHIVE = Subcommand(
-    "archive", "Move old finished jobs to an archive table or a file.", _add_archive, partial(_call, _archive)
-)
+ARCHIVE = Subcommand("archive", "Move old finished jobs to an archive table or a file.", _add_archive, acting(_archive))
 ERASE = Subcommand(
-    "erase", "Erase arguments, results, errors and log lines of finished jobs.", _add_erase, partial(_call, _erase)
+    "erase", "Erase arguments, results, errors and log lines of finished jobs.", _add_erase, acting(_erase)
 )

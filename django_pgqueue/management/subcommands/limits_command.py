@@ -5,27 +5,21 @@ Each action calls a function of `limit_control`.
 
 from __future__ import annotations
 
-import warnings
 from argparse import ArgumentParser
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue import limit_control
-from django_pgqueue.control_targets import UnknownLimitWarning
 from django_pgqueue.limit_control import UNCHANGED
 
 from .limits_reading import LIST, SHOW
 from .queue_commands import end_of
-from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .subcommand import Options, Subcommand, acting, add_database, database_alias, user_name
 
 NO_VALUE: Final = "none"
 """The text of a field that the override leaves as it is in the code."""
 NUMBERS: Final = ("concurrency", "burst", "share")
-
-Note = dict[str, Any]
 
 
 def _add_key(parser: ArgumentParser) -> None:
@@ -47,24 +41,16 @@ def _add_values(parser: ArgumentParser) -> None:
     )
 
 
-def _call(
-    act: Callable[[str, Note, Options], str], options: Options, stdout: OutputWrapper, stderr: OutputWrapper
-) -> None:
-    """Call an operation, and write to `stderr` if the name of the limit may be mistyped."""
-    note = {"reason": options["reason"], "by": user_name(), "database": database_alias(options)}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UnknownLimitWarning)
-            warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
-            stdout.write(act(options["limit_key"], note, options))
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
+def _note(options: Options) -> dict[str, Any]:
+    """Return who changes a limit, and why."""
+    return {"reason": options["reason"], "by": user_name(), "database": database_alias(options)}
 
 
-def _set(limit_key: str, note: Note, options: Options) -> str:
+def _set(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
     values = {name: _number(name, options[name]) for name in NUMBERS}
     rate = {None: UNCHANGED, NO_VALUE: None}.get(options["rate"], options["rate"])
-    limit_control.override_limit(limit_key, rate=rate, **values, until=end_of(options["until"]), **note)
+    until = end_of(options["until"])
+    limit_control.override_limit(options["limit_key"], rate=rate, **values, until=until, **_note(options))
     return "Overridden. Workers apply it within a second."
 
 
@@ -77,13 +63,13 @@ def _number(name: str, text: str | None) -> Any:
     return int(text)
 
 
-def _reset(limit_key: str, note: Note, options: Options) -> str:
-    restored = limit_control.restore_limit(limit_key, **note)
+def _reset(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+    restored = limit_control.restore_limit(options["limit_key"], **_note(options))
     return "Reset: the override is removed." if restored else "Nothing to reset: it is not overridden."
 
 
-def _release(limit_key: str, note: Note, options: Options) -> str:
-    ended = limit_control.end_hold(limit_key, **note)
+def _release(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+    ended = limit_control.end_hold(options["limit_key"], **_note(options))
     return "Released: the hold has ended." if ended else "Nothing to release: no key is held."
 
 
@@ -93,10 +79,8 @@ LIMITS = Subcommand(
     actions=(
         LIST,
         SHOW,
-        Subcommand(
-            "set", "Override values of a limit or of one key while workers run.", _add_values, partial(_call, _set)
-        ),
-        Subcommand("reset", "Remove the override of a limit or of one key.", _add_key, partial(_call, _reset)),
-        Subcommand("release", "End the hold of a key, or of all keys of a limit.", _add_key, partial(_call, _release)),
+        Subcommand("set", "Override values of a limit or of one key while workers run.", _add_values, acting(_set)),
+        Subcommand("reset", "Remove the override of a limit or of one key.", _add_key, acting(_reset)),
+        Subcommand("release", "End the hold of a key, or of all keys of a limit.", _add_key, acting(_release)),
     ),
 )

@@ -5,24 +5,18 @@ Each subcommand calls the function of `control` that has its name.
 
 from __future__ import annotations
 
-import warnings
 from argparse import ArgumentParser
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError, OutputWrapper
 
 from django_pgqueue import control
-from django_pgqueue.control_targets import UnknownLimitWarning
-from django_pgqueue.queues import UnknownQueueWarning
 
-from .subcommand import Options, Subcommand, UsageError, add_database, database_alias, user_name
+from .subcommand import Options, Subcommand, UsageError, acting, add_database, database_alias, user_name
 from .times import duration_of, time_of
 
 Target = dict[str, Any]
-Act = Callable[[Target, Options, OutputWrapper], None]
 
 
 def _add_target(parser: ArgumentParser) -> None:
@@ -58,47 +52,37 @@ def _add_clear(parser: ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="Print the number of jobs, and cancel none.")
 
 
-def _call(act: Act, options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
-    """Call an operation, and write to `stderr` at once if the name of the queue or the limit may be mistyped.
-
-    Raise `CommandError` for invalid arguments, or if jobs still run after `drain --timeout`.
-    """
+def _target(options: Options) -> Target:
+    """Return the arguments of `control` that name the target. Raise `UsageError` unless there is exactly one."""
     target = {"queue_name": options["queue"], "task": options["task"], "limit_key": options["limit_key"]}
     if list(target.values()).count(None) != 2:
         raise UsageError("Pass either the name of a queue, --task with the name of a task, or --limit-key.")
-    target["database"] = database_alias(options)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", UnknownQueueWarning)
-            warnings.simplefilter("always", UnknownLimitWarning)
-            warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
-            act(target, options, stdout)
-    except (TypeError, ValueError) as error:
-        raise UsageError(str(error)) from None
+    return {**target, "database": database_alias(options)}
 
 
-def _pause(target: Target, options: Options, stdout: OutputWrapper) -> None:
+def _pause(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+    target = _target(options)
     control.pause(**target, until=end_of(options["until"]), reason=options["reason"], by=user_name())
-    stdout.write(f"Paused. {control.waiting(**target).count():,} jobs are waiting.")
+    return f"Paused. {control.waiting(**target).count():,} jobs are waiting."
 
 
-def _resume(target: Target, options: Options, stdout: OutputWrapper) -> None:
-    stdout.write("Resumed." if control.resume(**target) else "Nothing to resume: it is not paused.")
+def _resume(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+    return "Resumed." if control.resume(**_target(options)) else "Nothing to resume: it is not paused."
 
 
-def _drain(target: Target, options: Options, stdout: OutputWrapper) -> None:
+def _drain(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
     timeout = options["timeout"] and duration_of("--timeout", options["timeout"])
-    running = control.drain(**target, timeout=timeout, reason=options["reason"] or "drained", by=user_name())
-    if running:
+    reason = options["reason"] or "drained"
+    if running := control.drain(**_target(options), timeout=timeout, reason=reason, by=user_name()):
         raise CommandError(f"Paused, but {running:,} jobs are still running. Repeat the command to wait longer.")
-    stdout.write("Paused, and no job of it is running.")
+    return "Paused, and no job of it is running."
 
 
-def _clear(target: Target, options: Options, stdout: OutputWrapper) -> None:
+def _clear(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
+    target = _target(options)
     if options["dry_run"]:
-        stdout.write(f"{control.waiting(**target).count():,} jobs would be cancelled.")
-    else:
-        stdout.write(f"Cancelled {control.clear(**target):,} jobs.")
+        return f"{control.waiting(**target).count():,} jobs would be cancelled."
+    return f"Cancelled {control.clear(**target):,} jobs."
 
 
 def end_of(text: str | None) -> timedelta | datetime | None:
@@ -113,18 +97,18 @@ PAUSE = Subcommand(
     "pause",
     "Pause a queue, a task or a limit: its jobs wait, running ones continue.",
     _add_pause,
-    partial(_call, _pause),
+    acting(_pause),
 )
-RESUME = Subcommand("resume", "End the pause of a queue, a task or a limit.", _add_target, partial(_call, _resume))
+RESUME = Subcommand("resume", "End the pause of a queue, a task or a limit.", _add_target, acting(_resume))
 DRAIN = Subcommand(
     "drain",
     "Pause a queue, a task or a limit, and wait until none of its jobs is running.",
     _add_drain,
-    partial(_call, _drain),
+    acting(_drain),
 )
 CLEAR = Subcommand(
     "clear",
     "Cancel all waiting jobs of a queue, a task or a limit, also those due later.",
     _add_clear,
-    partial(_call, _clear),
+    acting(_clear),
 )

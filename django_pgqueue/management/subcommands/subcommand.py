@@ -7,8 +7,11 @@ To add a subcommand, write a module in this package that defines a `Subcommand`,
 from __future__ import annotations
 
 import getpass
+import sys
+import warnings
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -16,7 +19,10 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
+from django_pgqueue.control_targets import UnknownLimitWarning
+from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.queue_databases import served_aliases
+from django_pgqueue.queues import UnknownQueueWarning
 
 Options = dict[str, Any]
 
@@ -113,3 +119,50 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # the user id has no name, as in some containers
         return ""
+
+
+@contextmanager
+def refusals(stderr: OutputWrapper) -> Iterator[None]:
+    """Turn the errors by which an act is refused into those of a command. Write warnings to `stderr` at once."""
+    try:
+        with warnings.catch_warnings():
+            for category in (UnknownQueueWarning, UnknownLimitWarning):
+                warnings.simplefilter("always", category)
+            warnings.showwarning = lambda message, *rest, **more: stderr.write(f"Warning: {message}")
+            yield
+    except (TypeError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    except (JobLocked, OSError) as error:
+        raise CommandError(str(error)) from None
+
+
+def acting(act: Callable[[Options, OutputWrapper, OutputWrapper], str | None]) -> Callable[..., None]:
+    """Return the `run` of a subcommand that changes something. The act returns the text to print, if it has one."""
+
+    def run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+        with refusals(stderr):
+            if text := act(options, stdout, stderr):
+                stdout.write(text)
+
+    return run
+
+
+def has_terminal() -> bool:
+    """Return whether there is a terminal to ask on."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def confirm(question: str, refusal: str, unchanged: str) -> None:
+    """Ask on a terminal.
+
+    Raises:
+        CommandError: With the message `unchanged`: the answer is not yes.
+        UsageError: With the message `refusal`: there is no terminal to ask on.
+    """
+    if not has_terminal():
+        raise UsageError(refusal)
+    answer = ""
+    with suppress(EOFError):  # Ctrl-D
+        answer = input(f"{question} [y/N] ")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise CommandError(unchanged)

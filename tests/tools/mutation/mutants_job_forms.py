@@ -35,9 +35,9 @@ FORMS = [
         ),
         Mutant(
             "an edit needs no permission to see arguments",
-            ', "pgqueue.view_arguments")',
-            ")",
-            inside="edit_and_retry.PERMISSIONS",
+            '"pgqueue.view_arguments", ',
+            "",
+            inside="acts.EDIT_AND_RETRY",
         ),
         Mutant(
             "differences are stored in spite of a codec",
@@ -91,9 +91,9 @@ FORMS = [
         ("tests/admin/test_enqueue_form.py",),
         Mutant(
             "everybody who may view jobs enqueues them",
-            '("pgqueue.enqueue_job", "pgqueue.view_job")',
-            '("pgqueue.view_job",)',
-            inside="enqueue_form.PERMISSIONS",
+            '(VIEW_JOB, "pgqueue.enqueue_job")',
+            "(VIEW_JOB,)",
+            inside="acts.ENQUEUE",
         ),
     ),
 ]

@@ -32,9 +32,9 @@ SHELL = [
         ("tests/management/test_changing_actions.py",),
         Mutant(
             "an action does not compare what was read",
-            "names, seen, record",
-            "names, None, record",
-            inside="batches._Changes.change",
+            "names, seen, alone",
+            "names, None, alone",
+            inside="JobChanges.batches",
         ),
         Mutant(
             "the shell retries any finished job",
@@ -50,9 +50,9 @@ SHELL = [
         ),
         Mutant(
             "a script is not asked for --yes",
-            "        if filters.ids:",
-            "        if True:",
-            inside="changing_actions._confirm",
+            "(filters.ids and not has_terminal())",
+            "not has_terminal()",
+            inside="run_action",
         ),
         Mutant("an action ignores its rate", "began + start / rate", "began", inside="change_all"),
     ),
@@ -197,9 +197,9 @@ ELSEWHERE = [
         ("tests/admin/test_queues.py",),
         Mutant(
             "a button acts on another pause than shown",
-            'if request.POST.get(PAUSE_FIELD) == ("" if',
-            'if True or request.POST.get(PAUSE_FIELD) == ("" if',
-            inside="queue_actions._is_as_shown",
+            "if target.request.POST.get(button.field) == str(shown.number(at)) and",
+            "if",
+            inside="control_acts._run",
         ),
         Mutant(
             "anybody is offered to cancel the waiting jobs",
@@ -215,9 +215,26 @@ ELSEWHERE = [
         ),
         Mutant(
             "an act on a queue needs no permission",
-            'request.user.has_perms(["pgqueue.view_job", *permissions])',
-            "request.user.is_staff",
-            inside="queue_actions._view",
+            "act_view(site, each.act, partial(",
+            "act_view(site, None, partial(",
+            inside="button_urls",
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_acts.py",),
+        Mutant("the view of an act checks no permission", "if act is not None:", "if False:", inside="act_view"),
+        Mutant("a link runs an act", "@require_http_methods(methods)", "", inside="act_view"),
+        Mutant(
+            "a pause leaves no record", "log_actions(user_id, entries,", "log_actions(user_id, [],", inside="log_change"
+        ),
+    ),
+    *of_tests(
+        ("tests/admin/test_job_actions.py",),
+        Mutant(
+            "the audit forgets jobs that were left before the first change",
+            "self._left += left",
+            "self._left = left if self._id else 0",
+            inside="ActAudit.record",
         ),
     ),
     *of_tests(

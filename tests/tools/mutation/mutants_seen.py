@@ -35,16 +35,16 @@ SEEN = [
         Mutant("a cut count looks exact", "Count(count, not is_cut)", "Count(count)", inside="batch_counts"),
         Mutant(
             "anybody closes a batch",
-            "return request.user.has_perms([VIEW, CLOSE])",
-            "return request.user.has_perms([VIEW])",
-            inside="may_close",
+            '("pgqueue.view_jobbatch", "pgqueue.close_batch")',
+            '("pgqueue.view_jobbatch",)',
+            inside="acts.CLOSE_BATCH",
         ),
         Mutant("a batch is closed twice", "    if not was_open:", "    if False:", inside="batch_acts._close"),
         Mutant(
             "anybody retries the jobs of a batch",
-            "        if not may_act(request, action):\n            raise PermissionDenied",
-            "        pass",
-            inside="jobs_view.view",
+            "    if not may_act(request, action):",
+            "    if False:",
+            inside="jobs_view",
         ),
         Mutant(
             "a retry takes all jobs",

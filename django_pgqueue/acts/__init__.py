@@ -1,0 +1,103 @@
+"""The acts of operators: the name of each in the audit, its label, and the permissions that it needs.
+
+The admin and `manage.py pgqueue` take the acts from here, so an act has one name and one implementation in both. The
+admin shows and runs an act only for users with all of its permissions. A shell needs none: who may run `manage.py` may
+write to the database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue import job_operations
+from django_pgqueue.states import RequestKind, TransitionName
+from django_pgqueue.worker_control import AUDITED_AS
+
+if TYPE_CHECKING:
+    from django_pgqueue.models.operations import JobChange
+
+VIEW_JOB: Final = "pgqueue.view_job"
+LIMITS: Final = (VIEW_JOB, "pgqueue.change_limits")
+PAUSES: Final = (VIEW_JOB, "pgqueue.pause_queue")
+SCHEDULES: Final = ("pgqueue.view_schedule", "pgqueue.pause_schedule")
+
+
+@dataclass(frozen=True)
+class OperatorAct:
+    """An act of an operator.
+
+    Attributes:
+        name: The action of its entry in the audit, if it has one.
+        label: Its name for people.
+        permissions: The permissions that it needs in the admin. (): it is available in a shell only.
+    """
+
+    name: str
+    label: Promise | str
+    permissions: tuple[str, ...]
+
+    def is_allowed(self, user: Any) -> bool:
+        """Return whether a user of the admin may do it."""
+        return bool(self.permissions) and user.has_perms(self.permissions)
+
+
+@dataclass(frozen=True)
+class JobAct(OperatorAct):
+    """A transition of jobs. The function of `job_operations` with its name runs it."""
+
+    @property
+    def transition(self) -> TransitionName:
+        return TransitionName(self.name)
+
+    @property
+    def change(self) -> JobChange:
+        found: JobChange = getattr(job_operations, self.name)
+        return found
+
+
+RETRY: Final = JobAct("retry", _("Retry"), (VIEW_JOB, "pgqueue.retry_job"))
+CANCEL: Final = JobAct("cancel", _("Cancel"), (VIEW_JOB, "pgqueue.cancel_job"))
+RUN_NOW: Final = JobAct("run_now", _("Run now"), (VIEW_JOB, "pgqueue.run_job"))
+MOVE: Final = JobAct("move", _("Move"), (VIEW_JOB, "pgqueue.move_job"))
+DELETE: Final = JobAct("delete", _("Delete"), (VIEW_JOB, "pgqueue.delete_job"))
+JOB_ACTS: Final = {act.name: act for act in (RETRY, CANCEL, RUN_NOW, MOVE, DELETE)}
+"""The acts on chosen jobs, also on many of them (see `lifecycle.bulk_acts`)."""
+
+EDIT_AND_RETRY: Final = OperatorAct(
+    "edit_and_retry",
+    _("Edit and retry"),
+    (VIEW_JOB, "pgqueue.view_arguments", "pgqueue.edit_and_retry_job"),
+)
+ENQUEUE: Final = OperatorAct("enqueue", _("Enqueue"), (VIEW_JOB, "pgqueue.enqueue_job"))
+ERASE: Final = OperatorAct("erase", _("Erase values"), ())
+
+STOP_WORKER: Final = OperatorAct(
+    AUDITED_AS[RequestKind.STOP], _("Request to stop"), ("pgqueue.view_worker", "pgqueue.stop_worker")
+)
+LIVE_STACK: Final = OperatorAct(
+    AUDITED_AS[RequestKind.STACK], _("Request for a stack"), (VIEW_JOB, "pgqueue.view_stack")
+)
+OVERRIDE_LIMIT: Final = OperatorAct("override limit", _("Change of a limit"), LIMITS)
+RESTORE_LIMIT: Final = OperatorAct("restore limit", _("Undo a change of a limit"), LIMITS)
+END_HOLD: Final = OperatorAct("end hold", _("End a hold"), LIMITS)
+
+ON_WORKERS_AND_LIMITS: Final = {
+    act.name: act for act in (STOP_WORKER, LIVE_STACK, OVERRIDE_LIMIT, RESTORE_LIMIT, END_HOLD)
+}
+AUDITED: Final = {
+    **JOB_ACTS,
+    **{act.name: act for act in (EDIT_AND_RETRY, ENQUEUE, ERASE)},
+    **ON_WORKERS_AND_LIMITS,
+}
+"""The acts by the actions in the entries of the audit."""
+
+PAUSE: Final = OperatorAct("pause", _("Pause"), PAUSES)
+RESUME: Final = OperatorAct("resume", _("Resume"), PAUSES)
+RUN_SCHEDULE: Final = OperatorAct("run", _("Run now"), ("pgqueue.view_schedule", "pgqueue.run_schedule"))
+PAUSE_SCHEDULE: Final = OperatorAct("pause", _("Pause"), SCHEDULES)
+RESUME_SCHEDULE: Final = OperatorAct("resume", _("Resume"), SCHEDULES)
+CLOSE_BATCH: Final = OperatorAct("close", _("Close…"), ("pgqueue.view_jobbatch", "pgqueue.close_batch"))

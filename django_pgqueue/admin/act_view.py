@@ -1,0 +1,42 @@
+"""The view of an act: which methods it takes, who may run it, and on which admin site it is.
+
+Each URL that changes something is made by `act_view()`, so no such URL lacks the check of the permissions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponseBase
+from django.views.decorators.http import require_http_methods
+
+from django_pgqueue.acts import OperatorAct
+
+BUTTON: Final = ("POST",)
+FORM: Final = ("GET", "HEAD", "POST")
+"""The methods of an act that has a page of its own, with a form or a question."""
+
+
+def check(request: HttpRequest, act: OperatorAct | None) -> None:
+    """Raise `PermissionDenied` if the user may not do an act. None stands for an act that does not exist."""
+    if act is None or not act.is_allowed(request.user):
+        raise PermissionDenied
+
+
+def act_view(
+    site: AdminSite, act: OperatorAct | None, view: Callable[..., Any], methods: Sequence[str] = BUTTON
+) -> Callable[..., HttpResponseBase]:
+    """Return the view of an act for a URL. Without an act, `view` checks the permission of the act in the form."""
+
+    @require_http_methods(methods)
+    def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if act is not None:
+            check(request, act)
+        request.current_app = site.name
+        answer: HttpResponseBase = view(request, *args, **kwargs)
+        return answer
+
+    return site.admin_view(checked)

@@ -1,0 +1,250 @@
+"""The buttons that act on a queue, a task or a limit: pause, resume, undo an override, end a hold.
+
+Each button posts the name of its target and what the page showed of it. If that has changed since, nothing changes and
+the operator gets a message. `BUTTONS` declares them all, and `_post()` runs each. Pauses are written into the history
+of the admin. The other acts go through `limit_control`, which writes them into the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
+from django.utils.functional import Promise
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import acts, control, control_targets, limit_control
+from django_pgqueue.acts import OperatorAct
+from django_pgqueue.limits import MAX_KEY_LENGTH
+from django_pgqueue.models import LimitState, Pause
+from django_pgqueue.states import Pausable
+from django_pgqueue.validation import NAME, unknown_queue
+
+from . import databases, shown
+from .act_view import act_view
+from .formatting import shortened
+from .limit_controls import overrides_in_force
+from .limit_links import limit_url
+from .links import address_for
+from .operator_log import log_change
+from .pauses import in_force, resume
+from .posted import back_of, text_of
+
+LENGTHS: Final = (
+    ("", gettext_lazy("until resumed")),
+    ("600", gettext_lazy("for 10 minutes")),
+    ("3600", gettext_lazy("for 1 hour")),
+    ("14400", gettext_lazy("for 4 hours")),
+    ("86400", gettext_lazy("for 1 day")),
+    ("604800", gettext_lazy("for 7 days")),
+)
+"""How long a pause lasts, in seconds: the choices of the form. The form of *Pauses* takes any time."""
+REASON_LENGTH: Final = 1000
+NAME_FIELDS: Final = {Pausable.QUEUE: "queue", Pausable.TASK: "task", Pausable.LIMIT: "key"}
+"""The field of the form with the name of the target."""
+
+
+class Target(NamedTuple):
+    """The target of a button: a queue, a task, a limit or a limit key. Its text is for messages."""
+
+    request: HttpRequest
+    alias: str
+    kind: Pausable
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {shortened(self.name)}"
+
+    @property
+    def by(self) -> str:
+        return self.request.user.get_username()
+
+    def posted(self, field: str) -> str:
+        return text_of(self.request, field)
+
+
+@dataclass(frozen=True)
+class Button:
+    """One button.
+
+    Attributes:
+        act: The act, with its permissions.
+        kind: The kind of its targets.
+        word: The last word of its URL.
+        field: The field with the time that the page showed, "" if it showed none.
+        seen: Returns the row to change, which is locked where two acts could meet, and its time now.
+        run: Changes the target; returns whether it did.
+        done: The message after a change.
+        unchanged: Returns the message if the row is another than shown.
+    """
+
+    act: OperatorAct
+    kind: Pausable
+    word: str
+    field: str
+    seen: Callable[[Target], tuple[Any, datetime | None]]
+    run: Callable[[Target, Any], bool]
+    done: Promise | str
+    unchanged: Callable[[Any], str]
+
+    @property
+    def url_name(self) -> str:
+        return f"pgqueue_{self.kind}_{self.word}"
+
+
+def button_urls(site: AdminSite) -> list[URLPattern]:
+    """Return the URLs of the buttons, below that of the list of jobs."""
+    return [
+        path(f"{each.kind}s/{each.word}/", act_view(site, each.act, partial(_post, button=each)), name=each.url_name)
+        for each in BUTTONS
+    ]
+
+
+def button_context(request: HttpRequest) -> dict[str, Any]:
+    """Return what the templates of the buttons need."""
+    return {
+        "may_pause": acts.PAUSE.is_allowed(request.user),
+        "may_change": acts.OVERRIDE_LIMIT.is_allowed(request.user),
+        "lengths": LENGTHS,
+        "back": request.get_full_path(),
+    }
+
+
+def _post(request: HttpRequest, button: Button) -> HttpResponse:
+    """Run an act on the target that the form names, and return to the page of the form."""
+    name = text_of(request, NAME_FIELDS[button.kind])
+    target = Target(request, databases.chosen(request), button.kind, name)
+    if problem := _problem(target, button.act):
+        messages.error(request, capfirst(problem))
+    else:
+        with transaction.atomic(using=target.alias):
+            _run(target, button)
+    return HttpResponseRedirect(back_of(request) or _page_of(target))
+
+
+def _run(target: Target, button: Button) -> None:
+    row, at = button.seen(target)
+    words = {"what": target, "name": shortened(target.name), "who": shortened(getattr(row, "paused_by", ""))}
+    if target.request.POST.get(button.field) == str(shown.number(at)) and button.run(target, row):
+        messages.success(target.request, capfirst(button.done % words))
+    else:
+        messages.warning(target.request, button.unchanged(row) % words)
+
+
+def _problem(target: Target, act: OperatorAct) -> str:
+    """Return why the target cannot be changed as the form says, or "" if it can.
+
+    A pause that was written by hand may have a name that nobody could pause. It can be resumed.
+    """
+    name = target.name
+    if target.kind is Pausable.LIMIT:
+        if any(control_targets.limit_key_problems(name)):
+            return _("Nothing was changed: “%(key)s” is no limit key.") % {"key": shortened(name)}
+    elif act is acts.PAUSE and not NAME.fullmatch(name):
+        words = {"kind": target.kind, "name": shortened(name)}
+        return _("%(kind)s “%(name)s” cannot be paused, because its name is invalid.") % words
+    if act is acts.PAUSE and target.posted("length") not in dict(LENGTHS):
+        return _("Nothing was changed: choose one of the lengths of a pause.")
+    is_new_queue = act is acts.PAUSE and target.kind is Pausable.QUEUE
+    return next(iter(unknown_queue("queue", name)), "") if is_new_queue else ""
+
+
+def _page_of(target: Target) -> str:
+    if target.kind is Pausable.LIMIT:
+        return limit_url(target.request, target.name[:MAX_KEY_LENGTH])
+    return databases.link(target.request, address_for(target.request, f"{target.kind}s"))
+
+
+# ---------------------------------------------------------------------------- pauses
+
+
+def _pause_of(target: Target) -> tuple[Pause | None, datetime | None]:
+    """Return the pause of the target under any of its names, locked until the end of the transaction."""
+    names = control_targets.names_of(target.kind, target.name)
+    pauses = in_force().using(target.alias).select_for_update().filter(kind=target.kind, name__in=names)
+    pause = pauses.first()
+    return pause, None if pause is None else pause.paused_at
+
+
+def _pause(target: Target, _pause: Pause | None) -> bool:
+    length, reason = target.posted("length"), target.posted("reason")[:REASON_LENGTH]
+    until = datetime.now(UTC) + timedelta(seconds=int(length)) if length else None
+    control.pause_named(target.kind, target.name, target.alias, until=until, reason=reason, by=target.by)
+    log_change(target.request, _pause_of(target)[0], f"Paused: {reason}" if reason else "Paused.")
+    return True
+
+
+def _resume(target: Target, pause: Pause | None) -> bool:
+    return pause is not None and resume(target.request, pause)
+
+
+def _other_pause(pause: Pause | None) -> str:
+    if pause is None:
+        return _("Nothing was changed: %(what)s is not paused any more.")
+    if not pause.paused_by:
+        return _("Nothing was changed: %(what)s was paused since the page was shown.")
+    return _("Nothing was changed: %(who)s has paused %(what)s since the page was shown.")
+
+
+def _of_pauses(kind: Pausable) -> tuple[Button, Button]:
+    """Return the two buttons of the targets of one kind."""
+    make = partial(Button, kind=kind, field="shown_pause", seen=_pause_of, unchanged=_other_pause)
+    paused = gettext_lazy("%(what)s is paused. Running jobs continue.")
+    resumed = gettext_lazy("%(what)s is resumed.")
+    return (
+        make(acts.PAUSE, word="pause", run=_pause, done=paused),
+        make(acts.RESUME, word="resume", run=_resume, done=resumed),
+    )
+
+
+# ---------------------------------------------------------------------------- overrides and holds
+
+
+def _override_of(target: Target) -> tuple[Any, datetime | None]:
+    override = overrides_in_force(target.alias).select_for_update().filter(limit_key=target.name).first()
+    return override, None if override is None else override.changed_at
+
+
+def _hold_of(target: Target) -> tuple[datetime | None, datetime | None]:
+    holds = LimitState.objects.using(target.alias).filter(limit_key=target.name, held_until__isnull=False)
+    longest = holds.order_by("-held_until").values_list("held_until", flat=True).first()
+    return longest, longest
+
+
+def _change_limit(change: Callable[..., bool], target: Target, row: object) -> bool:
+    return row is not None and change(target.name, by=target.by, database=target.alias)
+
+
+RESTORE: Final = Button(
+    acts.RESTORE_LIMIT,
+    Pausable.LIMIT,
+    "restore",
+    field="shown_change",
+    seen=_override_of,
+    run=partial(_change_limit, limit_control.restore_limit),
+    done=gettext_lazy("The change of %(what)s is undone."),
+    unchanged=lambda row: _("Nothing was changed: %(what)s was changed since the page was shown."),
+)
+END_HOLD: Final = Button(
+    acts.END_HOLD,
+    Pausable.LIMIT,
+    "end_hold",
+    field="shown_hold",
+    seen=_hold_of,
+    run=partial(_change_limit, limit_control.end_hold),
+    done=gettext_lazy("The hold of %(name)s has ended."),
+    unchanged=lambda row: _(
+        "Nothing was changed: the hold of %(name)s has ended, or has been extended since the page was shown."
+    ),
+)
+BUTTONS: Final = (*(button for kind in Pausable for button in _of_pauses(kind)), RESTORE, END_HOLD)
