@@ -7,7 +7,6 @@ adds jobs; they wait, and none is lost. Running jobs continue. Workers stop clai
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +31,8 @@ OBEY_SECONDS: Final = 1.0
 """Maximum age of a worker's information about pauses when it claims."""
 CLEAR_BATCH: Final = 1000
 """Jobs that one statement of `clear()` cancels."""
+FILTERS: Final = {Pausable.QUEUE: "queue_name", Pausable.TASK: "task_name", Pausable.LIMIT: "limit_key"}
+"""The filter that finds the waiting jobs of each kind."""
 
 
 def pause(
@@ -235,17 +236,9 @@ def clear(
 def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
     cancelled = 0
     for any_name in names_of(kind, name):
-        for batch in _waiting_ids(connection, kind, any_name):
+        for batch in lifecycle.bulk_acts.waiting_jobs(connection, **{FILTERS[kind]: any_name}, limit=CLEAR_BATCH):
             cancelled += len(job_operations.cancel(connection, batch, running=False))
     return cancelled
-
-
-def _waiting_ids(connection: BaseDatabaseWrapper, kind: Pausable, name: str) -> Iterator[dict[int, str]]:
-    """Yield the tasks of the waiting jobs by job id, in batches."""
-    if kind is Pausable.LIMIT:
-        return lifecycle.limits.waiting_jobs(connection, name, limit=CLEAR_BATCH)
-    chosen = {"queue_name" if kind is Pausable.QUEUE else "task_name": name}
-    return lifecycle.bulk_acts.waiting_jobs(connection, **chosen, limit=CLEAR_BATCH)
 
 
 def waiting(

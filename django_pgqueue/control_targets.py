@@ -19,6 +19,7 @@ from django.db.models import Q
 from . import limits, queues, registry
 from .db.fields import aware
 from .exceptions import Duration, seconds
+from .lifecycle.limits import keys_of_limit
 from .limits import name_of
 from .states import Pausable
 from .task import Task
@@ -80,10 +81,10 @@ def mistyped_limit(limit_key: str) -> str:
 
 def in_limit(limit_key: str) -> Q:
     """Return the condition of rows that have a limit key, or any key of the limit with this name."""
-    if name_of(limit_key) != limit_key:
-        return Q(limit_key=limit_key)
-    # All keys "name:…" in the order of bytes. The column has the collation "C", so this is a range of its index.
-    return Q(limit_key=limit_key) | Q(limit_key__gte=f"{limit_key}:", limit_key__lt=f"{limit_key};")
+    first_key, end_key = keys_of_limit(limit_key)
+    # The column has the collation "C", so the order of bytes is a range of its index.
+    others = Q(limit_key__gte=first_key, limit_key__lt=end_key) if first_key else Q()
+    return Q(limit_key=limit_key) | others
 
 
 def names_of(kind: Pausable, name: str) -> tuple[str, ...]:

@@ -28,6 +28,20 @@ class State(StrEnum):
 FINISHED: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 """Final states. Only an operator's retry leaves them. Pruning, and an operator, delete jobs in these states."""
 
+READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
+WAITING_WORDS: Final = ("waiting",)
+RUNNING_WORDS: Final = ("running", "lost", "cancelling")
+FINISHED_WORDS: Final = ("succeeded", "dead", "cancelled")
+WORDS: Final = (*READY_WORDS, *WAITING_WORDS, *RUNNING_WORDS, *FINISHED_WORDS)
+"""The words that filters accept. `ready` and `running` stand for all jobs in this state."""
+STATE_OF: Final[dict[str, State]] = {
+    **dict.fromkeys(READY_WORDS, State.READY),
+    **dict.fromkeys(WAITING_WORDS, State.WAITING),
+    **dict.fromkeys(RUNNING_WORDS, State.RUNNING),
+    **{word: State(word) for word in FINISHED_WORDS},
+}
+"""The state in the row for each word."""
+
 
 class Outcome(StrEnum):
     """How an execution ended. An open execution has no outcome."""

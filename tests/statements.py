@@ -28,9 +28,9 @@ MODULES: Final[dict[str, ModuleType]] = {
     for module in map(vars(sql).get, sql.__all__)
     if isinstance(module, ModuleType)
     for name, text in vars(module).items()
-    if name.isupper() and isinstance(text, str)
+    if isinstance(text, str) and text.startswith("/* pgqueue:")
 }
-"""The module of each statement."""
+"""The module of each statement. The other texts are clauses that statements share."""
 STATEMENTS: Final[dict[str, str]] = {name: getattr(module, name) for name, module in MODULES.items()}
 
 READING: Final[dict[str, str]] = {

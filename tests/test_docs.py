@@ -40,10 +40,10 @@ from tests.tools.benchmarks.counts import command as counting
 
 OF_THE_SUITES = {
     *("--list", "--only", "--quick", "--jobs", "--json", "--markdown", "--seed", "--soak", "--keep"),
-    *("--soak-hosts", "--storm"),
+    *("--soak-hosts", "--storm", "--record"),
     *("--deep", "--stateful-examples", "--python", "--heartbeat-timeout"),
 }
-"""Options of `bin/faults`, of the model, of the tests and of the comparison with other queues."""
+"""Options of `bin/faults`, of the mutants, of the model, of the tests and of the comparison with other queues."""
 FORBIDDEN = re.compile(
     r"exactly[- ]once[- ]delivery|delivered exactly once|\bblazing|\bpypi\b|files\.pythonhosted", re.I
 )

@@ -46,10 +46,13 @@ PARAMETER = re.compile(r"%\((\w+)\)s")
 
 @pytest.mark.parametrize("module", dict.fromkeys(MODULES.values()), ids=lambda module: module.__name__)
 def test_sql_module_has_only_plain_literals(module):
+    """A literal can be joined with clauses, which are other constants of the module. Each clause is in a statement."""
     tree = ast.parse(Path(inspect.getfile(module)).read_text())
     assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
-    assert {ast.unparse(node.target) for node in assigned} == {name for name, of in MODULES.items() if of is module}
-    assert all(isinstance(node.value, ast.Constant) for node in assigned)
+    clauses = {ast.unparse(node.target) for node in assigned} - {name for name, of in MODULES.items() if of is module}
+    nodes_of_values = [node for each in assigned for node in ast.walk(each.value)]
+    assert {type(node) for node in nodes_of_values} <= {ast.Constant, ast.BinOp, ast.Add, ast.Name, ast.Load}
+    assert clauses == {node.id for node in nodes_of_values if isinstance(node, ast.Name)}
     rest = [node for node in tree.body if not isinstance(node, ast.AnnAssign | ast.ImportFrom)]
     assert len(rest) == 1  # the docstring
 
@@ -267,16 +270,16 @@ def call_statements_with_own_options(engine, one_call):
 
 
 def call_statements_of_deploys(engine):
-    lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, lifecycle.Cursor(), 9)
-    lifecycle.stored_calls.ready_limited_calls(engine, helpers.DEFAULT_LANE, lifecycle.stored_calls.LimitedCursor(), 9)
-    lifecycle.stored_calls.running_calls(engine, (0, 0), 9)
-    lifecycle.stored_calls.waiting_calls(engine, 0, 9)
-    lifecycle.stored_calls.dead_calls(engine, lifecycle.stored_calls.AFTER_ALL, 9)
+    list(lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, 9))
+    list(lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE._replace(is_limited=True), 9))
+    list(lifecycle.stored_calls.running_calls(engine, 9))
+    list(lifecycle.stored_calls.waiting_calls(engine, 9))
+    list(lifecycle.stored_calls.dead_calls(engine, 9))
     lifecycle.stored_calls.call_shapes(engine, [1])
     lifecycle.stored_calls.read_calls(engine, [1])
-    lifecycle.stored_calls.scheduled_calls(engine, 0, 9)
-    lifecycle.stored_calls.pending_callbacks(engine, 0, 9)
-    lifecycle.stored_calls.pending_compensations(engine, 0, 9)
+    list(lifecycle.stored_calls.scheduled_calls(engine, 9))
+    list(lifecycle.stored_calls.pending_callbacks(engine, 9))
+    list(lifecycle.stored_calls.pending_compensations(engine, 9))
     lifecycle.stored_calls.queues_of_calls(engine)
 
 
@@ -305,7 +308,7 @@ def call_statements_of_limits(engine):
     assert lane in lifecycle.limits.scan_limited_lanes(engine)
     assert lifecycle.limits.scan_keys(engine, {}, limit=9).found
     assert lifecycle.limits.newest_keys(engine, limit=9)
-    assert list(lifecycle.limits.waiting_jobs(engine, key, limit=9))
+    assert list(lifecycle.bulk_acts.waiting_jobs(engine, limit_key=key, limit=9))
     assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
         lifecycle.limits.lock_keys(engine, [key])
@@ -367,14 +370,14 @@ def call_statements_of_steps(engine):
 
 
 def call_statements_of_history(engine):
-    lifecycle.finished_jobs(engine, State.DEAD, lifecycle.FIRST_FINISHED, limit=9)
+    list(lifecycle.finished_jobs(engine, State.DEAD, limit=9))
     seen = {1_000_000: lifecycle.EPOCH}
     lifecycle.archive(engine, seen)
     lifecycle.read_for_archive(engine, seen)
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})
     lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
-    lifecycle.history.used_callbacks(engine, lifecycle.EVER, 0, 1)
+    list(lifecycle.history.used_callbacks(engine, lifecycle.EVER, 1))
     lifecycle.history.erase_callbacks(engine, {1: [None, None, "{}"]})
     lifecycle.history.calls_of(engine, [1])
     lifecycle.record_audit(engine, audit_id, [1])
@@ -647,19 +650,6 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         lambda connection: {"limit": BATCH, "seconds": 600},
         BATCH,
         {"pgqueue_breaker_count_pkey"},
-    ),
-    "WAITING_OF_KEYS": (
-        lambda connection: {
-            "queue_name": "default",
-            "priority": 0,
-            "after_key": "key:",
-            "after_at": FIRST_INSTANT,
-            "after_id": 0,
-            "end_key": "key;",
-            "limit": BATCH,
-        },
-        BATCH,
-        {"pgqueue_job_limited"},
     ),
     "LOCK_OVERRIDE": (lambda connection: {"limit_key": "key:100050"}, 1, {"pgqueue_limit_override_key"}),
     "END_HOLDS": (

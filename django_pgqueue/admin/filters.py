@@ -31,8 +31,6 @@ from django_pgqueue.models import DeadJob
 from . import databases
 from .formatting import breakable, shortened, word_badge
 
-DUE: Final = "due"
-SCHEDULED: Final = "scheduled"
 SPANS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 SPAN_LABELS: Final = {"hour": _("Past hour"), "day": _("Past 24 hours"), "week": _("Past 7 days")}
 LINKS_SHOWN: Final = 20

@@ -75,11 +75,7 @@ class JobChangeList(DatabaseChangeList):
     def _among(self, search: Filters, ids: list[int]) -> Found:
         """Return those of some jobs that have the chosen state and names, newest first."""
         condition = condition_of(search.words[0], search.alias) if search.words else Q()
-        if search.queue_name:
-            condition &= Q(queue_name=search.queue_name)
-        if search.task_names:
-            condition &= Q(task_name__in=search.task_names)
-        condition &= search.limit_condition
+        condition &= search.names_condition
         if search.batch is not None:
             condition &= Q(batch_id__in=nested_batches(search.batch, search.alias))
         jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])

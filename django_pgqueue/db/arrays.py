@@ -39,4 +39,4 @@ def sparse(values: Sequence[T | None]) -> list[T | None]:
     with `array_nulls=off` would read a NULL inside an array as the text "NULL". Django connections use their role's
     settings, and this function keeps NULL out of every array that they send with a single value.
     """
-    return [] if all(value is None for value in values) else list(values)
+    return [] if values.count(None) == len(values) else list(values)

@@ -7,15 +7,14 @@ a lock nor an old snapshot.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.lifecycle import FAILURES, Cursor, may_divide, savepoint, stored_calls
-from django_pgqueue.lifecycle.stored_calls import StoredCall, StoredShape
+from django_pgqueue.lifecycle import FAILURES, may_divide, savepoint, stored_calls
+from django_pgqueue.lifecycle.stored_calls import StoredShape
 from django_pgqueue.schedules import declarations
 from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.stats.limited_lanes import limited_lanes
@@ -59,20 +58,25 @@ def check(connection: Connection, limit: int) -> Checked:
     checked = Checked()
     calls = _Calls(connection, checked.findings)
     checked.jobs, checked.is_complete = _read_all(
-        [*_lanes(connection), _waiting(connection), _running(connection)], calls, limit
+        [
+            *_lanes(connection),
+            stored_calls.waiting_calls(connection, BATCH),
+            stored_calls.running_calls(connection, BATCH),
+        ],
+        calls,
+        limit,
     )
-    checked.dead_jobs, checked.is_complete_dead = _read_all([_dead(connection)], calls, limit)
+    dead = stored_calls.dead_calls(connection, BATCH)
+    checked.dead_jobs, checked.is_complete_dead = _read_all([dead], calls, limit)
     checked.schedules = _check_schedules(connection, checked.findings)
-    checked.callbacks = _check_callbacks(connection, stored_calls.pending_callbacks, "callback", checked.findings)
-    read = stored_calls.pending_compensations
-    checked.compensations = _check_callbacks(connection, read, "compensation", checked.findings)
+    callbacks = stored_calls.pending_callbacks(connection, BATCH)
+    checked.callbacks = _check_callbacks(callbacks, "callback", checked.findings)
+    compensations = stored_calls.pending_compensations(connection, BATCH)
+    checked.compensations = _check_callbacks(compensations, "compensation", checked.findings)
     return checked
 
 
-Batches = Iterator[list[int]]
-
-
-def _read_all(sources: Sequence[Batches], calls: _Calls, limit: int) -> tuple[int, bool]:
+def _read_all(sources: Sequence[stored_calls.Ids], calls: _Calls, limit: int) -> tuple[int, bool]:
     """Check the jobs of several sources, a batch of each in turn, so that a long queue hides no other one.
 
     Return how many jobs were read, and whether these were all of them.
@@ -92,54 +96,11 @@ def _read_all(sources: Sequence[Batches], calls: _Calls, limit: int) -> tuple[in
     return count, True
 
 
-def _lanes(connection: Connection) -> Iterator[Batches]:
-    for lane in lifecycle.scan_lanes(connection).due_in:
-        yield _lane(connection, lane)
-    for queue_name, priority in limited_lanes(connection):
-        yield _limited_lane(connection, lifecycle.Lane(queue_name, priority))
-
-
-def _lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
-    after = Cursor()
-    while True:
-        job_ids, after = stored_calls.ready_calls(connection, lane, after, BATCH)
-        if not job_ids:
-            return
-        yield job_ids
-
-
-def _limited_lane(connection: Connection, lane: lifecycle.Lane) -> Batches:
-    after = stored_calls.LimitedCursor()
-    while True:
-        job_ids, after = stored_calls.ready_limited_calls(connection, lane, after, BATCH)
-        if not job_ids:
-            return
-        yield job_ids
-
-
-def _running(connection: Connection) -> Batches:
-    after = 0, 0
-    while True:
-        job_ids, after = stored_calls.running_calls(connection, after, BATCH)
-        if not job_ids:
-            return
-        yield job_ids
-
-
-def _waiting(connection: Connection) -> Batches:
-    after_id = 0
-    while job_ids := stored_calls.waiting_calls(connection, after_id, BATCH):
-        yield job_ids
-        after_id = job_ids[-1]
-
-
-def _dead(connection: Connection) -> Batches:
-    before = stored_calls.AFTER_ALL
-    while True:
-        job_ids, before = stored_calls.dead_calls(connection, before, BATCH)
-        if not job_ids:
-            return
-        yield job_ids
+def _lanes(connection: Connection) -> Iterator[stored_calls.Ids]:
+    """Yield the ready jobs of each lane."""
+    lanes = [*lifecycle.scan_lanes(connection).due_in]
+    lanes += [lifecycle.Lane(*lane, is_limited=True) for lane in limited_lanes(connection)]
+    return (stored_calls.ready_calls(connection, lane, BATCH) for lane in lanes)
 
 
 class _Calls:
@@ -174,10 +135,10 @@ class _Calls:
         problems = self._problems.get(key)
         if problems is None:
             task = registry.get(shape.task_name)
-            problems = shape_problems(task, positional, shape.names)
-            if not problems and task is not None:
+            problems = [UNKNOWN_TASK] if task is None else call_problems(task, positional, shape.names)
+            if not problems:
                 sample = stored_calls.read_calls(self.connection, shape.job_ids)
-                problems = [problem for call in sample for problem in _value_problems(task, call)]
+                problems = [each for call in sample for each in stored_problems(call.task_name, call.arguments, {})]
                 if not sample:  # the job has ended since: the next job of this shape is tried instead
                     return
             self._problems[key] = problems
@@ -189,20 +150,6 @@ class _Calls:
             for call in stored_calls.read_calls(self.connection, job_ids[start : start + READ_AT_ONCE]):
                 for problem in stored_problems(call.task_name, call.arguments, self._problems):
                     self.findings.add(call.task_name, problem, call.kind, 1, call.job_id)
-
-
-def shape_problems(task: TaskDefinition | None, positional: int, names: tuple[str, ...]) -> list[Problem]:
-    """Return the problems of a shape with the task of its name, or with no task."""
-    return [UNKNOWN_TASK] if task is None else call_problems(task, positional, names)
-
-
-def _value_problems(task: TaskDefinition, call: StoredCall) -> list[Problem]:
-    try:
-        args, kwargs = decode_arguments(call.arguments)
-    except ValueError as error:
-        return [Problem("unreadable_arguments", HAVE, f"stored arguments that this code cannot read: {error}")]
-    problem = value_problem(task, args, kwargs)
-    return [] if problem is None else [problem]
 
 
 def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Problem]]) -> list[Problem]:
@@ -224,30 +171,24 @@ def stored_problems(task_name: str, arguments: str, known: dict[Shape, list[Prob
 def _check_schedules(connection: Connection, findings: Findings) -> int:
     """Add the problems of the stored schedules. Return how many there are."""
     declared = declarations.definitions(connection.alias)
-    count, after_id = 0, 0
-    while schedules := stored_calls.scheduled_calls(connection, after_id, BATCH):
-        for schedule in schedules:
-            if schedule.is_of_code and schedule.name in declared:  # the workers replace its call with the declared one
-                continue
-            kind = "undeclared schedule" if schedule.is_of_code else "schedule"
-            kind = kind if schedule.is_enabled else "paused schedule"
-            for problem in stored_problems(schedule.task_name, schedule.arguments, {}):
-                findings.add(schedule.task_name, problem, kind, 1, schedule.schedule_id)
-        count, after_id = count + len(schedules), schedules[-1].schedule_id
+    count = 0
+    for schedule in stored_calls.scheduled_calls(connection, BATCH):
+        count += 1
+        if schedule.is_of_code and schedule.name in declared:  # the workers replace its call with the declared one
+            continue
+        kind = "undeclared schedule" if schedule.is_of_code else "schedule"
+        kind = kind if schedule.is_enabled else "paused schedule"
+        for problem in stored_problems(schedule.task_name, schedule.arguments, {}):
+            findings.add(schedule.task_name, problem, kind, 1, schedule.schedule_id)
     return count
 
 
-ReadCallbacks = Callable[[Connection, int, int], list[stored_calls.Callbacks]]
-
-
-def _check_callbacks(connection: Connection, read: ReadCallbacks, kind: str, findings: Findings) -> int:
+def _check_callbacks(pending: Iterator[stored_calls.Callbacks], kind: str, findings: Findings) -> int:
     """Add the problems of the callbacks or compensations that can still be called. Return how many there are."""
-    count, after_id, known = 0, 0, dict[Shape, list[Problem]]()
-    while page := read(connection, after_id, BATCH):
-        for owner_id, calls in page:
-            for task_name, arguments in calls:
-                for problem in stored_problems(task_name, arguments, known):
-                    findings.add(task_name, problem, kind, 1, owner_id)
-                count += 1
-        after_id = page[-1][0]
+    count, known = 0, dict[Shape, list[Problem]]()
+    for owner_id, calls in pending:
+        for task_name, arguments in calls:
+            for problem in stored_problems(task_name, arguments, known):
+                findings.add(task_name, problem, kind, 1, owner_id)
+            count += 1
     return count

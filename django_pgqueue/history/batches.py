@@ -34,21 +34,15 @@ class Choice:
     def pages(self, connection: Connection, limit: int) -> Iterator[dict[int, datetime]]:
         """Yield the wanted jobs, each with its `finished_at`, from pages of `limit` finished jobs."""
         for state in self.states:
-            after: lifecycle.Cursor | None = lifecycle.FIRST_FINISHED
-            while after is not None:
-                page = lifecycle.finished_jobs(
-                    connection,
-                    state,
-                    after,
-                    limit=limit,
-                    before=self.before,
-                    older_than_seconds=self.older_than_seconds,
-                    task_names=self.task_names,
-                    queue_names=self.queue_names,
-                )
-                after = page.following
-                if page.jobs:
-                    yield page.jobs
+            yield from lifecycle.finished_jobs(
+                connection,
+                state,
+                limit=limit,
+                before=self.before,
+                older_than_seconds=self.older_than_seconds,
+                task_names=self.task_names,
+                queue_names=self.queue_names,
+            )
 
 
 @dataclass(slots=True)

@@ -33,8 +33,8 @@ def erase_callbacks(connection: Connection, choice: Choice, job_ids: Sequence[in
             its task and its arguments.
     """
     wanted = _calls_of(connection, job_ids) if job_ids else None
-    count, after_id = 0, 0
-    while page := used_callbacks(connection, choice.before, after_id, BATCH):
+    count = 0
+    for page in used_callbacks(connection, choice.before, BATCH):
         erased = {
             row.batch_id: [_erased(call) if _is_chosen(call, choice, wanted) else None for call in _read(row.calls)]
             for row in page
@@ -43,7 +43,6 @@ def erase_callbacks(connection: Connection, choice: Choice, job_ids: Sequence[in
         if erased:
             store_callbacks(connection, erased)
         count += sum(call is not None for calls in erased.values() for call in calls)
-        after_id = page[-1].batch_id
     return count
 
 

@@ -4,11 +4,13 @@ The lists of the admin and the commands `pgqueue jobs` and `pgqueue dead` call t
 and use the same words.
 """
 
+from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, WORDS
+
 from .errors import LATEST_ERROR, NO_CLASS, latest
 from .filters import Filters, Moment
 from .index_ranges import Range, condition_of, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
-from .words import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, WORDS, Pauses, word_of
+from .words import Pauses, word_of
 
 __all__ = [
     "FINISHED_WORDS",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
+from django.db import connections
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
-from django_pgqueue.models import Execution
+from django_pgqueue import stats
+from django_pgqueue.models import Execution, Job
+from django_pgqueue.models.operations import BATCH_SIZE
 
 from .filters import Filters
 
@@ -15,9 +19,17 @@ NO_CLASS: Final = "-"
 """The filter by exception class that finds jobs whose latest attempt was lost with its process or worker."""
 
 
-def condition_on_error(filters: Filters) -> Q:
-    """Return the condition on the exception class of the latest attempt."""
-    return Q(latest_error__regex=error_pattern(filters.error)) if filters.error else Q()
+def matching(filters: Filters, condition: Q, ids: Sequence[int]) -> list[int]:
+    """Return those of some jobs that meet a condition and the filter by exception class, in the given order."""
+    found = set(ids)
+    if condition:
+        parts = (ids[start : start + BATCH_SIZE] for start in range(0, len(ids), BATCH_SIZE))
+        jobs = Job.objects.using(filters.alias).filter(condition)
+        found = {job_id for part in parts for job_id in jobs.filter(pk__in=part).values_list("pk", flat=True)}
+    if filters.error:
+        pattern = error_pattern(filters.error)
+        found &= stats.jobs_with_exception(connections[filters.alias], sorted(found), pattern)
+    return [job_id for job_id in ids if job_id in found]
 
 
 def error_pattern(error: str) -> str:

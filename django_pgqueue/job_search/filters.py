@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from django.db.models import Q
 
+from django_pgqueue.control_targets import in_limit
 from django_pgqueue.models.operations import database_now
 
 
@@ -26,6 +27,21 @@ class Moment(NamedTuple):
     def seconds_ago(self) -> float:
         """How long ago it is."""
         return (self.ago if self.at is None else datetime.now(UTC) - self.at).total_seconds()
+
+
+class Part(NamedTuple):
+    """The matching ids in one source of jobs, how many jobs were searched, and the first job that was not.
+
+    If not all were searched, `label` names those that were. `searched` and `lanes` are as in `Found`.
+    """
+
+    ids: list[int]
+    searched: int = 0
+    is_cut: bool = False
+    since: datetime | None = None
+    last_id: int | None = None
+    label: str = ""
+    lanes: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,17 +64,12 @@ class Filters:
     """The id of a batch, for its jobs and those of the batches nested in it."""
 
     @property
-    def limit_ranges(self) -> list[tuple[str, str]]:
-        """The ranges of limit keys that `limit` means, each with its end, which is not in it."""
-        if self.limit is None:
-            return []
-        own = (self.limit, f"{self.limit}\x01")  # no other key is between them
-        return [own] if ":" in self.limit else [own, (f"{self.limit}:", f"{self.limit};")]
+    def limit_condition(self) -> Q:
+        """The condition on the limit key."""
+        return Q() if self.limit is None else in_limit(self.limit)
 
     @property
-    def limit_condition(self) -> Q:
-        """The condition on a job that `limit` means."""
-        condition = Q()
-        for first_key, end_key in self.limit_ranges:
-            condition |= Q(limit_key__gte=first_key, limit_key__lt=end_key)
-        return condition
+    def names_condition(self) -> Q:
+        """The condition on the queue, the task and the limit key."""
+        condition = (Q(queue_name=self.queue_name) if self.queue_name else Q()) & self.limit_condition
+        return condition & Q(task_name__in=self.task_names) if self.task_names else condition

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from django.db import connections
@@ -11,10 +12,10 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.states import FINISHED, STATE_OF, State
 
 from .filters import Filters
-from .words import STATE_OF, Pauses
+from .words import Pauses
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),
@@ -51,10 +52,10 @@ def ranges(filters: Filters) -> Iterator[Range]:
         yield _with_search_key(filters, *filters.search)
         return
     if not filters.words and filters.limit:
-        finished = Q(state__in=list(FINISHED)) & names_condition(filters)
+        finished = Q(state__in=list(FINISHED)) & filters.names_condition
         yield Range(_enqueued(filters), "pk", "the newest {count} jobs", finished)
     elif not filters.words:
-        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", names_condition(filters), "enqueued_at")
+        yield Range(_enqueued(filters), "pk", "the newest {count} jobs", filters.names_condition, "enqueued_at")
     for word in filters.words:
         if STATE_OF[word] in FINISHED:
             yield from _finished(filters, word)
@@ -78,7 +79,7 @@ def _with_search_key(filters: Filters, name: str, text: str) -> Range:
         )
     keys = SearchKey.objects.using(filters.alias).filter(name=name, value=text).order_by("-job_id")
     label = "the newest {count} jobs with this search key"
-    return Range(keys, "job_id", label, states & names_condition(filters))
+    return Range(keys, "job_id", label, states & filters.names_condition)
 
 
 def condition_of(word: str, alias: str) -> Q:
@@ -114,22 +115,20 @@ def _finished(filters: Filters, word: str) -> Iterator[Range]:
     succeeded.
     """
     jobs = Job.objects.using(filters.alias).filter(ended_between(filters))
-    of_queue = (Q(queue_name=filters.queue_name) if filters.queue_name else Q()) & filters.limit_condition
     if word == State.SUCCEEDED and filters.task_names:
         for name in filters.task_names:
             label = f"the latest {{count}} finished jobs of {name}"
             ordered = jobs.filter(task_name=name, state=word).order_by("-finished_at")
-            yield Range(ordered, "pk", label, of_queue, "finished_at")
+            yield Range(ordered, "pk", label, replace(filters, task_names=()).names_condition, "finished_at")
         return
-    of_task = Q(task_name__in=filters.task_names) if filters.task_names else Q()
     ordered = jobs.filter(state=word).order_by("-finished_at")
-    yield Range(ordered, "pk", f"the latest {{count}} {word} jobs", of_queue & of_task, "finished_at")
+    yield Range(ordered, "pk", f"the latest {{count}} {word} jobs", filters.names_condition, "finished_at")
 
 
 def _waiting(filters: Filters) -> Range:
     """Return the jobs that wait for others, the oldest first."""
     jobs = Job.objects.using(filters.alias).waiting().order_by("pk")
-    return Range(jobs, "pk", "the first {count} waiting jobs", names_condition(filters) & ids_between(filters))
+    return Range(jobs, "pk", "the first {count} waiting jobs", filters.names_condition & ids_between(filters))
 
 
 def _running(filters: Filters, word: str) -> Range:
@@ -139,14 +138,8 @@ def _running(filters: Filters, word: str) -> Range:
     if word == "lost":
         executions = executions.filter(lease_expires_at__lt=database_now())
     condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
-    more = names_condition(filters) & ids_between(filters)
+    more = filters.names_condition & ids_between(filters)
     return Range(executions.order_by("claimed_at"), "job_id", "{count} running jobs", condition & more)
-
-
-def names_condition(filters: Filters) -> Q:
-    """Return the condition on the queue, the task and the limit key."""
-    condition = (Q(queue_name=filters.queue_name) if filters.queue_name else Q()) & filters.limit_condition
-    return condition & Q(task_name__in=filters.task_names) if filters.task_names else condition
 
 
 def ids_between(filters: Filters) -> Q:

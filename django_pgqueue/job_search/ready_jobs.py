@@ -15,7 +15,7 @@ from django_pgqueue import lifecycle, stats
 from django_pgqueue.db.statements import execute
 from django_pgqueue.stats.limited_lanes import limited_lanes
 
-from .filters import Filters, Moment
+from .filters import Filters, Moment, Part
 from .words import Pauses
 
 READY_SEARCHED: Final = 50_000
@@ -83,18 +83,6 @@ LIMIT %(limit)s
 """
 
 
-class ReadyFound(NamedTuple):
-    """The ids that were found in claim order, and what was not searched ("" if everything was).
-
-    `searched` is how many jobs of each lane were searched, if not all. `lanes` is how many lanes were, if not all.
-    """
-
-    ids: list[int]
-    label: str = ""
-    searched: int = 0
-    lanes: int = 0
-
-
 class _Lane(NamedTuple):
     """A lane to search, or a range of its limit keys.
 
@@ -110,7 +98,7 @@ class _Lane(NamedTuple):
     end_key: str
 
 
-def find_ready(filters: Filters, word: str, limit: int) -> ReadyFound:
+def find_ready(filters: Filters, word: str, limit: int) -> Part:
     """Return the first `limit` ready jobs that meet the filters. Runs three or more read-only statements."""
     connection = connections[filters.alias]
     scan = lifecycle.scan_lanes(connection)
@@ -120,17 +108,17 @@ def find_ready(filters: Filters, word: str, limit: int) -> ReadyFound:
     lanes = list(_lanes(filters, word, sorted(every_lane), pauses))
     params = {**_conditions(filters, word), "paused_tasks": sorted(pauses.tasks) or None}
     if _are_all_wanted(params, lanes):
-        return ReadyFound(_first(filters, params, lanes, limit))
+        return Part(_first(filters, params, lanes, limit))
     searched = lanes[:LANES_SEARCHED]
     bound = READY_SEARCHED // max(1, len(searched))
     rows = _read(filters, params, searched, bound, limit)
     ids = [job_id for job_id, is_beyond in rows if not is_beyond]
     if len(lanes) > len(searched) and len(ids) < limit:
         label = f"the first {bound:,} jobs of each of the first {len(searched)} queues and priorities"
-        return ReadyFound(ids, label, bound, len(searched))
+        return Part(ids, bound, is_cut=True, label=label, lanes=len(searched))
     if len(ids) < len(rows):
-        return ReadyFound(ids, f"the first {bound:,} jobs of each queue and priority", bound)
-    return ReadyFound(ids)
+        return Part(ids, bound, is_cut=True, label=f"the first {bound:,} jobs of each queue and priority")
+    return Part(ids)
 
 
 def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]], pauses: Pauses) -> Iterator[_Lane]:
@@ -143,7 +131,7 @@ def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]
             continue
         chooses = word in ("due", "paused") and not is_queue_paused and pauses.tasks
         is_paused = str(word == "paused").lower() if chooses else ""
-        for first_key, end_key in filters.limit_ranges or [EVERY_KEY]:
+        for first_key, end_key in [EVERY_KEY] if filters.limit is None else lifecycle.limits.key_ranges(filters.limit):
             yield _Lane(queue_name, -negative_priority, is_limited, is_paused, first_key, end_key)
 
 

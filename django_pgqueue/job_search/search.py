@@ -12,23 +12,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from django.db import connections
 from django.db.models import BooleanField, ExpressionWrapper, F, Q, QuerySet, Window
 from django.db.models.functions import RowNumber
 
-from django_pgqueue import stats
 from django_pgqueue.db.fields import AwareField
 from django_pgqueue.models import Job
-from django_pgqueue.models.operations import BATCH_SIZE
-from django_pgqueue.states import State
+from django_pgqueue.states import READY_WORDS, State
 
-from .batch_jobs import SEARCHED as BATCH_SEARCHED
 from .batch_jobs import find_in_batch
-from .errors import LATEST_ERROR, condition_on_error, error_pattern
-from .filters import Filters
+from .errors import LATEST_ERROR, error_pattern, matching
+from .filters import Filters, Part
 from .index_ranges import Range, ranges
 from .ready_jobs import find_ready
-from .words import READY_WORDS
 
 SEARCHED: Final = 100_000
 """Jobs of one range that are searched with filters that its index does not have. It takes about 20 ms."""
@@ -54,30 +49,13 @@ class Found(NamedTuple):
     lanes: int = 0
 
 
-class _Part(NamedTuple):
-    """The matching ids among the first jobs of a range, how many were searched, and the first job that was not.
-
-    If not all were searched, `label` names those that were. `lanes` is as in `Found`.
-    """
-
-    ids: list[int]
-    searched: int
-    is_cut: bool = False
-    since: datetime | None = None
-    last_id: int | None = None
-    label: str = ""
-    lanes: int = 0
-
-
 def find(filters: Filters, limit: int) -> Found:
     """Return the ids of at most `limit` jobs that meet the filters. Runs read-only statements."""
     if filters.batch is not None:
-        in_batch = find_in_batch(filters, filters.batch, limit + 1)
-        label = f"among the first {BATCH_SEARCHED:,} jobs of each state" if in_batch.is_cut else ""
-        searched = BATCH_SEARCHED if in_batch.is_cut else 0
-        return Found(in_batch.ids[:limit], len(in_batch.ids) > limit, label, searched)
+        part = find_in_batch(filters, filters.batch, limit + 1)
+        return Found(part.ids[:limit], len(part.ids) > limit, part.label, part.searched)
     ids: list[int] = []
-    cut: list[_Part] = []
+    cut: list[Part] = []
     for source in _sources(filters):
         wanted = limit + 1 - len(ids)
         if wanted <= 0:
@@ -114,25 +92,24 @@ def _sources(filters: Filters) -> Iterator[Range | str]:
         yield from ranges(filters)
 
 
-def _ready(filters: Filters, word: str, limit: int) -> _Part:
+def _ready(filters: Filters, word: str, limit: int) -> Part:
     """Return the first ready jobs with this word."""
-    found = find_ready(filters, word, CLASSES_SEARCHED + 1 if filters.error else limit)
-    part = _Part(found.ids, found.searched, bool(found.label), label=found.label, lanes=found.lanes)
+    part = find_ready(filters, word, CLASSES_SEARCHED + 1 if filters.error else limit)
     if not filters.error:
         return part
-    part = part._replace(ids=_with_class(filters, found.ids[:CLASSES_SEARCHED]))
-    if len(found.ids) <= CLASSES_SEARCHED:
-        return part
-    return _Part(part.ids, CLASSES_SEARCHED, is_cut=True, label=f"the first {CLASSES_SEARCHED:,} ready jobs")
+    ids = matching(filters, Q(), part.ids[:CLASSES_SEARCHED])
+    if len(part.ids) <= CLASSES_SEARCHED:
+        return part._replace(ids=ids)
+    return Part(ids, CLASSES_SEARCHED, is_cut=True, label=f"the first {CLASSES_SEARCHED:,} ready jobs")
 
 
-def _first_matching(filters: Filters, found: Range, limit: int) -> _Part:
+def _first_matching(filters: Filters, found: Range, limit: int) -> Part:
     """Return the first jobs of a range that meet its further conditions, in the order of the range.
 
     If the newest jobs have no match, as many older jobs are searched too.
     """
     if not found.condition and not filters.error:
-        return _Part(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
+        return Part(list(found.query.values_list(found.column, flat=True)[:limit]), 0)
     if found.query.model is not Job:
         return _open(filters, found)
     part = _search(filters, found, found.query, limit)
@@ -143,7 +120,7 @@ def _first_matching(filters: Filters, found: Range, limit: int) -> _Part:
     return more._replace(searched=part.searched + more.searched)
 
 
-def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) -> _Part:
+def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) -> Part:
     """Return the first jobs of a query that meet the conditions of the range, and where the search has ended.
 
     PostgreSQL stops at `limit` matches, and after `SEARCHED` jobs (the run condition of the window function). The job
@@ -160,50 +137,36 @@ def _search(filters: Filters, found: Range, query: QuerySet[Any], limit: int) ->
     fitting = numbered.filter(place__lte=SEARCHED + 1).filter(Q(fits=True) | Q(place=SEARCHED + 1))
     rows = list(fitting.values_list("pk", "at", "place")[: wanted + 1])
     beyond = rows.pop() if rows and rows[-1][2] > SEARCHED else None
-    part = _Part([row[0] for row in rows], 0)
+    part = Part([row[0] for row in rows], 0)
     if beyond is not None:
-        part = _Part(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
+        part = Part(part.ids, SEARCHED, is_cut=True, since=beyond[1], last_id=beyond[0])
     return _with_error(filters, part, rows) if filters.error else part
 
 
-def _with_error(filters: Filters, part: _Part, rows: list[Any]) -> _Part:
+def _with_error(filters: Filters, part: Part, rows: list[Any]) -> Part:
     """Return those of the first `CLASSES_SEARCHED` jobs whose latest execution ended with the exception class."""
     read = part.ids[:CLASSES_SEARCHED]
-    kept = _with_class(filters, read)
+    kept = matching(filters, Q(), read)
     if len(part.ids) <= CLASSES_SEARCHED:
         return part._replace(ids=kept)
     last_id, since, searched = rows[CLASSES_SEARCHED]
-    return _Part(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
+    return Part(kept, searched - 1, is_cut=True, since=since, last_id=last_id)
 
 
-def _with_class(filters: Filters, ids: list[int]) -> list[int]:
-    """Return those of some jobs whose latest execution ended with the exception class."""
-    matching = stats.jobs_with_exception(connections[filters.alias], ids, error_pattern(filters.error or ""))
-    return [job_id for job_id in ids if job_id in matching]
-
-
-def _open(filters: Filters, found: Range) -> _Part:
+def _open(filters: Filters, found: Range) -> Part:
     """Search the jobs with an open execution."""
     # In one query, the planner may read all jobs of the time span instead of those with an open execution.
     listed = list(found.query.values_list(found.column, flat=True)[: SEARCHED + 1])
     in_order = listed[:SEARCHED]
-    matching: set[int] = set()
-    for start in range(0, len(in_order), BATCH_SIZE):
-        jobs = _annotated(filters).filter(found.condition, pk__in=in_order[start : start + BATCH_SIZE])
-        matching.update(jobs.filter(condition_on_error(filters)).values_list("pk", flat=True))
-    ids = [job_id for job_id in in_order if job_id in matching]
-    return _Part(ids, len(in_order), len(listed) > SEARCHED)
+    return Part(matching(filters, found.condition, in_order), len(in_order), len(listed) > SEARCHED)
 
 
 def meeting(filters: Filters, found: Range) -> QuerySet[Any]:
     """Return the jobs among the first `SEARCHED` of a range that meet its further conditions, in no order."""
     first = found.query.values(found.column)[:SEARCHED]
-    return _annotated(filters).filter(found.condition & condition_on_error(filters), pk__in=first)
-
-
-def _annotated(filters: Filters) -> QuerySet[Any]:
-    """Return all jobs, with the column of `LATEST_ERROR`."""
-    return Job.objects.using(filters.alias).annotate(**LATEST_ERROR)
+    has_error = Q(latest_error__regex=error_pattern(filters.error)) if filters.error else Q()
+    jobs = Job.objects.using(filters.alias).annotate(**LATEST_ERROR)
+    return jobs.filter(found.condition & has_error, pk__in=first)
 
 
 def label_of(found: Range, searched: int | None = None) -> str:

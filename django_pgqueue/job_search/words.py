@@ -8,26 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from django.db import connections
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.states import State
-
-READY_WORDS: Final = ("ready", "due", "scheduled", "retrying", "paused")
-WAITING_WORDS: Final = ("waiting",)
-RUNNING_WORDS: Final = ("running", "lost", "cancelling")
-FINISHED_WORDS: Final = ("succeeded", "dead", "cancelled")
-WORDS: Final = (*READY_WORDS, *WAITING_WORDS, *RUNNING_WORDS, *FINISHED_WORDS)
-"""The words that filters accept. `ready` and `running` stand for all jobs in this state."""
-STATE_OF: Final[dict[str, State]] = {
-    **dict.fromkeys(READY_WORDS, State.READY),
-    **dict.fromkeys(WAITING_WORDS, State.WAITING),
-    **dict.fromkeys(RUNNING_WORDS, State.RUNNING),
-    **{word: State(word) for word in FINISHED_WORDS},
-}
-"""The state in the row for each word."""
 
 
 class Pauses:

@@ -59,7 +59,6 @@ from .expiry import expire
 from .graphs import advance, postpone, restore
 from .history import (
     EVER,
-    FIRST_FINISHED,
     archive,
     erase,
     finished_jobs,
@@ -147,7 +146,6 @@ __all__ = [
     "EPOCH",
     "EVER",
     "FAILURES",
-    "FIRST_FINISHED",
     "LOCK_WAIT_SECONDS",
     "NAME_LENGTH",
     "PRUNE_LIMIT",

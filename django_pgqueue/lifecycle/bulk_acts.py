@@ -20,7 +20,7 @@ from uuid import UUID
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.states import ActOutcome, State, TransitionName
+from django_pgqueue.states import STATE_OF, ActOutcome, State, TransitionName
 
 from .audit import NAME_LENGTH, end_audit
 from .bulk_changes import Act, change_batch
@@ -260,12 +260,8 @@ def _page(
     **bounds: int,
 ) -> Page:
     """Return the next jobs of a filter. Of listed jobs, only those in a state that the action can change are chosen."""
-    states = [state for word in WORDS[action] for state in _states_of(word)]
+    states = [STATE_OF[word].value for word in WORDS[action]]
     if action in (TransitionName.CANCEL, TransitionName.MOVE):
         states.append(State.WAITING.value)  # no index has them in an order for a filter
     latest = action is TransitionName.RETRY
     return read_page(connection, selection, cursor, at, states=states, latest_of_keys=latest, **bounds)
-
-
-def _states_of(word: str) -> tuple[str, ...]:
-    return (State.READY.value,) if word in ("due", "scheduled") else (word,)

@@ -6,9 +6,9 @@ execute.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -96,10 +96,6 @@ class Selection:
             return cls(**{**stored, **times, "job_ids": tuple(stored.get("job_ids", ()))})
         except (TypeError, AttributeError) as error:
             raise ValueError(f"Invalid filter of a bulk act: {error}.") from error
-
-    def only(self, job_ids: Sequence[int]) -> Selection:
-        """Return a filter with these ids and the same target."""
-        return replace(Selection(job_ids=tuple(job_ids)), to_queue=self.to_queue)
 
 
 @contextmanager

@@ -37,8 +37,8 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
         {
             **key_params(keys),
             "results": sparse(results),
-            "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
-            "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
+            "started_seconds_ago": numbers([row.started_seconds_ago for row in rows]),
+            "finished_seconds_ago": numbers([row.finished_seconds_ago for row in rows]),
         },
     )
     return results_of(connection, keys, _all_ended(done, SUCCEEDED), repeat(Outcome.SUCCEEDED))
@@ -156,7 +156,7 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, T
 
 def _all_ended(done: Sequence[Row], result: TransitionResult) -> dict[int, TransitionResult]:
     """Return one result for all rows of a transition with one possible end state."""
-    return dict.fromkeys((row[0] for row in done), result)
+    return dict.fromkeys([row[0] for row in done], result)
 
 
 def _as_returned(done: Sequence[Row]) -> dict[int, TransitionResult]:
@@ -229,6 +229,6 @@ def key_params(keys: Iterable[ExecutionKey]) -> dict[str, str]:
     """Return the parameters that identify executions in a fenced statement."""
     keys = list(keys)
     return {
-        "execution_ids": numbers(key.execution_id for key in keys),
-        "claimed_ms": numbers(key.claimed_ms for key in keys),
+        "execution_ids": numbers([key.execution_id for key in keys]),
+        "claimed_ms": numbers([key.claimed_ms for key in keys]),
     }

@@ -65,6 +65,18 @@ def execute_with_retry(
     return _retried(connection, partial(execute, connection, statement, params), retry_on)
 
 
+def pages(connection: Connection, statement: str, after: Mapping[str, Any], **params: Any) -> Iterator[list[Row]]:
+    """Yield the rows of a statement, `limit` at a time. Each page begins behind the last row of the one before.
+
+    The first columns of a row are its position: the values of `after` for the next page.
+    """
+    while rows := execute(connection, statement, {**params, **after}):
+        yield rows
+        if len(rows) < params["limit"]:
+            return
+        after = dict(zip(after, rows[-1], strict=False))
+
+
 def transaction_with_retry(
     connection: Connection, run: Callable[[], T], retry_on: tuple[type[Exception], ...] = TRANSIENT
 ) -> T:

@@ -9,64 +9,52 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.arrays import exact, texts
 from django_pgqueue.db.errors import message_without_detail
+from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.envelope import ERASED, seal
 from django_pgqueue.log_events import event
 from django_pgqueue.states import State
 
-from .execute import divided, execute_with_retry
+from .execute import divided, execute_with_retry, pages
 from .ranges import written
-from .types import EPOCH, Cursor
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 
-FIRST_FINISHED: Final = Cursor(EPOCH.replace(year=1), 0)
-"""Where a scan of the finished jobs begins. It lies before every possible `finished_at`."""
 EVER: Final = datetime(9999, 12, 30, tzinfo=UTC)
 """A time after every possible `finished_at`."""
 Finished = Mapping[int, datetime]
 """The `finished_at` of each job, as it was seen."""
 
 
-class FinishedPage(NamedTuple):
-    """A page of a scan: the wanted jobs, and where the next page begins. None: this was the last page."""
-
-    jobs: dict[int, datetime]
-    following: Cursor | None
-
-
 def finished_jobs(
     connection: Connection,
     state: State,
-    after: Cursor,
     *,
     limit: int,
     before: datetime = EVER,
     older_than_seconds: float = 0.0,
     task_names: Sequence[str] = (),
     queue_names: Sequence[str] = (),
-) -> FinishedPage:
-    """Return the next finished jobs in a state, the oldest first. `limit` counts the jobs that are not wanted too."""
+) -> Iterator[dict[int, datetime]]:
+    """Yield the wanted jobs of each page of `limit` finished jobs in a state, the oldest first, with `finished_at`."""
     params = {
         "state": state.value,
-        "after_at": after.run_after,
-        "after_id": after.job_id,
         "before_at": before,
         "older_than_seconds": older_than_seconds,
         "task_names": list(task_names),
         "queue_names": list(queue_names),
-        "limit": limit,
     }
-    rows = execute(connection, sql.history.FINISHED_JOBS, params)
-    following = Cursor(rows[-1][1], rows[-1][0]) if len(rows) == limit else None
-    return FinishedPage({row[0]: row[1] for row in rows if row[2]}, following)
+    after = {"after_at": FIRST_INSTANT, "after_id": 0}
+    for rows in pages(connection, sql.history.FINISHED_JOBS, after, limit=limit, **params):
+        if wanted := {job_id: finished_at for finished_at, job_id, is_wanted in rows if is_wanted}:
+            yield wanted
 
 
 def archive(connection: Connection, jobs: Finished) -> list[int]:
@@ -119,11 +107,10 @@ class UsedCallbacks(NamedTuple):
     """The callback for a failure, the one for the completion, and the one for success, in this order."""
 
 
-def used_callbacks(connection: Connection, before: datetime, after_id: int, limit: int) -> list[UsedCallbacks]:
-    """Return the next batches that have completed or failed before a time, by id, with the callbacks used by then."""
-    params = {"before_at": before, "after_id": after_id, "limit": limit}
-    rows = execute(connection, sql.history.USED_CALLBACKS, params)
-    return [UsedCallbacks(row[0], row[1:]) for row in rows]
+def used_callbacks(connection: Connection, before: datetime, limit: int) -> Iterator[list[UsedCallbacks]]:
+    """Yield pages of batches that have completed or failed before a time, by id, with the callbacks used by then."""
+    for rows in pages(connection, sql.history.USED_CALLBACKS, {"after_id": 0}, limit=limit, before_at=before):
+        yield [UsedCallbacks(row[0], row[1:]) for row in rows]
 
 
 def erase_callbacks(connection: Connection, calls: Mapping[int, Sequence[str | None]]) -> None:

@@ -19,6 +19,7 @@ from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_o
 from django_pgqueue.limits import Limit, name_of
 
 from .audit import add_audit
+from .limits import keys_of_limit
 from .ranges import rows_in_ranges
 
 
@@ -117,12 +118,8 @@ def end_holds(connection: Connection, limit_key: str, *, changed_by: str = "", r
 
     Call it in a transaction.
     """
-    is_name = name_of(limit_key) == limit_key
-    params = {
-        "limit_key": limit_key,
-        "first_key": f"{limit_key}:" if is_name else "",
-        "end_key": f"{limit_key};" if is_name else "",
-    }
+    first_key, end_key = keys_of_limit(limit_key)
+    params = {"limit_key": limit_key, "first_key": first_key, "end_key": end_key}
     [(count, held_until)] = execute(connection, sql.limit_overrides.END_HOLDS, params)
     if count:
         chosen = {"limit_key": limit_key, "keys": count, "held_until": held_until.isoformat()}

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import name_of
 
@@ -159,30 +158,19 @@ def limited_job(connection: Connection, job_id: int) -> LimitedJob | None:
     return None
 
 
-def waiting_jobs(connection: Connection, limit_key: str, *, limit: int) -> Iterator[dict[int, str]]:
-    """Yield the tasks of the ready jobs of a limit key, or of a limit, by job id, `limit` jobs at a time."""
-    for lane in scan_limited_lanes(connection):
-        for after_key, end_key in key_ranges(limit_key):
-            params = {"queue_name": lane.queue_name, "priority": lane.priority, "end_key": end_key, "limit": limit}
-            after: tuple[Any, ...] = (after_key, FIRST_INSTANT, 0)
-            while rows := execute(connection, sql.limits.WAITING_OF_KEYS, {**params, **_position(after)}):
-                yield {job_id: task_name for job_id, task_name, *_ in rows}
-                job_id, _, *position = rows[-1]
-                after = (*position, job_id)
-
-
 def key_ranges(limit_key: str) -> list[tuple[str, str]]:
     """Return the ranges of a limit key, or of all keys of a limit, each with its end, which is not in it.
 
     The keys of a limit are its name, and those between "name:" and "name;" in the order of bytes. No key can be between
     a key and the same with the character after NUL.
     """
-    own = (limit_key, f"{limit_key}\x01")
-    return [own, (f"{limit_key}:", f"{limit_key};")] if name_of(limit_key) == limit_key else [own]
+    own, others = (limit_key, f"{limit_key}\x01"), keys_of_limit(limit_key)
+    return [own, others] if any(others) else [own]
 
 
-def _position(after: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(("after_key", "after_at", "after_id"), after, strict=True))
+def keys_of_limit(limit_key: str) -> tuple[str, str]:
+    """Return the first key after the name of a limit and the end of its keys, in the order of bytes; "" for one key."""
+    return (f"{limit_key}:", f"{limit_key};") if name_of(limit_key) == limit_key else ("", "")
 
 
 def next_of_key(

@@ -1,31 +1,27 @@
-"""Read the stored calls of jobs, schedules and callbacks, in batches. Nothing is written.
+"""Read the stored calls of jobs, schedules and callbacks, page by page. Nothing is written.
 
-The check of a new release (`deploys`) calls these functions. Each reads one batch in the order of an index, so its cost
-does not depend on the size of the table.
+The check of a new release (`deploys`) calls these functions. Each page follows the order of an index, so its cost does
+not depend on the size of the table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.fields import FIRST_INSTANT
+from django_pgqueue.db.statements import Connection, Row, execute
 
-from .types import EPOCH, Cursor, Lane
+from .execute import pages
+from .types import Lane
 
-AFTER_ALL: Final = Cursor(datetime(9999, 12, 30, tzinfo=UTC), 2**63 - 1)
-"""Where reading the dead letters begins: after the newest one."""
-
-
-class LimitedCursor(NamedTuple):
-    """The position in a lane of jobs with a limit where the last batch ended."""
-
-    after_key: str = ""
-    after_at: datetime = EPOCH
-    after_id: int = 0
+FROM_THE_FIRST: Final = {"after_at": FIRST_INSTANT, "after_id": 0}
+FROM_THE_NEWEST: Final = {"before_at": datetime(9999, 12, 30, tzinfo=UTC), "before_id": 2**63 - 1}
+Ids = Iterator[list[int]]
+"""Ids of jobs, page by page."""
 
 
 class StoredShape(NamedTuple):
@@ -71,46 +67,33 @@ class ScheduledCall(NamedTuple):
         return f"ScheduledCall(schedule_id={self.schedule_id}, task_name={self.task_name!r})"
 
 
-def ready_calls(connection: Connection, lane: Lane, after: Cursor, limit: int) -> tuple[list[int], Cursor]:
-    """Return the ids of the next ready jobs of a lane, and where the next batch begins."""
-    params = {
-        "queue_name": lane.queue_name,
-        "priority": lane.priority,
-        "after_at": after.run_after,
-        "after_id": after.job_id,
-        "limit": limit,
-    }
-    rows = execute(connection, sql.stored_calls.READY_CALLS, params)
-    return [row[0] for row in rows], Cursor(rows[-1][1], rows[-1][0]) if rows else after
+def ready_calls(connection: Connection, lane: Lane, limit: int) -> Ids:
+    """Yield the ids of the ready jobs of a lane."""
+    of_lane = {"queue_name": lane.queue_name, "priority": lane.priority, "limit": limit}
+    if lane.is_limited:
+        after = {"after_key": "", **FROM_THE_FIRST}
+        return _ids(pages(connection, sql.stored_calls.READY_LIMITED_CALLS, after, **of_lane))
+    return _ids(pages(connection, sql.stored_calls.READY_CALLS, FROM_THE_FIRST, **of_lane))
 
 
-def ready_limited_calls(
-    connection: Connection, lane: Lane, after: LimitedCursor, limit: int
-) -> tuple[list[int], LimitedCursor]:
-    """Return the ids of the next ready jobs with a limit of a lane, and where the next batch begins."""
-    params = {"queue_name": lane.queue_name, "priority": lane.priority, **after._asdict(), "limit": limit}
-    rows = execute(connection, sql.stored_calls.READY_LIMITED_CALLS, params)
-    return [row[0] for row in rows], LimitedCursor(rows[-1][1], rows[-1][2], rows[-1][0]) if rows else after
+def running_calls(connection: Connection, limit: int) -> Ids:
+    """Yield the ids of the running jobs."""
+    after = {"after_worker_id": 0, "after_id": 0}
+    return _ids(pages(connection, sql.stored_calls.RUNNING_CALLS, after, limit=limit))
 
 
-def running_calls(connection: Connection, after: tuple[int, int], limit: int) -> tuple[list[int], tuple[int, int]]:
-    """Return the ids of the next running jobs, and where the next batch begins."""
-    params = {"after_worker_id": after[0], "after_id": after[1], "limit": limit}
-    rows = execute(connection, sql.stored_calls.RUNNING_CALLS, params)
-    return [row[0] for row in rows], (rows[-1][1], rows[-1][2]) if rows else after
+def waiting_calls(connection: Connection, limit: int) -> Ids:
+    """Yield the ids of the jobs that wait for other jobs."""
+    return _ids(pages(connection, sql.stored_calls.WAITING_CALLS, {"after_id": 0}, limit=limit))
 
 
-def waiting_calls(connection: Connection, after_id: int, limit: int) -> list[int]:
-    """Return the ids of the next jobs that wait for other jobs."""
-    rows = execute(connection, sql.stored_calls.WAITING_CALLS, {"after_id": after_id, "limit": limit})
-    return [row[0] for row in rows]
+def dead_calls(connection: Connection, limit: int) -> Ids:
+    """Yield the ids of the dead letters, from the newest to the oldest."""
+    return _ids(pages(connection, sql.stored_calls.DEAD_CALLS, FROM_THE_NEWEST, limit=limit))
 
 
-def dead_calls(connection: Connection, before: Cursor, limit: int) -> tuple[list[int], Cursor]:
-    """Return the ids of the next dead letters, from the newest to the oldest, and where the next batch begins."""
-    params = {"before_at": before.run_after, "before_id": before.job_id, "limit": limit}
-    rows = execute(connection, sql.stored_calls.DEAD_CALLS, params)
-    return [row[0] for row in rows], Cursor(rows[-1][1], rows[-1][0]) if rows else before
+def _ids(found: Iterator[list[Row]]) -> Ids:
+    return ([row[-1] for row in rows] for rows in found)
 
 
 def call_shapes(connection: Connection, job_ids: Sequence[int]) -> list[StoredShape]:
@@ -128,26 +111,28 @@ def read_calls(connection: Connection, job_ids: Sequence[int]) -> list[StoredCal
     return [StoredCall._make(row) for row in execute(connection, sql.stored_calls.STORED_CALLS, {"job_ids": job_ids})]
 
 
-def scheduled_calls(connection: Connection, after_id: int, limit: int) -> list[ScheduledCall]:
-    """Return the next schedules, by id, with their stored arguments."""
-    params = {"after_id": after_id, "limit": limit}
-    return [ScheduledCall._make(row) for row in execute(connection, sql.stored_calls.SCHEDULED_CALLS, params)]
+def scheduled_calls(connection: Connection, limit: int) -> Iterator[ScheduledCall]:
+    """Yield the schedules, by id, with their stored arguments."""
+    for rows in pages(connection, sql.stored_calls.SCHEDULED_CALLS, {"after_id": 0}, limit=limit):
+        yield from map(ScheduledCall._make, rows)
 
 
 Callbacks = tuple[int, list[tuple[str, str]]]
 """Id of a batch or of a job, and the task and the arguments of each of its callbacks or compensations."""
 
 
-def pending_callbacks(connection: Connection, after_id: int, limit: int) -> list[Callbacks]:
-    """Return the next batches that have not succeeded, by id, with the callbacks that they can still call."""
-    rows = execute(connection, sql.stored_calls.PENDING_CALLBACKS, {"after_id": after_id, "limit": limit})
-    return [(batch_id, [_task_and_arguments(call) for call in calls if call]) for batch_id, *calls in rows]
+def pending_callbacks(connection: Connection, limit: int) -> Iterator[Callbacks]:
+    """Yield the batches that have not succeeded, by id, with the callbacks that they can still call."""
+    for rows in pages(connection, sql.stored_calls.PENDING_CALLBACKS, {"after_id": 0}, limit=limit):
+        for batch_id, *calls in rows:
+            yield batch_id, [_task_and_arguments(call) for call in calls if call]
 
 
-def pending_compensations(connection: Connection, after_id: int, limit: int) -> list[Callbacks]:
-    """Return the next compensations that are neither enqueued nor forgotten, by the id of the job that they undo."""
-    rows = execute(connection, sql.stored_calls.PENDING_COMPENSATIONS, {"after_id": after_id, "limit": limit})
-    return [(job_id, [(task_name, arguments)]) for job_id, task_name, arguments in rows]
+def pending_compensations(connection: Connection, limit: int) -> Iterator[Callbacks]:
+    """Yield the compensations that are neither enqueued nor forgotten, by the id of the job that they undo."""
+    for rows in pages(connection, sql.stored_calls.PENDING_COMPENSATIONS, {"after_id": 0}, limit=limit):
+        for job_id, task_name, arguments in rows:
+            yield job_id, [(task_name, arguments)]
 
 
 def queues_of_calls(connection: Connection) -> set[str]:

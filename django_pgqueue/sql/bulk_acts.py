@@ -107,6 +107,99 @@ WHERE again.exception_class = (
 LIMIT 1
 """
 
+# ---------------------------------------------------------------------------- clauses
+
+# The queue, the task and the limit key of a filter. NULL filters nothing.
+MEETS: Final = """(%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
+      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
+          limit_key = %(limit_key)s::varchar
+          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
+      ))"""
+
+# Whether the latest attempt at a job has raised the exception class of a filter, "" for none. NULL filters nothing.
+HAS_ERROR: Final = """(%(exception_class)s::text IS NULL OR coalesce((
+          SELECT exception_class FROM pgqueue_execution WHERE job_id = job.id ORDER BY job_id DESC, id DESC LIMIT 1
+      ), '') = %(exception_class)s::text)"""
+
+# Whether the act has not changed a job already. A subquery of one row returns a value: with NOT EXISTS, the planner
+# read all rows into a hash table.
+IS_NEW_TO_ACT: Final = """(
+            SELECT true FROM pgqueue_audit_job WHERE job_id = job.id AND audit_id = %(audit_id)s::bigint LIMIT 1
+        ) IS NULL"""
+
+# Whether a ready job has not changed since the preview. A job that was retried, has failed, or was made due since the
+# preview has a `run_after` after the preview, and has become due or has an attempt that ended since. A job that became
+# due since is left alone too, because a retried job looks the same.
+IS_READY_UNCHANGED: Final = """(
+            run_after <= %(previewed_at)s::timestamptz
+            OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
+                SELECT finished_at FROM pgqueue_execution WHERE job_id = job.id ORDER BY job_id DESC, id DESC LIMIT 1
+            ) <= %(previewed_at)s::timestamptz, true)
+        )"""
+
+# The end of each page, in three parts: the order of the rows follows the first and the third one, and the columns of
+# the position follow the second one.
+ALIKE: Final = """
+), numbered AS (
+    SELECT page.*, count(*) OVER alike_jobs AS alike, row_number() OVER (alike_jobs ORDER BY """
+SHOWN: Final = """) AS place
+    FROM page
+    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
+)
+SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, """
+IN_ORDER: Final = """
+FROM numbered
+WHERE place <= %(shown)s::bigint
+ORDER BY """
+
+# The parts of a page of ready jobs: three ranges of an index, which are the rest of a lane, the lower priorities of its
+# queue, and the later queues. `last_queue` and `last_priority` end the page. The inner limits are subqueries, whose
+# values the planner does not know. Otherwise it may read and sort all jobs of a range, because it expects few.
+READY_PAGE: Final = """
+WITH page AS (
+    SELECT
+        id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
+        """ + IS_NEW_TO_ACT + """ AS is_chosen,
+        """ + IS_READY_UNCHANGED + """ AS is_unchanged,
+        queue_name, priority, limit_key
+    FROM (
+        (
+            """  # fmt: skip
+READY: Final = """SELECT id, task_name, run_after, queue_name, priority, limit_key
+            FROM pgqueue_job
+            WHERE state = 'ready' AND limit_key IS """
+PLAIN: Final = READY + "NULL"
+LIMITED: Final = READY + "NOT NULL"
+IN_LANE: Final = """
+              AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint"""
+IN_SPAN: Final = """
+              AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
+              AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
+              AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
+            ORDER BY """
+LOWER_PRIORITIES: Final = """
+              AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
+              AND priority >= %(last_priority)s::smallint""" + IN_SPAN + "priority DESC, "  # fmt: skip
+LATER_QUEUES: Final = """
+              AND queue_name > %(after_queue)s
+              AND queue_name <= %(last_queue)s""" + IN_SPAN + "queue_name, priority DESC, "  # fmt: skip
+NEXT_RANGE: Final = """
+            LIMIT (SELECT %(limit)s::bigint)
+        )
+        UNION ALL
+        (
+            """
+END_OF_RANGES: Final = """
+            LIMIT (SELECT %(limit)s::bigint)
+        )
+    ) AS job
+    ORDER BY queue_name, priority DESC, """
+LIMIT: Final = """
+    LIMIT %(limit)s::bigint"""
+
+# ---------------------------------------------------------------------------- statements
+
 # Return the next jobs in a finished state, the oldest first. A job that was retried and has ended again has a
 # `finished_at` after the preview, so it is not among them.
 #
@@ -119,7 +212,8 @@ LIMIT 1
 # the key. The latest one can be on a later page, or on an earlier one, and an earlier batch can have retried it. So a
 # job is left if a later one with its key is chosen, or has ended since the preview. While that one has not ended, it
 # holds the key, so RETRY leaves the others.
-BULK_PAGE_FINISHED: Final = """/* pgqueue:bulk_page_finished */
+BULK_PAGE_FINISHED: Final = (
+    """/* pgqueue:bulk_page_finished */
 WITH oldest AS MATERIALIZED (
     SELECT id, task_name, unique_key, state, finished_at, run_after
     FROM pgqueue_job
@@ -128,71 +222,45 @@ WITH oldest AS MATERIALIZED (
       AND finished_at >= %(after_at)s::timestamptz
       AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
       AND finished_at <= %(until_at)s::timestamptz
-      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
-      AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
-          limit_key = %(limit_key)s::varchar
-          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
-      ))
+      AND """ + MEETS + """
     ORDER BY finished_at
     FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-)
-SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, finished_at, id
-FROM (
-    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
-           count(*) OVER alike_jobs AS alike,
-           row_number() OVER (alike_jobs ORDER BY finished_at, id) AS place
-    FROM (
-        SELECT
-            oldest.id, oldest.task_name, state, finished_at, run_after,
-            %(exception_class)s::text IS NULL OR coalesce((
-                SELECT exception_class
-                FROM pgqueue_execution
-                WHERE job_id = oldest.id
-                ORDER BY job_id DESC, id DESC
+), page AS (
+    SELECT
+        id, task_name, state, finished_at, run_after,
+        """ + HAS_ERROR + """ AS is_chosen,
+        CASE WHEN %(latest_of_keys)s::boolean AND unique_key IS DISTINCT FROM NULL THEN
+            (
+                SELECT true
+                FROM pgqueue_job AS later
+                WHERE task_name = job.task_name AND unique_key = job.unique_key AND state = %(state)s
+                  AND finished_at >= %(since_at)s::timestamptz AND finished_at <= %(until_at)s::timestamptz
+                  AND id > job.id
+                  AND """ + MEETS + """
+                  AND (%(exception_class)s::text IS NULL OR coalesce((
+                      SELECT exception_class
+                      FROM pgqueue_execution
+                      WHERE job_id = later.id
+                      ORDER BY job_id DESC, id DESC
+                      LIMIT 1
+                  ), '') = %(exception_class)s::text)
+                ORDER BY finished_at DESC, id DESC
                 LIMIT 1
-            ), '') = %(exception_class)s::text AS is_chosen,
-            CASE WHEN %(latest_of_keys)s::boolean AND unique_key IS DISTINCT FROM NULL THEN
-                (
-                    SELECT true
-                    FROM pgqueue_job AS later
-                    WHERE task_name = oldest.task_name AND unique_key = oldest.unique_key AND state = %(state)s
-                      AND finished_at >= %(since_at)s::timestamptz AND finished_at <= %(until_at)s::timestamptz
-                      AND id > oldest.id
-                      AND (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
-                      AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
-                          limit_key = %(limit_key)s::varchar
-                          OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
-                      ))
-                      AND (%(exception_class)s::text IS NULL OR coalesce((
-                          SELECT exception_class
-                          FROM pgqueue_execution
-                          WHERE job_id = later.id
-                          ORDER BY job_id DESC, id DESC
-                          LIMIT 1
-                      ), '') = %(exception_class)s::text)
-                    ORDER BY finished_at DESC, id DESC
-                    LIMIT 1
-                ) IS NULL
-                AND (
-                    SELECT true
-                    FROM pgqueue_job
-                    WHERE task_name = oldest.task_name AND unique_key = oldest.unique_key
-                      AND state IN ('succeeded', 'dead', 'cancelled')
-                      AND finished_at > %(previewed_at)s::timestamptz
-                      AND id > oldest.id AND enqueued_at <= %(previewed_at)s::timestamptz
-                    LIMIT 1
-                ) IS NULL
-            ELSE true END AS is_unchanged
-        FROM oldest
-        ORDER BY finished_at, oldest.id
-        LIMIT %(limit)s::bigint
-    ) AS page
-    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
-) AS numbered
-WHERE place <= %(shown)s::bigint
-ORDER BY finished_at, id
-"""
+            ) IS NULL
+            AND (
+                SELECT true
+                FROM pgqueue_job
+                WHERE task_name = job.task_name AND unique_key = job.unique_key
+                  AND state IN ('succeeded', 'dead', 'cancelled')
+                  AND finished_at > %(previewed_at)s::timestamptz
+                  AND id > job.id AND enqueued_at <= %(previewed_at)s::timestamptz
+                LIMIT 1
+            ) IS NULL
+        ELSE true END AS is_unchanged
+    FROM oldest AS job
+    ORDER BY finished_at, id""" + LIMIT
+    + ALIKE + "finished_at, id" + SHOWN + "finished_at, id" + IN_ORDER + "finished_at, id"
+)  # fmt: skip
 
 # Return which of these jobs a filter of finished jobs chooses, whatever their state is now.
 #
@@ -205,96 +273,22 @@ FROM unnest(%(job_ids)s::bigint[]) AS given (id)
 CROSS JOIN LATERAL (
     SELECT id, queue_name, task_name, limit_key FROM pgqueue_job WHERE id = given.id OFFSET 0
 ) AS job
-WHERE (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)
-  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-  AND (%(limit_key)s::varchar IS NULL OR limit_key IS DISTINCT FROM NULL AND (
-      limit_key = %(limit_key)s::varchar
-      OR limit_key >= %(first_key)s::varchar AND limit_key < %(end_key)s::varchar
-  ))
-  AND (%(exception_class)s::text IS NULL OR coalesce((
-      SELECT exception_class
-      FROM pgqueue_execution
-      WHERE job_id = job.id
-      ORDER BY job_id DESC, id DESC
-      LIMIT 1
-  ), '') = %(exception_class)s::text)
-"""
+WHERE """ + MEETS + " AND " + HAS_ERROR  # fmt: skip
 
-# Return the next ready jobs, in claim order of one lane after the other. A job that was retried, has failed, or was
-# made due since the preview has a `run_after` after the preview, and has become due or has an attempt that ended since.
-# A job that became due since is left alone too, because a retried job looks the same.
+# Return the next ready jobs, in claim order of one lane after the other.
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  pgqueue_job_ready, three ranges of it: the rest of the lane, the queue's lower priorities, and later queues
-#
-# The subqueries of single rows return values: with NOT EXISTS, the planner read all executions into a hash table.
-BULK_PAGE_READY: Final = """/* pgqueue:bulk_page_ready */
-SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, queue_name, priority, run_after, id
-FROM (
-    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, queue_name, priority,
-           count(*) OVER alike_jobs AS alike,
-           row_number() OVER (alike_jobs ORDER BY queue_name, -priority, run_after, id) AS place
-    FROM (
-        SELECT
-            id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
-            (
-                SELECT true FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint LIMIT 1
-            ) IS NULL AS is_chosen,
-            run_after <= %(previewed_at)s::timestamptz
-                OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
-                    SELECT finished_at
-                    FROM pgqueue_execution
-                    WHERE job_id = lanes.id
-                    ORDER BY job_id DESC, id DESC
-                    LIMIT 1
-                ) <= %(previewed_at)s::timestamptz, true) AS is_unchanged,
-            queue_name, priority
-        FROM (
-            (
-                SELECT id, task_name, run_after, queue_name, priority
-                FROM pgqueue_job
-                WHERE state = 'ready' AND limit_key IS NULL
-                  AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
-                  AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-                ORDER BY run_after, id
-                LIMIT %(limit)s::bigint
-            )
-            UNION ALL
-            (
-                SELECT id, task_name, run_after, queue_name, priority
-                FROM pgqueue_job
-                WHERE state = 'ready' AND limit_key IS NULL
-                  AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
-                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-                ORDER BY priority DESC, run_after, id
-                LIMIT %(limit)s::bigint
-            )
-            UNION ALL
-            (
-                SELECT id, task_name, run_after, queue_name, priority
-                FROM pgqueue_job
-                WHERE state = 'ready' AND limit_key IS NULL
-                  AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
-                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-                ORDER BY queue_name, priority DESC, run_after, id
-                LIMIT %(limit)s::bigint
-            )
-        ) AS lanes
-        ORDER BY queue_name, priority DESC, run_after, id
-        LIMIT %(limit)s::bigint
-    ) AS page
-    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
-) AS numbered
-WHERE place <= %(shown)s::bigint
-ORDER BY queue_name, -priority, run_after, id
-"""
+BULK_PAGE_READY: Final = (
+    """/* pgqueue:bulk_page_ready */""" + READY_PAGE + PLAIN + IN_LANE + """
+              AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)""" + IN_SPAN + "run_after, id"
+    + NEXT_RANGE + PLAIN + LOWER_PRIORITIES + "run_after, id"
+    + NEXT_RANGE + PLAIN + LATER_QUEUES + "run_after, id"
+    + END_OF_RANGES + "run_after, id" + LIMIT
+    + ALIKE + "queue_name, -priority, run_after, id"
+    + SHOWN + "queue_name, priority, run_after, id"
+    + IN_ORDER + "queue_name, -priority, run_after, id"
+)  # fmt: skip
 
 # Return the next ready jobs with a limit, in the order of the limit keys of one lane after the other.
 #
@@ -302,80 +296,18 @@ ORDER BY queue_name, -priority, run_after, id
 # Index:  pgqueue_job_limited, three ranges of it as in BULK_PAGE_READY
 #
 # For a filter by limit key, `end_key`, `last_priority` and `last_queue` end the page with a range of BULK_LIMIT_RANGES.
-# The inner limits are subqueries, whose values the planner does not know. Otherwise it may read and sort all jobs of a
-# range, because it expects few.
-BULK_PAGE_READY_LIMITED: Final = """/* pgqueue:bulk_page_ready_limited */
-SELECT
-    id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike,
-    queue_name, priority, limit_key, run_after, id
-FROM (
-    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, queue_name, priority, limit_key,
-           count(*) OVER alike_jobs AS alike,
-           row_number() OVER (alike_jobs ORDER BY queue_name, -priority, limit_key, run_after, id) AS place
-    FROM (
-        SELECT
-            id, task_name, 'ready' AS state, NULL AS finished_at, run_after,
-            (
-                SELECT true FROM pgqueue_audit_job WHERE job_id = lanes.id AND audit_id = %(audit_id)s::bigint LIMIT 1
-            ) IS NULL AS is_chosen,
-            run_after <= %(previewed_at)s::timestamptz
-                OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
-                    SELECT finished_at
-                    FROM pgqueue_execution
-                    WHERE job_id = lanes.id
-                    ORDER BY job_id DESC, id DESC
-                    LIMIT 1
-                ) <= %(previewed_at)s::timestamptz, true) AS is_unchanged,
-            queue_name, priority, limit_key
-        FROM (
-            (
-                SELECT id, task_name, run_after, queue_name, priority, limit_key
-                FROM pgqueue_job
-                WHERE state = 'ready' AND limit_key IS NOT NULL
-                  AND queue_name = %(after_queue)s AND priority = %(after_priority)s::smallint
-                  AND (limit_key, run_after, id)
-                      > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
-                  AND limit_key < %(end_key)s
-                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-                ORDER BY limit_key, run_after, id
-                LIMIT (SELECT %(limit)s::bigint)
-            )
-            UNION ALL
-            (
-                SELECT id, task_name, run_after, queue_name, priority, limit_key
-                FROM pgqueue_job
-                WHERE state = 'ready' AND limit_key IS NOT NULL
-                  AND queue_name = %(after_queue)s AND priority < %(after_priority)s::smallint
-                  AND priority >= %(last_priority)s::smallint
-                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-                ORDER BY priority DESC, limit_key, run_after, id
-                LIMIT (SELECT %(limit)s::bigint)
-            )
-            UNION ALL
-            (
-                SELECT id, task_name, run_after, queue_name, priority, limit_key
-                FROM pgqueue_job
-                WHERE state = 'ready' AND limit_key IS NOT NULL
-                  AND queue_name > %(after_queue)s AND queue_name <= %(last_queue)s
-                  AND run_after > %(due_from)s::timestamptz AND run_after <= %(due_until)s::timestamptz
-                  AND enqueued_at >= %(since_at)s::timestamptz AND enqueued_at <= %(until_at)s::timestamptz
-                  AND (%(task_name)s::text IS NULL OR task_name = %(task_name)s::text)
-                ORDER BY queue_name, priority DESC, limit_key, run_after, id
-                LIMIT (SELECT %(limit)s::bigint)
-            )
-        ) AS lanes
-        ORDER BY queue_name, priority DESC, limit_key, run_after, id
-        LIMIT %(limit)s::bigint
-    ) AS page
-    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
-) AS numbered
-WHERE place <= %(shown)s::bigint
-ORDER BY queue_name, -priority, limit_key, run_after, id
-"""
+BULK_PAGE_READY_LIMITED: Final = (
+    """/* pgqueue:bulk_page_ready_limited */""" + READY_PAGE + LIMITED + IN_LANE + """
+              AND (limit_key, run_after, id)
+                  > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
+              AND limit_key < %(end_key)s""" + IN_SPAN + "limit_key, run_after, id"
+    + NEXT_RANGE + LIMITED + LOWER_PRIORITIES + "limit_key, run_after, id"
+    + NEXT_RANGE + LIMITED + LATER_QUEUES + "limit_key, run_after, id"
+    + END_OF_RANGES + "limit_key, run_after, id" + LIMIT
+    + ALIKE + "queue_name, -priority, limit_key, run_after, id"
+    + SHOWN + "queue_name, priority, limit_key, run_after, id"
+    + IN_ORDER + "queue_name, -priority, limit_key, run_after, id"
+)  # fmt: skip
 
 # Return the given ranges of limit keys that contain ready jobs. Each range is in one lane.
 #
@@ -402,52 +334,42 @@ ORDER BY range.place
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  pgqueue_execution_open, the primary key. Without the inner LIMIT, the planner may join by reading all jobs
-BULK_PAGE_RUNNING: Final = """/* pgqueue:bulk_page_running */
-SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, worker_id, execution_id
-FROM (
-    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, worker_id, execution_id,
-           count(*) OVER alike_jobs AS alike,
-           row_number() OVER (alike_jobs ORDER BY worker_id, execution_id) AS place
+BULK_PAGE_RUNNING: Final = (
+    """/* pgqueue:bulk_page_running */
+WITH page AS (
+    SELECT
+        coalesce(job.id, 0) AS id, job.task_name, 'running' AS state, NULL AS finished_at, job.run_after,
+        coalesce(
+            """ + MEETS + """
+                AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
+                AND job.cancel_requested_at IS NULL,
+            false
+        ) AS is_chosen,
+        opened.claimed_at <= %(previewed_at)s::timestamptz AS is_unchanged,
+        opened.worker_id, opened.id AS execution_id
     FROM (
-        SELECT
-            coalesce(job.id, 0) AS id, job.task_name, 'running' AS state, NULL AS finished_at, job.run_after,
-            coalesce(
-                (%(queue_name)s::text IS NULL OR job.queue_name = %(queue_name)s::text)
-                    AND (%(task_name)s::text IS NULL OR job.task_name = %(task_name)s::text)
-                    AND (%(limit_key)s::varchar IS NULL OR opened.limit_key = %(limit_key)s::varchar
-                         OR opened.limit_key >= %(first_key)s::varchar AND opened.limit_key < %(end_key)s::varchar)
-                    AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
-                    AND job.cancel_requested_at IS NULL,
-                false
-            ) AS is_chosen,
-            opened.claimed_at <= %(previewed_at)s::timestamptz AS is_unchanged,
-            opened.worker_id, opened.id AS execution_id
-        FROM (
-            SELECT id, job_id, worker_id, claimed_at, limit_key
-            FROM pgqueue_execution
-            WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
-            ORDER BY worker_id, id
-            LIMIT %(limit)s::bigint
-        ) AS opened
-        LEFT JOIN LATERAL (
-            SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
-            FROM pgqueue_job
-            WHERE id = opened.job_id AND state = 'running'
-            LIMIT 1
-        ) AS job ON true
-    ) AS page
-    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
-) AS numbered
-WHERE place <= %(shown)s::bigint
-ORDER BY worker_id, execution_id
-"""
+        SELECT id, job_id, worker_id, claimed_at, limit_key
+        FROM pgqueue_execution
+        WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+        ORDER BY worker_id, id
+        LIMIT %(limit)s::bigint
+    ) AS opened
+    LEFT JOIN LATERAL (
+        SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
+        FROM pgqueue_job
+        WHERE id = opened.job_id AND state = 'running'
+        LIMIT 1
+    ) AS job ON true"""
+    + ALIKE + "worker_id, execution_id" + SHOWN + "worker_id, execution_id" + IN_ORDER + "worker_id, execution_id"
+)  # fmt: skip
 
 # Return the next jobs of a list of ids. A job that the act has changed is not chosen again. A later job with the same
 # unique key counts as chosen too if it was retried since the preview.
 #
 # Caller: as BULK_PAGE_FINISHED
 # Index:  primary key, pgqueue_execution_job
-BULK_PAGE_LISTED: Final = """/* pgqueue:bulk_page_listed */
+BULK_PAGE_LISTED: Final = (
+    """/* pgqueue:bulk_page_listed */
 WITH latest AS MATERIALIZED (
     SELECT task_name, unique_key, max(id) AS id
     FROM pgqueue_job
@@ -457,50 +379,26 @@ WITH latest AS MATERIALIZED (
       AND id > %(after_id)s::bigint
       AND (state = ANY (%(states)s::text[]) OR run_after > %(previewed_at)s::timestamptz)
     GROUP BY task_name, unique_key
-)
-SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged, alike, id
-FROM (
-    SELECT id, task_name, state, finished_at, run_after, is_chosen, is_unchanged,
-           count(*) OVER alike_jobs AS alike,
-           row_number() OVER (alike_jobs ORDER BY id) AS place
+), page AS (
+    SELECT
+        job.id, job.task_name, state, finished_at, run_after,
+        state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL)
+            AND """ + IS_NEW_TO_ACT + """ AS is_chosen,
+        CASE
+            WHEN latest.id > job.id THEN false
+            WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
+            WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND """ + IS_READY_UNCHANGED + """
+            ELSE coalesce((
+                SELECT claimed_at FROM pgqueue_execution WHERE job_id = job.id ORDER BY job_id DESC, id DESC LIMIT 1
+            ) <= %(previewed_at)s::timestamptz, true)
+        END AS is_unchanged
     FROM (
-        SELECT
-            listed.id, listed.task_name, state, finished_at, run_after,
-            state = ANY (%(states)s::text[]) AND (state <> 'running' OR cancel_requested_at IS NULL) AND (
-                SELECT true FROM pgqueue_audit_job WHERE job_id = listed.id AND audit_id = %(audit_id)s::bigint LIMIT 1
-            ) IS NULL AS is_chosen,
-            CASE
-                WHEN latest.id > listed.id THEN false
-                WHEN finished_at IS NOT NULL THEN finished_at <= %(previewed_at)s::timestamptz
-                WHEN state = 'ready' THEN enqueued_at <= %(previewed_at)s::timestamptz AND (
-                    run_after <= %(previewed_at)s::timestamptz
-                    OR run_after > statement_timestamp() + %(time_shift)s::interval AND coalesce((
-                        SELECT finished_at
-                        FROM pgqueue_execution
-                        WHERE job_id = listed.id
-                        ORDER BY job_id DESC, id DESC
-                        LIMIT 1
-                    ) <= %(previewed_at)s::timestamptz, true)
-                )
-                ELSE coalesce((
-                    SELECT claimed_at
-                    FROM pgqueue_execution
-                    WHERE job_id = listed.id
-                    ORDER BY job_id DESC, id DESC
-                    LIMIT 1
-                ) <= %(previewed_at)s::timestamptz, true)
-            END AS is_unchanged
-        FROM (
-            SELECT id, task_name, unique_key, state, finished_at, run_after, enqueued_at, cancel_requested_at
-            FROM pgqueue_job
-            WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
-            ORDER BY id
-            LIMIT %(limit)s::bigint
-        ) AS listed
-        LEFT JOIN latest ON latest.task_name = listed.task_name AND latest.unique_key = listed.unique_key
-    ) AS page
-    WINDOW alike_jobs AS (PARTITION BY state, is_chosen AND is_unchanged)
-) AS numbered
-WHERE place <= %(shown)s::bigint
-ORDER BY id
-"""
+        SELECT id, task_name, unique_key, state, finished_at, run_after, enqueued_at, cancel_requested_at
+        FROM pgqueue_job
+        WHERE id = ANY (%(job_ids)s::bigint[]) AND id > %(after_id)s::bigint
+        ORDER BY id
+        LIMIT %(limit)s::bigint
+    ) AS job
+    LEFT JOIN latest ON latest.task_name = job.task_name AND latest.unique_key = job.unique_key"""
+    + ALIKE + "id" + SHOWN + "id" + IN_ORDER + "id"
+)  # fmt: skip

@@ -13,8 +13,8 @@ from typing import Final
 # Index:  pgqueue_job_finished
 FINISHED_JOBS: Final = """/* pgqueue:finished_jobs */
 SELECT
-    id,
     finished_at,
+    id,
     (cardinality(%(task_names)s::varchar[]) = 0 OR task_name = ANY (%(task_names)s::varchar[]))
         AND (cardinality(%(queue_names)s::varchar[]) = 0 OR queue_name = ANY (%(queue_names)s::varchar[]))
 FROM (

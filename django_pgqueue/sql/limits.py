@@ -437,23 +437,6 @@ WITH RECURSIVE lane AS (
 SELECT queue_name, priority FROM lane
 """
 
-# Return the next ready jobs of a lane whose limit keys are in a range, and where the next page begins.
-#
-# Caller: lifecycle.limits.waiting_jobs(), page by page
-# Index:  pgqueue_job_limited
-WAITING_OF_KEYS: Final = """/* pgqueue:waiting_of_keys */
-SELECT id, task_name, limit_key, run_after
-FROM pgqueue_job
-WHERE state = 'ready'
-  AND limit_key IS NOT NULL
-  AND queue_name = %(queue_name)s
-  AND priority = %(priority)s
-  AND limit_key < %(end_key)s
-  AND (limit_key, run_after, id) > (%(after_key)s::varchar, %(after_at)s::timestamptz, %(after_id)s::bigint)
-ORDER BY limit_key, run_after, id
-LIMIT %(limit)s
-"""
-
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page
 # had, how many of them were removed, and the last id of the page.
 #

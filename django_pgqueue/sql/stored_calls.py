@@ -4,10 +4,10 @@ from typing import Final
 
 # The ready jobs of one lane, in the order of claims: those that are due, those due later, and those to be retried.
 #
-# Caller: lifecycle.stored_calls.ready_calls()
+# Caller: lifecycle.stored_calls.ready_calls(), page by page
 # Index:  pgqueue_job_ready
 READY_CALLS: Final = """/* pgqueue:ready_calls */
-SELECT id, run_after
+SELECT run_after, id
 FROM pgqueue_job
 WHERE state = 'ready'
   AND limit_key IS NULL
@@ -20,10 +20,10 @@ LIMIT %(limit)s::bigint
 
 # The ready jobs with a limit of one lane, in the order of their limit keys.
 #
-# Caller: lifecycle.stored_calls.ready_limited_calls()
+# Caller: lifecycle.stored_calls.ready_calls()
 # Index:  pgqueue_job_limited
 READY_LIMITED_CALLS: Final = """/* pgqueue:ready_limited_calls */
-SELECT id, limit_key, run_after
+SELECT limit_key, run_after, id
 FROM pgqueue_job
 WHERE state = 'ready'
   AND limit_key IS NOT NULL
@@ -39,7 +39,7 @@ LIMIT %(limit)s::bigint
 # Caller: lifecycle.stored_calls.running_calls()
 # Index:  pgqueue_execution_open
 RUNNING_CALLS: Final = """/* pgqueue:running_calls */
-SELECT job_id, worker_id, id
+SELECT worker_id, id, job_id
 FROM pgqueue_execution
 WHERE finished_at IS NULL
   AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
@@ -60,7 +60,7 @@ SELECT id FROM pgqueue_job WHERE state = 'waiting' AND id > %(after_id)s::bigint
 # Caller: lifecycle.stored_calls.dead_calls()
 # Index:  pgqueue_job_finished. The condition on `finished_at` alone lets the index begin at the right entry
 DEAD_CALLS: Final = """/* pgqueue:dead_calls */
-SELECT id, finished_at
+SELECT finished_at, id
 FROM pgqueue_job
 WHERE state = 'dead'
   AND finished_at IS NOT NULL
@@ -69,6 +69,14 @@ WHERE state = 'dead'
 ORDER BY finished_at DESC, id DESC
 LIMIT %(limit)s::bigint
 """
+
+# A clause: the word for the state of a job.
+KIND: Final = """CASE
+                WHEN state <> 'ready' THEN state
+                WHEN attempt > 0 THEN 'retrying'
+                WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
+                ELSE 'due'
+            END"""
 
 # The shapes of the calls of these jobs: how many positional arguments, and which names of keyword arguments. Each shape
 # has the number of its jobs and one of them. Jobs whose arguments are not plain JSON of a call have no shape here
@@ -98,12 +106,7 @@ FROM (
             id,
             task_name,
             arguments,
-            CASE
-                WHEN state <> 'ready' THEN state
-                WHEN attempt > 0 THEN 'retrying'
-                WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
-                ELSE 'due'
-            END AS kind,
+            """ + KIND + """ AS kind,
             CASE
                 WHEN json_typeof(arguments) = 'object'
                     AND json_typeof(arguments -> 'args') = 'array'
@@ -115,7 +118,7 @@ FROM (
     ) AS call
 ) AS shape
 GROUP BY task_name, kind, positional, names
-"""
+"""  # fmt: skip
 
 # The stored arguments of these jobs as text: as a sample of a shape, and where SQL cannot read the shape.
 #
@@ -125,16 +128,11 @@ STORED_CALLS: Final = """/* pgqueue:stored_calls */
 SELECT
     id,
     task_name,
-    CASE
-        WHEN state <> 'ready' THEN state
-        WHEN attempt > 0 THEN 'retrying'
-        WHEN run_after > statement_timestamp() + %(time_shift)s::interval THEN 'scheduled'
-        ELSE 'due'
-    END,
+    """ + KIND + """,
     arguments::text
 FROM pgqueue_job
 WHERE id = ANY (%(job_ids)s::bigint[]) AND state IN ('ready', 'waiting', 'running', 'dead')
-"""
+"""  # fmt: skip
 
 # The calls of the stored schedules.
 #

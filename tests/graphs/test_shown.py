@@ -370,8 +370,8 @@ def test_command_refuses_what_is_no_workflow(capsys: pytest.CaptureFixture[str])
     batch = Batch().open()
     with pytest.raises(CommandError, match=f"Batch {batch.id} is no workflow: `manage.py pgqueue batch show"):
         shown(capsys, batch.id or 0)
-    with pytest.raises(CommandError, match="Workflow 99 does not exist in the database 'default'"):
-        shown(capsys, 99)
+    with pytest.raises(CommandError, match="Workflow 999999 does not exist in the database 'default'"):
+        shown(capsys, 999_999)
 
 
 def test_job_that_waits_for_others_is_not_listed_as_due(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,15 +144,15 @@ def test_archive_reads_jobs_that_ended_at_one_instant(db, monkeypatch):
 @pytest.mark.promise("history-as-seen")
 def test_archive_leaves_a_job_that_was_retried_since(db):
     [job_id] = make(connection)
-    page = lifecycle.finished_jobs(connection, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=9)
+    page = next(lifecycle.finished_jobs(connection, State.SUCCEEDED, limit=9))
     assert lifecycle.retry(connection, [job_id]) == {job_id: "ready"}
-    assert lifecycle.archive(connection, page.jobs) == []
-    assert lifecycle.read_for_archive(connection, page.jobs) == []
-    assert lifecycle.remove_archived(connection, page.jobs) == []
+    assert lifecycle.archive(connection, page) == []
+    assert lifecycle.read_for_archive(connection, page) == []
+    assert lifecycle.remove_archived(connection, page) == []
     make(connection, state="dead")
     with connection.cursor() as cursor:  # it ended again, at another instant
         cursor.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = '2020-01-01'")
-    assert lifecycle.archive(connection, page.jobs) == []
+    assert lifecycle.archive(connection, page) == []
 
 
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
@@ -171,9 +171,9 @@ def test_archive_leaves_locked_jobs_and_counts_them(committing, second, table, t
 def test_prune_leaves_jobs_that_are_being_written(committing, engine):
     """The pruner and the archive cannot collide: both skip locked rows."""
     job_ids = make(connection, 3)
-    page = lifecycle.finished_jobs(connection, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=9)
+    page = next(lifecycle.finished_jobs(connection, State.SUCCEEDED, limit=9))
     with override_settings(PGQUEUE={"RETENTION": {"succeeded": 1}}), transaction.atomic():
-        assert len(lifecycle.read_for_archive(connection, page.jobs)) == 3
+        assert len(lifecycle.read_for_archive(connection, page)) == 3
         assert Pruner().prune(engine) == 0
     assert ids() == set(job_ids)
 
@@ -363,12 +363,12 @@ def test_pace_spaces_batches_by_the_rate(monkeypatch):
 def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
     make(engine, 3000)
     engine.execute("ANALYZE pgqueue_job")
-    page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=1000)
-    assert page.following is not None
+    page = next(lifecycle.finished_jobs(engine, State.SUCCEEDED, limit=1000))
+    last_id = list(page)[-1]
     params = {
         "state": "succeeded",
-        "after_at": page.following.run_after,
-        "after_id": page.following.job_id,
+        "after_at": page[last_id],
+        "after_id": last_id,
         "before_at": lifecycle.EVER,
         "older_than_seconds": 0.0,
         "task_names": task_names,
@@ -385,10 +385,10 @@ def test_acts_on_finished_jobs_read_only_these_jobs(engine, logs):
     """An execution without log lines costs a look at an index, and no row is read."""
     make(engine, 1000, logs=logs)
     engine.execute("ANALYZE pgqueue_job, pgqueue_execution, pgqueue_execution_log")
-    page = lifecycle.finished_jobs(engine, State.SUCCEEDED, lifecycle.FIRST_FINISHED, limit=50)
+    page = next(lifecycle.finished_jobs(engine, State.SUCCEEDED, limit=50))
     params = {
-        "job_ids": list(page.jobs),
-        "seen_instants": [at.isoformat() for at in page.jobs.values()],
+        "job_ids": list(page),
+        "seen_instants": [at.isoformat() for at in page.values()],
         "erased": "{}",
         "audit_id": 1,
         **dict.fromkeys(("erases_arguments", "erases_results", "erases_errors", "erases_logs"), True),

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 TOP: Final = Path(__file__).resolve().parents[2]
 SQL: Final = TOP / "django_pgqueue" / "sql"
 PAGE: Final = TOP / "docs" / "internals" / "statements.md"
-CONSTANT: Final = re.compile(r'((?:^#.*\n)+)^([A-Z_]+): Final = """/\* pgqueue:', re.MULTILINE)
+CONSTANT: Final = re.compile(r'((?:^#.*\n)+)^([A-Z_]+): Final = (?:\(\s*)?"""/\* pgqueue:', re.MULTILINE)
 KEY: Final = re.compile(r"([A-Z]\w+(?:, [A-Z]\w+)*): +")
 INTRODUCTION: Final = """\
 # Statements

@@ -179,7 +179,7 @@ def _ages(report: Report, now: float) -> tuple[float, float]:
 
 def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
-    rows = [lifecycle.Succeeded(r.claimed.key, r.result, *_ages(r, now)) for r in reports]
+    rows = [lifecycle.Succeeded(r.claimed.key, r.result, now - r.started_at, now - r.finished_at) for r in reports]
     return lifecycle.succeed(connection, rows)
 
 

@@ -23,7 +23,7 @@ from django_pgqueue.redaction import hidden_from_reports, hides_result
 from django_pgqueue.worker.runtime.process_info import call_here, end_if_copied, forks
 
 from . import atomic, log_recorder, return_value, typed_call
-from .attempt_context import context_of, has_compensations
+from .attempt_context import context_of
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
 from .node_arguments import arguments_with_results
@@ -90,8 +90,10 @@ class Attempt:
             self._decode_call()
             if self.claimed.in_graph or self.claimed.others:
                 self._add_results()
-            self._adapt_context()
-            self._publish_start()
+            if self.task.adapter is not None and self.task.takes_context:
+                self._adapt_context()
+            if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+                self._publish_start()
             if self.task.atomic:
                 return self._run_atomic()
             call = async_to_sync(self._acall) if self.task.is_async else self._call
@@ -157,12 +159,11 @@ class Attempt:
             self.claimed = self.claimed._replace(results=None)
 
     def _adapt_context(self) -> None:
-        if self.task.adapter is not None and self.task.takes_context and self.context is not None:
+        if self.task.adapter is not None and self.context is not None:
             self.args[0] = self.task.adapter.context(self.context)
 
     def _publish_start(self) -> None:
-        if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
-            IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, start_of(self.claimed, self.alias))
+        IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, start_of(self.claimed, self.alias))
 
     def _call(self) -> Any:
         """Call the function inside the middleware. A copy must not get back: it would commit an atomic task."""
@@ -242,16 +243,18 @@ class Attempt:
 
     def _success_reporter(self) -> Callable[[Any], Report]:
         """Return `_succeeded()`. If the result is sensitive, error reports show none of its variables."""
-        return hidden_from_reports(self._succeeded) if hides_result(self.task) else self._succeeded
+        is_hidden = self.task.sensitive and hides_result(self.task)
+        return hidden_from_reports(self._succeeded) if is_hidden else self._succeeded
 
     def _succeeded(self, value: Any) -> Report:
         """Encode the result and return the report of a success."""
-        finished_at, has_steps = time.monotonic(), self.steps is not None and self.steps.end()
+        finished_at, steps = time.monotonic(), self.steps
+        has_steps = steps is not None and steps.end()
         result = return_value.encoded(self.task, value)
         report = Report(
             self.claimed, success_ending(self.task, self.claimed), self.started_at, finished_at, self.task, result
         )
-        report.has_steps, report.has_compensations = has_steps, has_compensations(self)
+        report.has_steps, report.has_compensations = has_steps, steps is not None and steps.has_compensations
         return report
 
     @property

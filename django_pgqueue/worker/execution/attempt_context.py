@@ -26,11 +26,6 @@ class StartingAttempt(ProgressReporter, Protocol):
     def was_asked(self) -> bool: ...
 
 
-def has_compensations(attempt: StartingAttempt) -> bool:
-    """Return whether a stored step of the attempt has a compensation."""
-    return attempt.steps is not None and attempt.steps.has_compensations
-
-
 def context_of(attempt: StartingAttempt, headers: Mapping[str, Any]) -> TaskContext:
     """Return the context of an attempt. A task with a context can use steps."""
     claimed, task = attempt.claimed, attempt.task

@@ -159,11 +159,9 @@ class ChunkAttempt(Attempt):
         return replace(first, headers=dict(in_all), asked_to_cancel=self.was_asked, chunk=tuple(contexts))
 
     def _publish_start(self) -> None:
-        if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
-            for job in self.claimed.members:
-                if job.execution_id not in self.left_out:
-                    about = start_of(job, self.alias)
-                    IN_JOB_THREAD.publish(signals.job_started, job.task_name, about)
+        for job in self.claimed.members:
+            if job.execution_id not in self.left_out:
+                IN_JOB_THREAD.publish(signals.job_started, job.task_name, start_of(job, self.alias))
 
     def _enter(self) -> Any:
         """Make the chunk, and call the task's function unless no job is left."""

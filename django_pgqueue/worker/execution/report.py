@@ -69,7 +69,7 @@ class Report:
 
 def success_ending(task: TaskDefinition, claimed: Claimed) -> Ending:
     """Return how an attempt ends that succeeds: the job is removed at once if its task keeps none."""
-    keeps_nothing = task.retention_for("succeeded") == (True, 0.0)
+    keeps_nothing = task.retention is not None and task.retention_for("succeeded") == (True, 0.0)
     if keeps_nothing and any(job.in_graph for job in claimed.members):
         return Ending.SUCCEEDED  # a dependent may need the result; the pruner removes the job
     return Ending.DISCARDED if keeps_nothing else Ending.SUCCEEDED

@@ -213,7 +213,11 @@ def before_job() -> None:
 
 def are_open() -> bool:
     """Return whether this thread has an open connection."""
-    return any(watched.connection and watched.connection.connection for watched in _here.watched)
+    for watched in _here.watched:
+        connection = watched.connection
+        if connection is not None and connection.connection is not None:
+            return True
+    return False
 
 
 def close_idle() -> None:

@@ -160,12 +160,12 @@ class InFlight:
 
     def _leave_place(self) -> None:
         self._places.append(None)
-        self._notify_waiting_threads()
+        if self._threads_waiting:
+            self._notify_waiting_threads()
 
     def _notify_waiting_threads(self) -> None:
-        if self._threads_waiting:
-            with self._room_made:
-                self._room_made.notify_all()
+        with self._room_made:
+            self._room_made.notify_all()
 
     @property
     def started(self) -> int:

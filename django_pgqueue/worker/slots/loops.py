@@ -67,9 +67,8 @@ class Loops:
         self.current.start_waiting()
 
     def room_made(self) -> None:
-        """Start a prefetched coroutine job, if there is one, because a job has ended. Safe from any thread."""
-        if self.waiting:
-            self.current.start_waiting()
+        """Start a prefetched coroutine job, because a job has ended. Safe from any thread."""
+        self.current.start_waiting()
 
     def of(self, execution_id: int) -> LoopSlots:
         """Return the loop that runs this execution; the current one if none does. Safe from any thread."""

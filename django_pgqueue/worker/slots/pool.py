@@ -138,7 +138,8 @@ class Pool:
         self.process_state.ended(slot)
         if slot >= self.concurrency:
             self.loops.free.append(slot)
-        self.loops.room_made()
+        if self.loops.waiting:
+            self.loops.room_made()
         queue_slots = self.in_flight.queue_slots
         if not self.in_flight.waiting or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name)):
             self._on_free_slot()

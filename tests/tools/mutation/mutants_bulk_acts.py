@@ -28,8 +28,8 @@ BULK_ACTS = [
         ),
         Mutant(
             "a restored dependent counts although the filter leaves it out",
-            "WHERE (%(queue_name)s::text IS NULL OR queue_name = %(queue_name)s::text)",
-            "WHERE (true OR queue_name = %(queue_name)s::text)",
+            'WHERE """ + MEETS + " AND " + HAS_ERROR',
+            'WHERE """ + HAS_ERROR',
             "BULK_CHOSEN",
         ),
         Mutant(
@@ -57,7 +57,7 @@ BULK_ACTS = [
             "a preview counts only what it shows",
             "count(*) OVER alike_jobs",
             "least(%(shown)s::bigint, count(*) OVER alike_jobs)",
-            "BULK_PAGE_FINISHED",
+            "ALIKE",
         ),
         Mutant(
             "an act visits no job behind its first batch", "    if batch.is_last:", "    if True:", inside="_execute"
@@ -78,9 +78,9 @@ BULK_ACTS = [
         ),
         Mutant(
             "moved jobs are visited again",
-            "WHERE job_id = lanes.id AND audit_id",
+            "WHERE job_id = job.id AND audit_id",
             "WHERE false AND audit_id",
-            "BULK_PAGE_READY",
+            "IS_NEW_TO_ACT",
         ),
     ),
     *of_tests(

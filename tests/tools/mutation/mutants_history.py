@@ -58,7 +58,13 @@ RELEASES = [
         Mutant("a shape is known before it is tried", "if not sample:", "if False:", inside="_Calls._check_shape"),
         Mutant("a limit reads everything", "if count + len(job_ids) > limit:", "if False:", inside="_read_all"),
         Mutant(
-            "a lane begins again", "after = stored_calls.ready_calls(", "_ = stored_calls.ready_calls(", inside="_lane"
+            "a walk begins again with each page",
+            "after = dict(zip(after, rows[-1], strict=False))",
+            "pass",
+            inside="execute.pages",
+        ),
+        Mutant(
+            "a walk ends with its first page", 'if len(rows) < params["limit"]:', "if True:", inside="execute.pages"
         ),
     ),
     *of_tests(

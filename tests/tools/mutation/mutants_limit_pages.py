@@ -77,9 +77,9 @@ LIMIT_PAGES = [
         ("tests/admin/test_limit_filter.py",),
         Mutant(
             "a search by limit finds names that begin alike",
-            'f"{self.limit};")',
-            'f"{self.limit}~")',
-            inside="Filters.limit_ranges",
+            'f"{limit_key};")',
+            'f"{limit_key}~")',
+            inside="keys_of_limit",
         ),
         Mutant(
             "a search by limit leaves out old waiting jobs",

@@ -73,8 +73,8 @@ SEEN = [
         ),
         Mutant(
             "the list of a batch ignores conditions",
-            "_matching(filters, conditions[state]",
-            "_matching(filters, Q()",
+            "matching(filters, conditions[state]",
+            "matching(filters, Q()",
             inside="find_in_batch",
         ),
     ),

@@ -162,8 +162,8 @@ TRUST_FLOW = [
     ),
     Mutant(
         "a bulk act revives the first job of a key",
-        old="AND id > oldest.id\n                      AND (%(queue_name)s",
-        new="AND false\n                      AND (%(queue_name)s",
+        old='AND id > job.id\n                  AND "',
+        new='AND false\n                  AND "',
         statement="BULK_PAGE_FINISHED",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
@@ -183,7 +183,7 @@ TRUST_FLOW = [
     ),
     Mutant(
         "a bulk act on a list revives the first job of a key",
-        old="WHEN latest.id > listed.id THEN false",
+        old="WHEN latest.id > job.id THEN false",
         new="WHEN false THEN false",
         statement="BULK_PAGE_LISTED",
         tests=("tests/worker/test_bulk_acts.py",),

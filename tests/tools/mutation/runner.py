@@ -6,9 +6,13 @@ another module. A mutant is refused if its name is unknown, or if its `old` text
 the code has changed, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
 
 Prints one line a mutant, then how many there were of each kind. Ends with status 1 if one survived or was not run.
+
+`killers.json` names a test that has killed each mutant before. It runs first, so that a whole run takes an hour instead
+of several. If it does not fail, the mutant's own choice runs. `--record` adds the killers of this run.
 """
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -19,7 +23,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
@@ -84,6 +88,7 @@ QUICK = (
     *("tests/test_stateful.py", "tests/test_properties.py", "tests/test_serialization.py", "tests/tools/model"),
 )
 LIMIT_SECONDS = 600.0
+KILLERS = Path(__file__).with_name("killers.json")
 DIRTY = "dirty"
 """The file beside a copy whose test database is to be made anew."""
 KILLED = re.compile(r"^(?:FAILED|ERROR) (\S+?::.+?)(?: - |$)", re.M)
@@ -487,7 +492,7 @@ def pytest(place: Path, *arguments: str, limit_seconds: float = LIMIT_SECONDS) -
         return done.returncode, output.read()
 
 
-def main(names: Sequence[str], tests: Sequence[str], jobs: int) -> int:
+def main(names: Sequence[str], tests: Sequence[str], jobs: int, *, record: bool = False) -> int:
     """Try the mutants named, or all, with these tests or else each with its own; return how many were not killed."""
     for mutant in MUTANTS:  # refuse before the long run
         mutated(mutant, code_names())
@@ -501,18 +506,37 @@ def main(names: Sequence[str], tests: Sequence[str], jobs: int) -> int:
         places.put(first)
         print(f"left out, for they fail without a mutant: {failing}", flush=True)  # noqa: T201
         left_out = [f"--deselect={test}" for test in failing]
+        killers = {} if tests else known_killers()
 
-        def verdict(mutant: Mutant, choice: Sequence[str]) -> str:
-            place = places.get()
+        def try_one(mutant: Mutant, choice: Sequence[str]) -> tuple[str, str]:
+            place, killer = places.get(), killers.get(mutant.name)
             try:
-                return tried(place, mutant, [*choice, *left_out])
+                return tried(place, mutant, [*choice, *left_out], [killer, *left_out] if killer else ())
             finally:
                 places.put(place)
 
         with ThreadPoolExecutor(jobs) as pool:
-            verdicts = Counter(pool.map(verdict, mutants, own))
+            verdicts = Counter[str]()
+            for mutant, (verdict, word) in zip(mutants, pool.map(try_one, mutants, own), strict=True):
+                verdicts[verdict] += 1
+                if record and verdict == "killed" and "::" in word:
+                    record_killer(mutant, word)
     print(", ".join(f"{count} {word}" for word, count in sorted(verdicts.items())))  # noqa: T201
     return sum(verdicts[word] for word in ("SURVIVED", "NOT RUN"))
+
+
+def known_killers() -> dict[str, str]:
+    """Return the test that has killed each mutant, by the mutant's name."""
+    with suppress(FileNotFoundError):
+        return dict(json.loads(KILLERS.read_text()))
+    return {}
+
+
+def record_killer(mutant: Mutant, test: str) -> None:
+    """Store which test has killed a mutant, and forget mutants that do not exist any more."""
+    names = {each.name for each in MUTANTS}
+    killers = {name: found for name, found in known_killers().items() if name in names} | {mutant.name: test}
+    KILLERS.write_text(json.dumps(killers, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def new_place(stack: ExitStack) -> Path:
@@ -556,15 +580,20 @@ def applied(place: Path, mutant: Mutant) -> Iterator[None]:
             (place / path).write_text(text)
 
 
-def tried(place: Path, mutant: Mutant, tests: Sequence[str]) -> str:
-    """Try one mutant in the copy, and undo it; return the verdict."""
+def tried(place: Path, mutant: Mutant, tests: Sequence[str], first: Sequence[str] = ()) -> tuple[str, str]:
+    """Try one mutant in the copy, and undo it; return the verdict, and which test killed it or why it lives.
+
+    The other tests run only if those in `first` do not fail.
+    """
     began = time.monotonic()
     with applied(place, mutant):
-        verdict, word = run_tests(place, tests)
+        verdict, word = run_tests(place, first) if first else ("", "")
+        if verdict != "killed":
+            verdict, word = run_tests(place, tests)
     if verdict == "SURVIVED" and mutant.name in EQUIVALENT:
         verdict, word = "equivalent", EQUIVALENT[mutant.name]
     print(f"{verdict:10} {mutant.name} ({time.monotonic() - began:.0f} s): {word}", flush=True)  # noqa: T201
-    return verdict
+    return verdict, word
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -573,5 +602,6 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", help="parts of the names of mutants, or from:to by number; all without")
     parser.add_argument("--tests", nargs="+", default=(), help="instead of each mutant's own choice")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in a copy of its own")
+    parser.add_argument("--record", action="store_true", help="store which test killed each mutant, to run it first")
     options = parser.parse_args(arguments)
-    return 1 if main(options.names, options.tests, options.jobs) else 0
+    return 1 if main(options.names, options.tests, options.jobs, record=options.record) else 0

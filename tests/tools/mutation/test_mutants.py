@@ -6,12 +6,14 @@ mutant is.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from tests.code_names import CHECKOUT, CodeNames, code_names
+from tests.tools.mutation import runner
 from tests.tools.mutation.mutants import Mutant
 from tests.tools.mutation.runner import MUTANTS, QUICK, mutated, places_of
 
@@ -111,3 +113,35 @@ def test_mutant_inside_two_functions_changes_both():
     names = CodeNames({"package/one.py": "def f():\n    a\n", "package/two.py": "def g():\n    a\n\n\na\n"})
     texts = mutated(Mutant("any", "a", "b", inside="f, two.g", times=2), names)
     assert texts == {"package/one.py": "def f():\n    b\n", "package/two.py": "def g():\n    b\n\n\na\n"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "wanted", "ran"),
+    [
+        ([("killed", "first::a")], "killed", ["first"]),
+        ([("SURVIVED", ""), ("killed", "own::b")], "killed", ["first", "own"]),
+        ([("NOT RUN", "not found"), ("SURVIVED", "")], "SURVIVED", ["first", "own"]),
+    ],
+)
+def test_known_killer_runs_before_the_own_choice(monkeypatch, tmp_path, answers, wanted, ran):
+    chosen = []
+
+    def run_tests(place, tests):
+        chosen.extend(tests)
+        return answers[len(chosen) - 1]
+
+    monkeypatch.setattr(runner, "run_tests", run_tests)
+    monkeypatch.setattr(runner, "applied", lambda place, mutant: nullcontext())
+    verdict, _ = runner.tried(tmp_path, MUTANTS[0], ["own"], ["first"])
+    assert (verdict, chosen) == (wanted, ran)
+
+
+def test_recorded_killers_are_those_of_mutants_that_exist(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "KILLERS", tmp_path / "killers.json")
+    assert runner.known_killers() == {}
+    first, second = MUTANTS[:2]
+    runner.KILLERS.write_text('{"gone": "a::b"}')
+    runner.record_killer(first, "a::b")
+    runner.record_killer(second, "a::c")
+    runner.record_killer(first, "a::d")
+    assert runner.known_killers() == {first.name: "a::d", second.name: "a::c"}
