@@ -252,8 +252,8 @@ CLAUSES = {
         "WITH seen AS MATERIALIZED ( SELECT id, instant::timestamptz AS finished_at "
         "FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant) ), "
         "old AS MATERIALIZED ( SELECT id FROM pgqueue_job AS job WHERE id = ANY (%(job_ids)s::bigint[]) "
-        "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at)",
-        "seen.finished_at",
+        "AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true",
+        "FROM seen)) IS true",
         f"{ARCHIVING} ERASE",
     ),
     "kept nodes of workflows": Clause(
@@ -304,12 +304,13 @@ CLAUSES = {
         "WHEN 'dead' THEN policy = 'cancel' WHEN 'cancelled' THEN policy = 'cancel' "
         "WHEN 'gone' THEN policy <> 'ignore' ELSE false END",
         "policy = 'cancel' WHEN 'cancelled'",
-        "FIND_DEPENDENTS FIND_MISSED ADVANCE",
+        "FIND_DEPENDENTS FIND_MISSED ADVANCE ADVANCE",
     ),
     "cancelled by retried jobs": Clause(
         "WITH RECURSIVE restored AS ( SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id) UNION "
         "SELECT edge.job_id FROM restored CROSS JOIN LATERAL ( "
-        "SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0 ) AS edge "
+        "SELECT job_id FROM pgqueue_dependency WHERE needs_id BETWEEN restored.id AND restored.id AND has_cancelled "
+        "ORDER BY needs_id, job_id ) AS edge "
         "WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled' )",
         "RECURSIVE restored",
         "RESTORABLE RESTORE",

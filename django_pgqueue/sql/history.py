@@ -37,7 +37,7 @@ LIMIT %(limit)s::bigint
 
 # Move these jobs with their executions and kept log lines to the archive table, if they are as they were seen:
 # finished at that instant. Only a finished job has a `finished_at`. A condition on the state would let the planner read
-# the whole history by pgqueue_job_finished.
+# the whole history by pgqueue_job_finished. IS true makes the planner hash `seen`, instead of comparing all with all.
 #
 # Moves:  finished → removed
 # Caller: lifecycle.archive()
@@ -53,7 +53,7 @@ old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true
       AND (
           job.in_graph IS NULL
           OR (
@@ -206,7 +206,7 @@ old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true
       AND (
           job.in_graph IS NULL
           OR (
@@ -327,7 +327,7 @@ old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true
       AND (
           job.in_graph IS NULL
           OR (
@@ -423,7 +423,7 @@ old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true
       AND (
           NOT %(erases_results)s::boolean
           OR job.in_graph IS NULL
