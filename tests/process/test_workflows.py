@@ -67,3 +67,16 @@ def test_dead_dependency_cancels_the_dependents_in_the_worker(start):
     worker = start()
     worker.wait_until(lambda: workflow.batch.record.completed_at)
     assert list(workflow.jobs.order_by("pk").values_list("state", flat=True)) == ["dead", "cancelled", "cancelled"]
+
+
+@pytest.mark.slow
+@pytest.mark.promise("workflow-cascade-beside-completions")
+def test_worker_until_empty_ends_a_large_cascade_first(start):
+    """The first page makes 1,000 of the 2,500 dependents ready, and the maintenance the others."""
+    workflow = Workflow()
+    root = workflow.add(tasks.noop.s())
+    for _ in range(2500):
+        workflow.add(tasks.noop.s(), after=[root])
+    workflow.enqueue()
+    assert start("--until-empty").has_drained()
+    assert states(workflow) == {"succeeded"}
