@@ -26,8 +26,8 @@ GRAPHS = [
         ),
         Mutant(
             "a dead dependency is ignored",
-            "WHEN 'dead' THEN policy = 'cancel'\n              WHEN",
-            "WHEN 'dead' THEN false\n              WHEN",
+            "needed.needs_id), 'gone')\n              WHEN 'dead' THEN policy = 'cancel'",
+            "needed.needs_id), 'gone')\n              WHEN 'dead' THEN false",
             "ADVANCE",
         ),
         Mutant(
@@ -49,8 +49,8 @@ GRAPHS = [
         ("tests/graphs/test_run.py", "tests/graphs/test_build.py"),
         Mutant(
             "a dependency without a row blocks",
-            "WHEN 'gone' THEN policy <> 'ignore'\n              ELSE",
-            "WHEN 'gone' THEN policy = 'cancel'\n              ELSE",
+            "WHEN 'gone' THEN policy <> 'ignore'\n              ELSE false\n          END\n        ORDER BY",
+            "WHEN 'gone' THEN policy = 'cancel'\n              ELSE false\n          END\n        ORDER BY",
             "ADVANCE",
         ),
         Mutant(

@@ -8,7 +8,7 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 CUT = "os.ftruncate(self._descriptor, self._end)\n"
 OF_FREE = "(SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))"
 REMOVED = "DELETE FROM pgqueue_execution_log AS log\n    WHERE"
-AS_SEEN = "AND seen.finished_at = job.finished_at"
+AS_SEEN = "AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true"
 
 ARCHIVES = of_tests(
     ("tests/history/test_archive.py",),
