@@ -72,11 +72,11 @@ def test_dead_dependency_cancels_the_dependents_in_the_worker(start):
 @pytest.mark.slow
 @pytest.mark.promise("workflow-cascade-beside-completions")
 def test_worker_until_empty_ends_a_large_cascade_first(start):
-    """The first page makes 1,000 of the 2,500 dependents ready, and the maintenance the others."""
+    """The first page cancels 1,000 of the 6,000 dependents, and the maintenance the others. No job is left to run."""
     workflow = Workflow()
-    root = workflow.add(tasks.noop.s())
-    for _ in range(2500):
+    root = workflow.add(tasks.raise_exception.s("value"))
+    for _ in range(6000):
         workflow.add(tasks.noop.s(), after=[root])
     workflow.enqueue()
     assert start("--until-empty").has_drained()
-    assert states(workflow) == {"succeeded"}
+    assert states(workflow) == {"dead", "cancelled"}
