@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import execute
-from django_pgqueue.lifecycle import history
 from django_pgqueue.states import State
 from tests import helpers
 from tests.test_sql import nodes, rows_read
@@ -87,8 +87,8 @@ def open_windows(engine, job_ids) -> int:
     return len(lifecycle.enqueue_for_period(engine, calls=calls, period_seconds=60.0, **row))
 
 
-def finished(engine, state: State = State.DEAD) -> history.Finished:
-    return history.finished_jobs(engine, state, history.FIRST_FINISHED, limit=COUNT).jobs
+def finished(engine) -> dict[int, datetime]:
+    return lifecycle.finished_jobs(engine, State.DEAD, lifecycle.FIRST_FINISHED, limit=COUNT).jobs
 
 
 ERASED: dict[str, Any] = {"audit_id": 0, "arguments": True, "results": True, "errors": True, "logs": True}

@@ -617,6 +617,11 @@ def claim_limited_job(connection):
     }
 
 
+def finished_ids(connection):
+    rows = connection.execute(f"SELECT id FROM pgqueue_job WHERE state = 'succeeded' LIMIT {BATCH}")
+    return {"job_ids": [row[0] for row in rows]}
+
+
 def ends(connection, **columns):
     ids, claimed_ms = map(list, zip(*running(connection), strict=True))
     return {
@@ -776,27 +781,11 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "RESCUABLE": (lambda connection: {"skipped_ids": [], "execution_ids": None}, OPEN, set()),
     "RESCUABLE observed": (lambda connection: {"skipped_ids": [], "execution_ids": [1, 2]}, OPEN, set()),
     "ENDING_LEASES": (lambda connection: {"within_seconds": 40.0}, OPEN, set()),
-    "PRUNE": (
-        lambda connection: {
-            "state": "succeeded",
-            "mark": lifecycle.EPOCH,
-            "limit": BATCH,
-            "retention_seconds": -3600.0,
-            "other_task_names": [],
-        },
+    "LOCK_FINISHED": (finished_ids, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_job"}),
+    "REMOVE": (
+        lambda connection: {**finished_ids(connection), "removes_logs": True, "removes_acts": True},
         BATCH,
-        {"pgqueue_job_finished"},
-    ),
-    "PRUNE_TASK": (
-        lambda connection: {
-            "state": "succeeded",
-            "mark": lifecycle.EPOCH,
-            "limit": BATCH,
-            "retention_seconds": -3600.0,
-            "task_name": "task7",
-        },
-        BATCH,
-        {"pgqueue_job_task"},
+        {"pgqueue_job_pkey", "pgqueue_execution_job"},
     ),
 }
 

@@ -76,17 +76,17 @@ GRAPHS = [
             "succeeded nodes are removed while others are dead",
             "'{waiting,ready,running,dead,cancelled}'",
             "'{waiting,ready,running}'",
-            "PRUNE",
+            "LOCK_FINISHED",
         ),
         Mutant(
             "cancelled nodes are removed while a dead one can be retried",
             "'{waiting,ready,running,dead}'",
             "'{waiting,ready,running}'",
-            "PRUNE",
+            "LOCK_FINISHED",
         ),
         *(
             Mutant(f"{name} removes nodes that others need", "job.in_graph IS NULL\n", "true\n", name)
-            for name in ("PRUNE", "PRUNE_TASK", "DELETE", "ARCHIVE")
+            for name in ("LOCK_FINISHED", "DELETE")
         ),
         Mutant(
             "a node with retention=0 is discarded",

@@ -107,7 +107,7 @@ HISTORIES = [
             "a job is pruned before it is undone",
             "(ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL",
             "(ARRAY (SELECT id FROM old)) AND false",
-            "PRUNE",
+            "LOCK_FINISHED",
         ),
         Mutant(
             "a replaced job keeps its steps",
