@@ -368,7 +368,11 @@ def call_statements_of_steps(engine):
 def call_statements_of_history(engine):
     lifecycle.finished_jobs(engine, State.DEAD, lifecycle.FIRST_FINISHED, limit=9)
     seen = {1_000_000: lifecycle.EPOCH}
-    lifecycle.archive(engine, seen)
+    old = (
+        "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES ('old', '{}', 'dead', '2001-01-01')"
+    )
+    for finished_at in engine.execute(f"{old} RETURNING id, finished_at").fetchall():
+        assert lifecycle.archive(engine, dict([finished_at]))
     lifecycle.read_for_archive(engine, seen)
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})

@@ -143,6 +143,15 @@ LOCKED = of_tests(
     Mutant("no fifth is taken", "greatest(100, (SELECT count(*) / 5 FROM open))", "100", "RESCUABLE"),
     Mutant("a rescue has no limit", "LIMIT greatest(100, (SELECT count(*) / 5 FROM open))", "", "RESCUABLE"),
     Mutant(
+        "a prune ends at a batch that is locked",
+        "return pruned.is_full",
+        "return pruned.is_full and pruned.removed > 0",
+        inside="Pruner._remove_batch",
+    ),
+)
+PRUNING = of_tests(
+    ("tests/worker/test_pruner.py",),
+    Mutant(
         "each round of a prune reads kept jobs again",
         "self._marks |= self._restart_marks",
         "self._marks = dict(self._restart_marks)",
@@ -155,12 +164,6 @@ LOCKED = of_tests(
         "if self._began_at - self._marks_since > MARK_LIMIT_SECONDS:",
         "if False:",
         inside="Pruner._begin_round",
-    ),
-    Mutant(
-        "a prune ends at a batch that is locked",
-        "return pruned.is_full",
-        "return pruned.is_full and pruned.removed > 0",
-        inside="Pruner._remove_batch",
     ),
 )
 QUEUE_OPTIONS = of_tests(

@@ -28,7 +28,7 @@ from tests.code_names import CHECKOUT, CodeNames, Place, Span, code_names
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_batches import BATCHES
-from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, QUEUE_OPTIONS, RECYCLING
+from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, PRUNING, QUEUE_OPTIONS, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
@@ -408,6 +408,7 @@ MUTANTS = [
     *LIMIT_STATS,
     *STATS,
     *BOUNDS,
+    *PRUNING,
     *QUEUE_OPTIONS,
     *LOCKED,
     *RECYCLING,
