@@ -321,12 +321,6 @@ GRAPHS = [
             "RESTORE",
         ),
         Mutant(
-            "a search for dependents reads the whole index of dependencies",
-            "needs_id BETWEEN failing.id AND failing.id AND policy = 'cancel'\n        ORDER BY needs_id, job_id",
-            "needs_id = failing.id AND policy = 'cancel'\n        OFFSET 0",
-            "ADVANCE",
-        ),
-        Mutant(
             "newest first is quadratic",
             "IN ('waiting', 'ready', 'running')\n          FROM",
             "IN ('nothing')\n          FROM",
