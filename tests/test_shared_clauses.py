@@ -35,10 +35,6 @@ UNIQUE = "unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND 
 COLUMNS = "task_name, queue_name, priority, arguments, max_attempts, enqueued_at, run_after, headers, expires_at"
 FENCED = "SUCCEED SUCCEED_AND_DISCARD FAIL RELEASE END_CANCELLED NOTE_PROGRESS RESCUE SUSPEND"
 INSERTS = "ENQUEUE ENQUEUE_MANY ENQUEUE_UNIQUE ENQUEUE_OR_REPLACE ENQUEUE_MANY_UNIQUE ENQUEUE_MANY_OR_REPLACE"
-PRUNED = "finished_at < " + NOW + " - make_interval(secs => %(retention_seconds)s::float8)"
-PRUNING = "PRUNE PRUNE_TASK PRUNE_JOBS OLD_JOBS OLD_JOBS_OF_TASK PRUNABLE PRUNABLE_TASK"
-ARCHIVING = "ARCHIVE READ_FOR_ARCHIVE REMOVE_ARCHIVED"
-
 CLAUSES = {
     "uniqueness predicate": Clause(
         UNIQUE,
@@ -185,37 +181,23 @@ CLAUSES = {
         "attempt >= 0",
         "ABANDONED REQUEUE",
     ),
-    "past the retention": Clause(
-        PRUNED,
-        "finished_at < statement",
-        PRUNING,
-    ),
     "old jobs without a locked execution": Clause(
         "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
         "ORDER BY id FOR UPDATE SKIP LOCKED ), "
         "busy AS MATERIALIZED ( SELECT job_id FROM pgqueue_execution "
         "WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked) "
         "UNION ALL SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "
-        "AND compensation IS NOT NULL ), "
-        "free AS MATERIALIZED ( SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy) )",
+        "AND compensation IS NOT NULL )",
         "ORDER BY id FOR UPDATE SKIP LOCKED ), busy",
-        f"PRUNE PRUNE_TASK PRUNE_JOBS DELETE {ARCHIVING}",
-    ),
-    "removal of old jobs": Clause(
-        "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free)) ), "
-        "gone AS ( DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state ), "
-        "counted AS ( INSERT INTO pgqueue_batch_removal (batch_id, state, count) SELECT batch_id, state, count(*) "
-        "FROM gone WHERE batch_id IS NOT NULL GROUP BY batch_id, state )",
-        "forgotten AS ( DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free",
-        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE ARCHIVE REMOVE_ARCHIVED",
+        "LOCK_FINISHED DELETE",
     ),
     "finished jobs as they were seen": Clause(
         "WITH seen AS MATERIALIZED ( SELECT id, instant::timestamptz AS finished_at "
         "FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant) ), "
         "old AS MATERIALIZED ( SELECT id FROM pgqueue_job AS job WHERE id = ANY (%(job_ids)s::bigint[]) "
-        "AND EXISTS (SELECT FROM seen WHERE seen.id = id AND seen.finished_at = finished_at)",
-        "seen.finished_at",
-        f"{ARCHIVING} ERASE",
+        "AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true",
+        "FROM seen)) IS true",
+        "ERASE",
     ),
     "kept nodes of workflows": Clause(
         "( in_graph IS NULL OR ( SELECT true FROM pgqueue_job AS other WHERE other.batch_id = batch_id "
@@ -225,7 +207,7 @@ CLAUSES = {
         "ELSE '{waiting,ready,running}'::varchar[] END ) "
         "LIMIT 1 ) IS NULL )",
         "( in_graph IS NULL",
-        f"{PRUNING} DELETE {ARCHIVING}",
+        "LOCK_FINISHED DELETE",
     ),
     "states of a workflow in which a job is needed": Clause(
         "other.batch_id = batch_id AND other.state = ANY ( CASE state WHEN 'succeeded' "
@@ -233,7 +215,7 @@ CLAUSES = {
         "WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[] "
         "ELSE '{waiting,ready,running}'::varchar[] END ) LIMIT 1 )",
         "running,dead,cancelled}'",
-        f"{PRUNING} DELETE {ARCHIVING} NEEDS",
+        "LOCK_FINISHED DELETE NEEDS",
     ),
     "dead job that others wait behind": Clause(
         "AND (state <> 'dead' OR limit_order IS DISTINCT FROM 2) AND ( state = 'succeeded' OR ( SELECT true "
@@ -241,19 +223,14 @@ CLAUSES = {
         "AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1) "
         "LIMIT 1 ) IS NULL )",
         "limit_order IS DISTINCT FROM",
-        f"{PRUNING} {ARCHIVING}",
+        "LOCK_FINISHED",
     ),
     "compensation before which others wait": Clause(
         "( SELECT true FROM pgqueue_step AS undone WHERE undone.compensation_id = id "
         "AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1) "
         "LIMIT 1 )",
         "AS undone",
-        f"{PRUNING} {ARCHIVING} NEEDS",
-    ),
-    "removal of edges": Clause(
-        "unlinked AS ( DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free)) )",
-        "unlinked AS",
-        "PRUNE PRUNE_TASK PRUNE_JOBS DELETE ARCHIVE REMOVE_ARCHIVED",
+        "LOCK_FINISHED NEEDS",
     ),
     "dependency that has not ended": Clause(
         "WHEN 'waiting' THEN true WHEN 'ready' THEN true WHEN 'running' THEN true WHEN 'dead' THEN policy = 'block' "
@@ -265,12 +242,13 @@ CLAUSES = {
         "WHEN 'dead' THEN policy = 'cancel' WHEN 'cancelled' THEN policy = 'cancel' "
         "WHEN 'gone' THEN policy <> 'ignore' ELSE false END",
         "policy = 'cancel' WHEN 'cancelled'",
-        "FIND_DEPENDENTS FIND_MISSED ADVANCE",
+        "FIND_DEPENDENTS FIND_MISSED ADVANCE ADVANCE",
     ),
     "cancelled by retried jobs": Clause(
         "WITH RECURSIVE restored AS ( SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id) UNION "
         "SELECT edge.job_id FROM restored CROSS JOIN LATERAL ( "
-        "SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0 ) AS edge "
+        "SELECT job_id FROM pgqueue_dependency WHERE needs_id BETWEEN restored.id AND restored.id AND has_cancelled "
+        "ORDER BY needs_id, job_id ) AS edge "
         "WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled' )",
         "RECURSIVE restored",
         "RESTORABLE RESTORE",
@@ -293,7 +271,7 @@ CLAUSES = {
         "execution_id = ANY (ARRAY (SELECT id FROM locked)) "
         "AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free)) )",
         "log.execution_id",
-        "ARCHIVE REMOVE_ARCHIVED ERASE DELETE",
+        "ERASE DELETE",
     ),
     "late job": Clause(f"expires_at <= {NOW}", "expires_at <=", "EXPIRE EXPIRE_JOBS LATE_JOBS"),
     "record of an expiry": Clause(

@@ -372,7 +372,11 @@ def call_statements_of_steps(engine):
 def call_statements_of_history(engine):
     list(lifecycle.finished_jobs(engine, State.DEAD, limit=9))
     seen = {1_000_000: lifecycle.EPOCH}
-    lifecycle.archive(engine, seen)
+    old = (
+        "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES ('old', '{}', 'dead', '2001-01-01')"
+    )
+    for finished_at in engine.execute(f"{old} RETURNING id, finished_at").fetchall():
+        assert lifecycle.archive(engine, dict([finished_at]))
     lifecycle.read_for_archive(engine, seen)
     lifecycle.remove_archived(engine, seen)
     audit_id = lifecycle.begin_audit(engine, "erase", {})
@@ -601,6 +605,11 @@ def claim_job_of_key(connection):
     return {**claim_keys(connection, [key]), "job_id": job_of_key(connection, key), "limit": 1, "free_slots": 1}
 
 
+def finished_ids(connection):
+    rows = connection.execute(f"SELECT id FROM pgqueue_job WHERE state = 'succeeded' LIMIT {BATCH}")
+    return {"job_ids": [row[0] for row in rows]}
+
+
 def ends(connection, **columns):
     ids, claimed_ms = map(list, zip(*running(connection), strict=True))
     return {
@@ -750,27 +759,11 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "RESCUABLE": (lambda connection: {"skipped_ids": [], "execution_ids": None}, OPEN, set()),
     "RESCUABLE observed": (lambda connection: {"skipped_ids": [], "execution_ids": [1, 2]}, OPEN, set()),
     "ENDING_LEASES": (lambda connection: {"within_seconds": 40.0}, OPEN, set()),
-    "PRUNE": (
-        lambda connection: {
-            "state": "succeeded",
-            "mark": lifecycle.EPOCH,
-            "limit": BATCH,
-            "retention_seconds": -3600.0,
-            "other_task_names": [],
-        },
+    "LOCK_FINISHED": (finished_ids, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_job"}),
+    "REMOVE": (
+        lambda connection: {**finished_ids(connection), "removes_logs": True, "removes_acts": True},
         BATCH,
-        {"pgqueue_job_finished"},
-    ),
-    "PRUNE_TASK": (
-        lambda connection: {
-            "state": "succeeded",
-            "mark": lifecycle.EPOCH,
-            "limit": BATCH,
-            "retention_seconds": -3600.0,
-            "task_name": "task7",
-        },
-        BATCH,
-        {"pgqueue_job_task"},
+        {"pgqueue_job_pkey", "pgqueue_execution_job"},
     ),
 }
 

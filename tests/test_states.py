@@ -477,10 +477,10 @@ def test_prune_continues_from_its_mark(engine):
     for job_id in job_ids:
         lifecycle.cancel(engine, [job_id])
     first = lifecycle.prune(engine, State.CANCELLED, 0.0, limit=2)
-    assert (first.found, first.removed) == (2, 2)
-    rest = lifecycle.prune(engine, State.CANCELLED, 0.0, mark=first.mark or lifecycle.EPOCH)
-    assert rest.removed == 3
-    assert lifecycle.prune(engine, State.CANCELLED, 0.0, mark=rest.mark or lifecycle.EPOCH) == (0, 0, None)
+    assert (first.removed, first.locked, first.is_full) == (2, 0, True)
+    rest = lifecycle.prune(engine, State.CANCELLED, 0.0, after=first.last)
+    assert (rest.removed, rest.is_full) == (3, False)
+    assert lifecycle.prune(engine, State.CANCELLED, 0.0, after=rest.last) == (0, 0, rest.last, False)
 
 
 def test_set_aside_stores_error_and_counts_no_attempt(engine, job_in):

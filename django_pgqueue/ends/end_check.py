@@ -26,6 +26,9 @@ SWEEP_LIMIT: Final = 1000
 Publish = Callable[["TaskSignal", str | None, dict[str, Any]], None]
 """Sends a signal: its arguments are the signal, the sender and the arguments of the receivers."""
 
+Later = Callable[[str, Collection[Any]], None]
+"""Takes the name of a check and what it has left."""
+
 
 def send_now(signal: TaskSignal, task_name: str | None, arguments: dict[str, Any]) -> None:
     """Send a signal in this thread. Django logs the errors of receivers."""
@@ -37,6 +40,8 @@ class Reactor(NamedTuple):
 
     react: React = after_application
     publish: Publish = send_now
+    later: Later | None = None
+    """Takes what a check has left for its next page. None: the caller's thread does all pages."""
 
     def announce(self, connection: Connection, added: Iterable[tuple[int, str, str]]) -> int:
         """Wake the workers for added jobs, and send `job_enqueued` for each. Return their number.
@@ -70,6 +75,8 @@ class Checked(NamedTuple):
     """The jobs or batches that the database refused to write. The sweep tries them again."""
     ended: Sequence[EndedJob] = ()
     """Jobs that the check itself has ended. The checks behind it note them."""
+    left: Collection[Any] = ()
+    """Those of `noted`, and others, that the next page of the check begins with. They are noted again."""
 
     def raise_refused(self) -> None:
         """Raise the first error of the database."""
@@ -110,7 +117,10 @@ class EndCheck(Protocol):
         """Return what the end of a job leaves to check: hashable values, usually ids. Send no statement."""
 
     def check(self, connection: Connection, noted: Collection[Any], reactor: Reactor) -> Checked:
-        """Do what is due for all that was noted, and react to it. Raise only errors that concern all rows."""
+        """Do one page of what is due for all that was noted, and react to it.
+
+        Completions wait meanwhile, so a page has about 1,000 rows. Raise only errors that concern all rows.
+        """
 
 
 def page_of(ids: Sequence[int]) -> Page:

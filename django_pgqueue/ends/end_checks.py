@@ -28,7 +28,7 @@ from django_pgqueue.states import FINISHED
 
 from .batches import Batches
 from .compensations import HEADER, Compensations, compensated_id
-from .end_check import APPLICATION, Checked, EndCheck, Publish, Reactor, Sweep, send_now
+from .end_check import APPLICATION, Checked, EndCheck, Later, Publish, Reactor, Sweep, send_now
 from .graphs import Graphs
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -113,8 +113,15 @@ class EndChecks:
             for each in self._pending:
                 each.noted.update(each.end_check.note(job))
 
+    def note_left(self, name: str, left: Iterable[Any]) -> None:
+        """Note what a check has left for its next page."""
+        self._is_idle = False
+        for each in self._pending:
+            if each.end_check.name == name:
+                each.noted.update(left)
+
     def check(self, connection: Connection, *, at_once: bool = False) -> None:
-        """Run the checks that are due, or `at_once` all for which something is noted.
+        """Run one page of each check that is due, or `at_once` all pages of all for which something is noted.
 
         After a lost connection, what was noted is kept for the next call. On a Django connection, errors are raised:
         the caller's transaction may have failed. A refused row is raised too, after all others were checked.
@@ -123,10 +130,12 @@ class EndChecks:
             return
         refused: list[Refused[int]] = []
         for each in self._pending:
-            if not each.due_in_seconds or (at_once and each.due_in_seconds < NEVER):
+            is_due = not each.due_in_seconds or (at_once and each.due_in_seconds < NEVER)
+            while is_due:
                 checked = each.check(connection, self._reactor)
                 refused += checked.refused
                 self.note(checked.ended)
+                is_due = at_once and bool(each.noted)
         self._is_idle = all(each.due_in_seconds == NEVER for each in self._pending)
         if refused and not isinstance(connection, EngineConnection):
             raise refused[0].error
@@ -157,11 +166,19 @@ class _Pending:
         since = {each: self._locked_since.get(each, now) for each in checked.locked}
         self._locked_since = {each: at for each, at in since.items() if now - at < LOCKED_SECONDS}
         self.noted = set()
+        if checked.left and reactor.later is not None:
+            reactor.later(self.end_check.name, checked.left)
+        else:
+            self.noted.update(checked.left)
         return checked
 
 
 def follow(
-    connection: Connection, transitions: Iterable[JobTransition], react: React, publish: Publish = send_now
+    connection: Connection,
+    transitions: Iterable[JobTransition],
+    react: React,
+    publish: Publish = send_now,
+    later: Later | None = None,
 ) -> None:
     """Run the checks for the jobs that these transitions have ended. Locked rows are left to the sweep.
 
@@ -170,7 +187,7 @@ def follow(
     job_ids = [each.job_id for each in transitions if each.result.state in FINISHED and not _is_reported(each)]
     if not job_ids:
         return
-    checks = EndChecks(Reactor(react, publish))
+    checks = EndChecks(Reactor(react, publish, later))
     with _left_to_the_sweep(connection, "all", len(job_ids)):
         checks.note(find_ended(connection, job_ids))
     checks.check(connection, at_once=True)
@@ -197,9 +214,10 @@ def sweep(connection: Connection, end_check: EndCheck, one: Sweep, after_id: int
     page = one.find(connection, after_id)
     checked = end_check.check(connection, page.noted, reactor) if page.noted else Checked()
     _log_refused(end_check, checked)
-    if checked.ended:
+    if checked.ended or checked.left:
         checks = EndChecks(reactor)
         checks.note(checked.ended)
+        checks.note_left(end_check.name, checked.left)
         checks.check(connection, at_once=True)
     return Swept(checked.changed, page.last_id, page.is_empty)
 

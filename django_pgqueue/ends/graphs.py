@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ class Node(NamedTuple):
 
     job_id: int
     role: Role
+    after_id: int = 0
+    """The last of its dependents that was looked at."""
 
 
 def _missed(connection: Connection, after_id: int) -> Page:
@@ -62,20 +64,19 @@ class Graphs:
     def check(self, connection: Connection, noted: Collection[Node], reactor: Reactor) -> Checked:
         """Let postponed nodes wait. Advance those that wait, and the dependents of those that have ended.
 
-        It reacts after each page of them.
+        This is one page of an advance. It returns what is left for the next one.
         """
-
-        def react(jobs: Sequence[AdvancedJob]) -> None:
-            reactor.react(connection, advanced_transitions(jobs))
-
-        ids: dict[Role, set[int]] = defaultdict(set)
+        ids: dict[Role, dict[int, int]] = defaultdict(dict)
         for node in noted:
-            ids[node.role].add(node.job_id)
-        found = ids[Role.WAITING].union(graphs.postpone(connection, ids[Role.POSTPONED]))
-        advanced = graphs.advance(connection, ids[Role.ENDED], found, on_advanced=react)
+            ids[node.role][node.job_id] = min(node.after_id, ids[node.role].get(node.job_id, node.after_id))
+        found = {*ids[Role.WAITING], *graphs.postpone(connection, ids[Role.POSTPONED])}
+        advanced, left = graphs.advance_page(connection, ids[Role.ENDED], found)
+        if advanced.jobs:
+            reactor.react(connection, advanced_transitions(advanced.jobs))
         return Checked(
             len(advanced.jobs),
             [Node(job_id, Role.WAITING) for job_id in advanced.locked_ids],
             advanced.refused,
             [EndedJob(job.job_id, job.batch_id) for job in advanced.jobs if job.state is State.CANCELLED],
+            [Node(job_id, Role.ENDED, after_id) for job_id, after_id in left.items()],
         )

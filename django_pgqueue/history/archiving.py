@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from django_pgqueue.exceptions import Duration, JobLocked, seconds
 from django_pgqueue.states import State
 
 from .archive_file import ArchiveFile
-from .batches import Choice, Pace, alias, check_rate, count_needed, finished_states, names_of_queues, names_of_tasks
+from .batches import Choice, Move, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
 
 ARCHIVED_STATES: Final = (State.CANCELLED, State.SUCCEEDED)
 """The states of the jobs that are archived by default. A dead letter waits for a decision, so it is not among them."""
@@ -24,9 +24,6 @@ TABLE_BATCH: Final = 1000
 """Finished jobs that one transaction moves to the archive table at most."""
 FILE_BATCH: Final = 200
 """Finished jobs that are in memory at once while they are written to a file."""
-
-Move = tuple[Collection[int], Collection[int]]
-"""The ids of the jobs of a page, and of those that were moved."""
 
 
 class Archived(NamedTuple):
@@ -60,8 +57,8 @@ def archive(
     The log lines that the executions have kept move with them. Jobs stay while unfinished work needs them, as at the
     end of their retention.
 
-    A move to the table is one statement for each batch, so a job is always in exactly one of the tables. It is part of
-    the transaction that is open on the database, if any.
+    A move to the table is one transaction for each batch, so a job is always in exactly one of the tables. It is part
+    of the transaction that is open on the database, if any.
 
     A move to a file deletes a batch in a transaction, waits until exactly these jobs are on disk, and commits. If the
     process is killed in between, call the function again with the same file: it removes the jobs that are in the file
@@ -97,16 +94,17 @@ def archive(
         queue_names=names_of_queues(queues),
         older_than_seconds=seconds(older_than),
     )
-    connection = connections[alias(database)]
+    connection, pace = connections[alias(database)], Pace(rate)
     if file is None:
-        moves = _to_table(connection, choice, pace := Pace(rate))
-        return _counted(connection, moves, pace, on_batch)
+        done = counted(connection, _to_table(connection, choice, pace), pace, on_batch)
+        return Archived(done.changed, done.left, needed=done.needed)
     if is_in_transaction(connection):
         raise RuntimeError("archive() to a file cannot run inside a transaction: a rollback would restore the jobs")
     with closing(ArchiveFile(Path(file))) as target:
         resumed = _resume(connection, target)
-        moves = _to_file(connection, choice, pace := Pace(rate), target)
-        return _counted(connection, moves, pace, on_batch, resumed)
+        moves = _to_file(connection, choice, pace, target)
+        done = counted(connection, moves, pace, lambda count: on_batch(count + resumed))
+        return Archived(done.changed + resumed, done.left, resumed, done.needed)
 
 
 def _resume(connection: Any, target: ArchiveFile) -> int:
@@ -125,20 +123,6 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
             "it, unfinished work needs it again, or the database refuses it. Nothing was archived: try again"
         )
     return len(removed)
-
-
-def _counted(
-    connection: Any, moves: Iterator[Move], pace: Pace, on_batch: Callable[[int], None], resumed: int = 0
-) -> Archived:
-    """Run the moves of all pages, and add up how many jobs were moved, left and needed."""
-    count = left = needed = 0
-    for wanted, moved in moves:
-        unmoved = set(wanted).difference(moved)
-        count, left = count + len(wanted) - len(unmoved), left + len(unmoved)
-        needed += count_needed(connection, unmoved)
-        on_batch(count + resumed)
-        pace.wait(len(wanted))
-    return Archived(count + resumed, left, resumed, needed)
 
 
 def _to_table(connection: Any, choice: Choice, pace: Pace) -> Iterator[Move]:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import router
 
@@ -64,9 +64,30 @@ class Pace:
             time.sleep(early)
 
 
-def count_needed(connection: Connection, job_ids: Collection[int]) -> int:
-    """Return how many of these finished jobs, which were left, unfinished work needs."""
-    return sum(job.need is not None for job in needs_of(connection, job_ids).values())
+Move = tuple[Collection[int], Collection[int]]
+"""The ids of the wanted jobs of a page, and of those that were changed."""
+
+
+class Counted(NamedTuple):
+    """How many jobs were changed and left. Unfinished work needs `needed` of those that were left."""
+
+    changed: int
+    left: int
+    needed: int
+
+
+def counted(
+    connection: Connection, moves: Iterable[Move], pace: Pace, on_batch: Callable[[int], None] = lambda count: None
+) -> Counted:
+    """Change the jobs of all pages, and count them. `on_batch` gets the number of changed jobs after each page."""
+    count = left = needed = 0
+    for wanted, changed in moves:
+        unchanged = set(wanted).difference(changed)
+        count, left = count + len(wanted) - len(unchanged), left + len(unchanged)
+        needed += sum(job.need is not None for job in needs_of(connection, unchanged).values())
+        on_batch(count)
+        pace.wait(len(wanted))
+    return Counted(count, left, needed)
 
 
 def check_rate(rate: float | None) -> None:

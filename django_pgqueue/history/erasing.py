@@ -11,7 +11,7 @@ from django.db import connections
 from django_pgqueue import lifecycle
 from django_pgqueue.states import FINISHED
 
-from .batches import Choice, Pace, alias, check_rate, count_needed, finished_states, names_of_queues, names_of_tasks
+from .batches import Choice, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
 from .callbacks import erase_callbacks
 
 BATCH: Final = 1000
@@ -98,14 +98,12 @@ def erase(
     )
     found = _Found(connection, job_ids)
     callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not found.is_vain else 0
-    pace, count, wanted, needed = Pace(rate), 0, 0, 0
-    for page in found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH)):
-        changed = lifecycle.erase(connection, page, audit_id=audit_id, **kinds)
-        needed += count_needed(connection, page.keys() - set(changed))
-        count, wanted = count + len(changed), wanted + len(page)
-        pace.wait(len(page))
+    pace = Pace(rate)
+    pages = found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH))
+    erased = ((page, lifecycle.erase(connection, page, audit_id=audit_id, **kinds)) for page in pages)
+    done = counted(connection, erased, pace)
     lifecycle.end_audit(connection, audit_id)
-    return Erased(count, wanted - count, found.unfinished, found.missing, audit_id, callbacks, needed)
+    return Erased(done.changed, done.left, found.unfinished, found.missing, audit_id, callbacks, done.needed)
 
 
 def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:

@@ -56,21 +56,14 @@ from .enqueueing import enqueue, enqueue_each, enqueue_many
 from .execute import FAILURES, Divided, Refused, divided, may_divide, savepoint
 from .expiry import expire
 from .graphs import advance, postpone, restore
-from .history import (
-    EVER,
-    archive,
-    erase,
-    finished_jobs,
-    read_for_archive,
-    remove_archived,
-)
+from .history import archive, erase, read_for_archive, remove_archived
 from .installations import Adopted, adopt, read_installations, record_installation
 from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
 from .logs import KeptLog, keep_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .orphans import ORPHANS, prune_orphans
 from .pauses import pause, prune_pauses, resume
-from .pruning import PRUNE_LIMIT, prunable, prune
+from .pruning import EVER, FIRST_FINISHED, PRUNE_LIMIT, finished_jobs, prunable, prune
 from .remote_tokens import create_remote_token, revoke_remote_token, use_remote_token
 from .requeues import requeue
 from .rescues import rescue
@@ -146,6 +139,7 @@ __all__ = [
     "EPOCH",
     "EVER",
     "FAILURES",
+    "FIRST_FINISHED",
     "LOCK_WAIT_SECONDS",
     "NAME_LENGTH",
     "ORPHANS",

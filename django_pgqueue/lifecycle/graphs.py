@@ -12,7 +12,7 @@ dependency locks the same jobs before it restores them. So the session that come
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
@@ -29,9 +29,14 @@ from .ranges import written
 from .types import NodeResult
 
 FIND_LIMIT: Final = 1000
-"""Edges or waiting jobs that one statement looks at."""
+"""Edges, ended jobs or waiting jobs that one statement looks at, and about how many of them one page of an advance
+does. A worker writes completions between two pages."""
 LOCK_SECONDS: Final = 5.0
 """How long a retry tries to lock the dependents of a job."""
+
+
+Ended = Mapping[int, int]
+"""Ended jobs, each with the last of its dependents that was looked at. 0: none was."""
 
 
 class AdvancedJob(NamedTuple):
@@ -100,53 +105,57 @@ def add_dependencies(connection: Connection, edges: Sequence[tuple[int, int, str
 # --------------------------------------------------------------------------- advance
 
 
-def advance(
-    connection: Connection,
-    ended_ids: Collection[int],
-    found_ids: Collection[int] = (),
-    *,
-    on_advanced: Callable[[Sequence[AdvancedJob]], None] = lambda jobs: None,
-) -> Advanced:
+def advance(connection: Connection, ended_ids: Iterable[int], found_ids: Collection[int] = ()) -> Advanced:
     """Advance the dependents of ended jobs, and those of the jobs that this cancels.
 
     Call it after the ends have committed, or in their transaction. `found_ids` are further waiting jobs to advance, as
-    far as their dependencies have ended. `on_advanced` is called with the advanced jobs of each page, before the next
-    one: the first of 10,000 dependents can start while the others are advanced.
+    far as their dependencies have ended.
     """
-    jobs: list[AdvancedJob] = []
-    refused: list[Refused[int]] = []
-    left: set[int] = set()
-    pages: Iterable[Sequence[int]] = [sorted(found_ids)]
-    pending = set(ended_ids)
-    while True:
-        for page in pages:
-            parts = divided(connection, page, partial(_advance_jobs, connection))
-            advanced = [job for job in parts.answers.values() if job is not None]
-            pending |= {job.job_id for job in advanced if job.state is State.CANCELLED}
-            left |= {*parts.left, *(job_id for job_id, job in parts.answers.items() if job is None)}
-            jobs += advanced
-            refused += parts.refused
-            if advanced:
-                on_advanced(advanced)
-        if not pending:
-            locked = _selected(connection, sql.graphs.STILL_WAITING, left) if left else []
-            return Advanced(jobs, set(locked), refused)
-        pages, pending = find_dependents(connection, pending), set()
-
-
-def find_dependents(connection: Connection, ended_ids: Collection[int]) -> Iterator[list[int]]:
-    """Yield the dependents of ended jobs that can be advanced, a page of edges at a time."""
-    left, after_id = sorted(ended_ids), 0
+    done, left = advance_page(connection, dict.fromkeys(ended_ids, 0), found_ids)
     while left:
-        after_ids = [after_id, *[0] * (len(left) - 1)]
-        params = {"job_ids": numbers(left), "after_ids": numbers(after_ids), "limit": FIND_LIMIT}
-        rows = execute_with_retry(connection, sql.graphs.FIND_DEPENDENTS, params, TRANSIENT_EXCEPT_LOCKS)
-        [(count, last_needs_id, last_job_id, job_ids)] = rows
-        if job_ids:
-            yield job_ids
-        if count < FIND_LIMIT:
-            return
-        left, after_id = [job_id for job_id in left if job_id >= last_needs_id], last_job_id
+        page, left = advance_page(connection, left)
+        done = Advanced(done.jobs + page.jobs, done.locked_ids | page.locked_ids, [*done.refused, *page.refused])
+    return done._replace(locked_ids=done.locked_ids.difference(job.job_id for job in done.jobs))
+
+
+def advance_page(
+    connection: Connection, ended: Ended, found_ids: Collection[int] = ()
+) -> tuple[Advanced, dict[int, int]]:
+    """Advance the dependents of ended jobs as `advance()` does, but end after about `FIND_LIMIT` jobs and edges.
+
+    Return what is left to do as the ended jobs of the next page. These include jobs that this page has cancelled.
+    """
+    done, looked, found, left = Advanced([], set(), []), 0, set(found_ids), dict(ended)
+    while True:
+        parts = divided(connection, sorted(found), partial(_advance_jobs, connection))
+        jobs = [job for job in parts.answers.values() if job is not None]
+        done.jobs.extend(jobs)
+        done.refused.extend(parts.refused)
+        done.locked_ids.update(parts.left, (job_id for job_id, job in parts.answers.items() if job is None))
+        left |= {job.job_id: 0 for job in jobs if job.state is State.CANCELLED}
+        if not left or looked >= FIND_LIMIT:
+            break
+        found, left, count = find_dependents(connection, left)
+        looked += count
+    locked = _selected(connection, sql.graphs.STILL_WAITING, done.locked_ids) if done.locked_ids else []
+    return done._replace(locked_ids=set(locked)), left
+
+
+def find_dependents(connection: Connection, ended: Ended) -> tuple[set[int], dict[int, int], int]:
+    """Look at the next edges of ended jobs. Return the dependents that can be advanced, what is left, and the effort.
+
+    Later jobs come first: a dependent has a larger id than its dependencies. So the jobs that a page cancels are looked
+    at before the other dependents of the same job, and few jobs are left at any time.
+    """
+    job_ids = sorted(ended)
+    left, page = job_ids[:-FIND_LIMIT], job_ids[-FIND_LIMIT:]
+    params = {"job_ids": numbers(page), "after_ids": numbers(ended[job_id] for job_id in page), "limit": FIND_LIMIT}
+    rows = execute_with_retry(connection, sql.graphs.FIND_DEPENDENTS, params, TRANSIENT_EXCEPT_LOCKS)
+    [(count, last_needs_id, last_job_id, found)] = rows
+    later = {job_id: ended[job_id] for job_id in left}
+    if count == FIND_LIMIT:
+        later |= {job_id: ended[job_id] for job_id in page if job_id > last_needs_id} | {last_needs_id: last_job_id}
+    return set(found), later, count + len(page)
 
 
 def find_missed(connection: Connection, after_id: int = 0) -> FoundWaiting:

@@ -10,56 +10,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from datetime import datetime
+from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import exact, texts
+from django_pgqueue.db.arrays import exact, numbers, texts
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.envelope import ERASED, seal
 from django_pgqueue.log_events import event
-from django_pgqueue.states import State
 
-from .execute import divided, execute_with_retry, pages
+from .execute import Divided, divided, execute_with_retry, pages
+from .pruning import Finished, lock_finished, remove
 from .ranges import written
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 
-EVER: Final = datetime(9999, 12, 30, tzinfo=UTC)
-"""A time after every possible `finished_at`."""
-Finished = Mapping[int, datetime]
-"""The `finished_at` of each job, as it was seen."""
-
-
-def finished_jobs(
-    connection: Connection,
-    state: State,
-    *,
-    limit: int,
-    before: datetime = EVER,
-    older_than_seconds: float = 0.0,
-    task_names: Sequence[str] = (),
-    queue_names: Sequence[str] = (),
-) -> Iterator[dict[int, datetime]]:
-    """Yield the wanted jobs of each page of `limit` finished jobs in a state, the oldest first, with `finished_at`."""
-    params = {
-        "state": state.value,
-        "before_at": before,
-        "older_than_seconds": older_than_seconds,
-        "task_names": list(task_names),
-        "queue_names": list(queue_names),
-    }
-    after = {"after_at": FIRST_INSTANT, "after_id": 0}
-    for rows in pages(connection, sql.history.FINISHED_JOBS, after, limit=limit, **params):
-        if wanted := {job_id: finished_at for finished_at, job_id, is_wanted in rows if is_wanted}:
-            yield wanted
-
 
 def archive(connection: Connection, jobs: Finished) -> list[int]:
     """Move jobs with their executions to the archive table; return the ids of those that were moved."""
-    return _changed(connection, sql.history.ARCHIVE, jobs, {})
+    return _changed(remove(connection, jobs, logs=True, acts=True, first=sql.history.ARCHIVE, most_seconds=math.inf))
 
 
 def read_for_archive(connection: Connection, jobs: Finished) -> list[tuple[int, datetime, str]]:
@@ -67,13 +37,13 @@ def read_for_archive(connection: Connection, jobs: Finished) -> list[tuple[int, 
 
     Call it in a transaction, together with `remove_archived()`.
     """
-    rows = execute(connection, sql.history.READ_FOR_ARCHIVE, _seen(jobs))
+    rows = execute(connection, sql.history.READ_FOR_ARCHIVE, {"job_ids": numbers(lock_finished(connection, jobs))})
     return [(row[0], row[1], row[2]) for row in rows]
 
 
 def remove_archived(connection: Connection, jobs: Finished) -> list[int]:
     """Remove jobs with their executions that are in a file; return the ids of those that were removed."""
-    return _changed(connection, sql.history.REMOVE_ARCHIVED, jobs, {})
+    return _changed(remove(connection, jobs, logs=True, acts=True, most_seconds=math.inf))
 
 
 def erase(
@@ -96,7 +66,14 @@ def erase(
         "erases_errors": errors,
         "erases_logs": logs,
     }
-    return _changed(connection, sql.history.ERASE, jobs, {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id})
+    params = {**flags, "erased": seal(ERASED, b""), "audit_id": audit_id}
+
+    def transition(part: Sequence[tuple[int, datetime]]) -> dict[int, bool]:
+        seen = {"job_ids": [job[0] for job in part], "seen_instants": texts(exact(job[1]) for job in part)}
+        rows = execute_with_retry(connection, sql.history.ERASE, {**params, **seen})
+        return {row[0]: True for row in rows}
+
+    return _changed(divided(connection, list(jobs.items()), transition, most_seconds=math.inf))
 
 
 class UsedCallbacks(NamedTuple):
@@ -131,14 +108,8 @@ def calls_of(connection: Connection, job_ids: Sequence[int]) -> list[tuple[str, 
     return [(row[0], row[1]) for row in execute(connection, sql.history.CALLS_OF, {"job_ids": list(job_ids)})]
 
 
-def _changed(connection: Connection, statement: str, jobs: Finished, params: Mapping[str, Any]) -> list[int]:
-    """Run a transition, and log the jobs that the database refuses to change, for example because of a trigger."""
-
-    def transition(part: Sequence[tuple[int, datetime]]) -> dict[int, bool]:
-        rows = execute_with_retry(connection, statement, {**params, **_seen(dict(part))})
-        return {row[0]: True for row in rows}
-
-    done = divided(connection, list(jobs.items()), transition, most_seconds=math.inf)
+def _changed(done: Divided[tuple[int, datetime], bool]) -> list[int]:
+    """Log the jobs that the database refuses to change, for example because of a trigger. Return the changed ones."""
     for (job_id, _), error in done.refused:
         refusal = message_without_detail(error)
         logger.warning(
@@ -148,7 +119,3 @@ def _changed(connection: Connection, statement: str, jobs: Finished, params: Map
             extra=event("job_refused", job_id=job_id, reason=refusal),
         )
     return list(done.answers)
-
-
-def _seen(jobs: Finished) -> dict[str, Any]:
-    return {"job_ids": list(jobs), "seen_instants": texts(map(exact, jobs.values()))}

@@ -1,6 +1,6 @@
 """Say why a removal has left finished jobs: unfinished work needs them.
 
-Each statement that removes jobs decides this by itself. The callers of a removal ask afterwards, about the jobs that
+LOCK_FINISHED and DELETE decide this by themselves. The callers of a removal ask afterwards, about the jobs that
 are left, so that their answers name the reason.
 """
 

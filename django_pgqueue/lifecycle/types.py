@@ -261,8 +261,9 @@ class HeartbeatReply(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """One batch of a prune: jobs found, jobs removed, and the `finished_at` where the next batch starts."""
+    """One page of a prune: how many jobs were removed, how many were locked, its end, and whether it was full."""
 
-    found: int
     removed: int
-    mark: datetime | None
+    locked: int
+    last: Cursor
+    is_full: bool

@@ -113,7 +113,7 @@ SELECT count(*) FROM mine
 # act that deleted jobs stay as long as their entry. Return how many rows the page had, how many of them were removed,
 # and the last id of the page.
 #
-# Caller: lifecycle.prune_orphans(), page by page. PRUNE itself does not touch these rows, so that it costs nothing
+# Caller: lifecycle.prune_orphans(), page by page. A prune itself does not touch these rows, so that it costs nothing
 #         more for jobs that nobody has changed
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys

@@ -67,8 +67,9 @@ FROM unnest(%(job_ids)s::bigint[], %(needs_ids)s::bigint[], %(policies)s::varcha
 #         latest down to one that has not ended. So it takes one or two searches to find that a job with thousands of
 #         dependencies has to wait, whether they end in the order of their ids or in the reverse order
 #
-# BETWEEN, with the whole key in ORDER BY, leaves the planner only the primary key. With `job_id = met.id`, it took the
-# other index for the order of needs_id and read all of it, on statistics from an empty table.
+# BETWEEN, with the whole key in ORDER BY, leaves the planner only the index with this order. With `job_id = met.id`, it
+# took the other index for the order of needs_id and read all of it, on statistics from an empty table. With `needs_id =
+# failing.id`, it read the whole primary key for each job, on statistics of one workflow.
 #
 # `failing` follows the dependents of failed jobs, those of their dependents, and so on, up to `limit` of them.
 FIND_DEPENDENTS: Final = """/* pgqueue:find_dependents */
@@ -78,8 +79,8 @@ WITH RECURSIVE page AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT needs_id, job_id, policy
         FROM pgqueue_dependency
-        WHERE needs_id = given.id AND job_id > given.after_id
-        ORDER BY job_id
+        WHERE needs_id BETWEEN given.id AND given.id AND job_id > given.after_id
+        ORDER BY needs_id, job_id
         LIMIT %(limit)s
     ) AS edge
     LIMIT %(limit)s
@@ -102,7 +103,10 @@ failing AS (
     SELECT edge.job_id
     FROM failing
     CROSS JOIN LATERAL (
-        SELECT job_id FROM pgqueue_dependency WHERE needs_id = failing.id AND policy = 'cancel' OFFSET 0
+        SELECT job_id
+        FROM pgqueue_dependency
+        WHERE needs_id BETWEEN failing.id AND failing.id AND policy = 'cancel'
+        ORDER BY needs_id, job_id
     ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'waiting'
 ),
@@ -225,15 +229,18 @@ CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = '
 #
 # A condition on the state would let the planner choose the index of waiting jobs. If it believes that there are none,
 # it would read them all.
+#
+# IS true makes the planner hash `given`. Otherwise it can compare each dependent with all others: 5 s for 1,000 jobs.
+# `failed` hides from it how many rows `failing` can have: it would not hash so many, and compare them too.
 ADVANCE: Final = """/* pgqueue:advance */
 WITH RECURSIVE given AS MATERIALIZED (
     SELECT id FROM unnest(%(job_ids)s::bigint[]) AS locked (id)
 ),
 failing AS (
-    SELECT edge.job_id, edge.needs_id
+    SELECT id
     FROM given
-    CROSS JOIN LATERAL (
-        SELECT job_id, needs_id
+    WHERE (
+        SELECT true
         FROM pgqueue_dependency AS needed
         WHERE job_id BETWEEN given.id AND given.id
           AND CASE coalesce((SELECT state FROM pgqueue_job WHERE id = needed.needs_id), 'gone')
@@ -243,24 +250,28 @@ failing AS (
               ELSE false
           END
         ORDER BY job_id, needs_id
-        OFFSET 0
-    ) AS edge
+        LIMIT 1
+    )
     UNION
-    SELECT edge.job_id, edge.needs_id
+    SELECT edge.job_id
     FROM failing
     CROSS JOIN LATERAL (
-        SELECT job_id, needs_id
+        SELECT job_id
         FROM pgqueue_dependency
-        WHERE needs_id = failing.job_id AND policy = 'cancel' AND job_id IN (SELECT id FROM given)
-        OFFSET 0
+        WHERE needs_id BETWEEN failing.id AND failing.id AND policy = 'cancel'
+        ORDER BY needs_id, job_id
     ) AS edge
+    WHERE (edge.job_id IN (SELECT id FROM given)) IS true
+),
+failed AS MATERIALIZED (
+    SELECT unnest(ARRAY (SELECT id FROM failing)) AS id
 ),
 decided AS MATERIALIZED (
-    SELECT DISTINCT job_id AS id, 'cancelled' AS state FROM failing
+    SELECT id, 'cancelled' AS state FROM failed
     UNION ALL
     SELECT id, 'ready'
     FROM given
-    WHERE id NOT IN (SELECT job_id FROM failing)
+    WHERE id NOT IN (SELECT id FROM failed)
       AND (
           SELECT true
           FROM pgqueue_dependency AS edge
@@ -280,8 +291,16 @@ decided AS MATERIALIZED (
 marked AS (
     UPDATE pgqueue_dependency AS edge
     SET has_cancelled = true
-    FROM failing
-    WHERE edge.job_id = failing.job_id AND edge.needs_id = failing.needs_id
+    WHERE job_id = ANY (ARRAY (SELECT id FROM failed))
+      AND (
+          CASE coalesce((SELECT state FROM pgqueue_job WHERE id = edge.needs_id), 'gone')
+              WHEN 'dead' THEN policy = 'cancel'
+              WHEN 'cancelled' THEN policy = 'cancel'
+              WHEN 'gone' THEN policy <> 'ignore'
+              ELSE false
+          END
+          OR policy = 'cancel' AND needs_id IN (SELECT id FROM failed)
+      )
 ),
 moved AS (
     UPDATE pgqueue_job AS job
@@ -314,13 +333,21 @@ WITH RECURSIVE restored AS (
     SELECT edge.job_id
     FROM restored
     CROSS JOIN LATERAL (
-        SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0
+        SELECT job_id
+        FROM pgqueue_dependency
+        WHERE needs_id BETWEEN restored.id AND restored.id AND has_cancelled
+        ORDER BY needs_id, job_id
     ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
 )
 SELECT DISTINCT edge.job_id
 FROM restored
-CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM pgqueue_dependency
+    WHERE needs_id BETWEEN restored.id AND restored.id
+    ORDER BY needs_id, job_id
+) AS edge
 WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'ready', 'cancelled')
 """
 
@@ -349,6 +376,8 @@ CROSS JOIN LATERAL (
 # Fence:  has_cancelled, which ADVANCE has set: a job that an operator has cancelled stays cancelled
 # Locks:  jobs that RETRY and LOCK_RESTORABLE have locked, and edges
 # Index:  primary keys, pgqueue_dependency_needs
+#
+# `found` hides from the planner how many rows `restored` can have, as in ADVANCE.
 RESTORE: Final = """/* pgqueue:restore */
 WITH RECURSIVE restored AS (
     SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id)
@@ -356,24 +385,35 @@ WITH RECURSIVE restored AS (
     SELECT edge.job_id
     FROM restored
     CROSS JOIN LATERAL (
-        SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id AND has_cancelled OFFSET 0
+        SELECT job_id
+        FROM pgqueue_dependency
+        WHERE needs_id BETWEEN restored.id AND restored.id AND has_cancelled
+        ORDER BY needs_id, job_id
     ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
 ),
+found AS MATERIALIZED (
+    SELECT unnest(ARRAY (SELECT id FROM restored)) AS id
+),
 unmarked AS (
     UPDATE pgqueue_dependency SET has_cancelled = NULL
-    WHERE job_id = ANY (ARRAY (SELECT id FROM restored)) AND has_cancelled
+    WHERE job_id = ANY (ARRAY (SELECT id FROM found)) AND has_cancelled
 ),
 early AS (
     SELECT edge.job_id AS id
-    FROM restored
-    CROSS JOIN LATERAL (SELECT job_id FROM pgqueue_dependency WHERE needs_id = restored.id OFFSET 0) AS edge
+    FROM found
+    CROSS JOIN LATERAL (
+        SELECT job_id
+        FROM pgqueue_dependency
+        WHERE needs_id BETWEEN found.id AND found.id
+        ORDER BY needs_id, job_id
+    ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'ready'
 ),
 ended AS MATERIALIZED (
     SELECT id, finished_at
     FROM pgqueue_job
-    WHERE id = ANY (ARRAY (SELECT id FROM restored UNION SELECT id FROM early))
+    WHERE id = ANY (ARRAY (SELECT id FROM found UNION SELECT id FROM early))
 ),
 moved AS (
     UPDATE pgqueue_job AS job
@@ -389,7 +429,7 @@ moved AS (
               WHERE job_id BETWEEN job.id AND job.id
                 AND (
                     (SELECT state FROM pgqueue_job WHERE id = edge.needs_id) IN ('waiting', 'ready', 'running')
-                    OR needs_id IN (SELECT id FROM restored)
+                    OR needs_id IN (SELECT id FROM found)
                 )
               ORDER BY job_id, needs_id
               LIMIT 1

@@ -1,255 +1,80 @@
-"""Statements that archive finished jobs and erase their values.
-
-They leave what unfinished work needs, by the conditions of `sql.needs`.
-"""
+"""Statements that archive finished jobs and erase their values."""
 
 from typing import Final
 
-# A page of finished jobs of one state, the oldest first, and whether each is wanted. Jobs that are not wanted count
-# towards the limit, so the cost of a page does not depend on how rare the wanted ones are. The inner query reads in the
-# order of the index and stops after the last instant of the page; only its rows are sorted by id, on any statistics.
+# Copy these jobs with their executions and kept log lines to the archive table.
 #
-# Caller: lifecycle.finished_jobs()
-# Index:  pgqueue_job_finished
-FINISHED_JOBS: Final = """/* pgqueue:finished_jobs */
-SELECT
-    finished_at,
-    id,
-    (cardinality(%(task_names)s::varchar[]) = 0 OR task_name = ANY (%(task_names)s::varchar[]))
-        AND (cardinality(%(queue_names)s::varchar[]) = 0 OR queue_name = ANY (%(queue_names)s::varchar[]))
-FROM (
-    SELECT id, finished_at, task_name, queue_name
-    FROM pgqueue_job
-    WHERE state = %(state)s
-      AND finished_at IS NOT NULL
-      AND finished_at >= %(after_at)s::timestamptz
-      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-      AND finished_at < least(
-          %(before_at)s::timestamptz,
-          statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
-      )
-    ORDER BY finished_at
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-) AS oldest
-ORDER BY finished_at, id
-LIMIT %(limit)s::bigint
-"""
-
-# Move these jobs with their executions and kept log lines to the archive table, if they are as they were seen:
-# finished at that instant. Only a finished job has a `finished_at`. A condition on the state would let the planner read
-# the whole history by pgqueue_job_finished.
-#
-# Moves:  finished → removed
-# Caller: lifecycle.archive()
-# Locks:  SKIP LOCKED, as PRUNE. A locked job, or a job with a locked execution, is left alone
-# Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once. For an execution without log lines, the statement
-#         looks up the key of pgqueue_execution_log twice: for the document and for the deletion
+# Caller: lifecycle.archive(), between LOCK_FINISHED and REMOVE
+# Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once. The statement looks up the key of
+#         pgqueue_execution_log for each execution
 ARCHIVE: Final = """/* pgqueue:archive */
-WITH seen AS MATERIALIZED (
-    SELECT id, instant::timestamptz AS finished_at
-    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
-),
-old AS MATERIALIZED (
-    SELECT id
-    FROM pgqueue_job AS job
-    WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
-      AND (
-          job.in_graph IS NULL
-          OR (
-              SELECT true
-              FROM pgqueue_job AS other
-              WHERE other.batch_id = job.batch_id
-                AND other.state = ANY (
-                    CASE job.state
-                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                        ELSE '{waiting,ready,running}'::varchar[]
-                    END
-                )
-              LIMIT 1
-          ) IS NULL
-      )
-      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
-      AND (
-          job.state = 'succeeded'
-          OR (
-              SELECT true
-              FROM pgqueue_step AS undone
-              WHERE undone.compensation_id = job.id
-                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
-              LIMIT 1
-          ) IS NULL
-      )
-    ORDER BY id
-    FOR UPDATE SKIP LOCKED
-),
-locked AS MATERIALIZED (
-    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
-),
-busy AS MATERIALIZED (
-    SELECT job_id
-    FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
-    UNION ALL
-    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
-),
-free AS MATERIALIZED (
-    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
-),
-kept AS (
-    INSERT INTO pgqueue_archived_job (
-        job_id, task_name, queue_name, state, enqueued_at, finished_at, archived_at, document
-    )
-    SELECT
-        id, task_name, queue_name, state, enqueued_at, finished_at,
-        statement_timestamp() + %(time_shift)s::interval,
-        json_build_object(
-            'id', id, 'task_name', task_name, 'queue_name', queue_name, 'priority', priority, 'state', state,
-            'arguments', arguments, 'headers', headers, 'result', result,
-            'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
-            'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
-            'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
-            'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
-            'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
-            'batch_id', batch_id, 'in_graph', in_graph, 'dependencies', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'needs_id', needs_id, 'policy', policy, 'has_cancelled', has_cancelled
-                ) ORDER BY needs_id), '[]')
-                FROM pgqueue_dependency
-                WHERE job_id = job.id
-            ),
-            'progress_done', progress_done, 'progress_total', progress_total,
-            'progress_message', progress_message, 'progress_at', progress_at,
-            'executions', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
-                    'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
-                    'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
-                    'traceback', traceback, 'limit_key', limit_key, 'limit_weight', limit_weight,
-                    'log', (SELECT json_build_object(
-                        'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
-                    ) FROM pgqueue_execution_log WHERE execution_id = execution.id)
-                ) ORDER BY id), '[]')
-                FROM pgqueue_execution AS execution
-                WHERE job_id = job.id
-            ),
-            'steps', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'name', name, 'position', position, 'kind', kind, 'attempt', attempt, 'tries', tries,
-                    'result', result, 'error', error, 'started_at', started_at, 'finished_at', finished_at,
-                    'wake_at', wake_at, 'event_name', event_name, 'event_key', event_key, 'event_id', event_id
-                ) ORDER BY position, name), '[]')
-                FROM pgqueue_step
-                WHERE job_id = job.id
-            ),
-            'acts', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
-                    'began_at', act.began_at, 'detail', detail
-                ) ORDER BY audited.id), '[]')
-                FROM pgqueue_audit_job AS audited
-                CROSS JOIN LATERAL (
-                    SELECT action, done_by, reason, began_at FROM pgqueue_audit WHERE id = audited.audit_id
-                ) AS act
-                WHERE job_id = job.id
-            )
-        )
-    FROM pgqueue_job AS job
-    WHERE id = ANY (ARRAY (SELECT id FROM free))
-),
-unlogged AS (
-    DELETE FROM pgqueue_execution_log AS log
-    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
-      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
-),
-unaudited AS (
-    DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-unkeyed AS (
-    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-unstepped AS (
-    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-unlinked AS (
-    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-forgotten AS (
-    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
-),
-counted AS (
-    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
-    SELECT batch_id, state, count(*)
-    FROM gone
-    WHERE batch_id IS NOT NULL
-    GROUP BY batch_id, state
+INSERT INTO pgqueue_archived_job (
+    job_id, task_name, queue_name, state, enqueued_at, finished_at, archived_at, document
 )
-SELECT id FROM free
+SELECT
+    id, task_name, queue_name, state, enqueued_at, finished_at,
+    statement_timestamp() + %(time_shift)s::interval,
+    json_build_object(
+        'id', id, 'task_name', task_name, 'queue_name', queue_name, 'priority', priority, 'state', state,
+        'arguments', arguments, 'headers', headers, 'result', result,
+        'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
+        'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
+        'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
+        'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
+        'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
+        'batch_id', batch_id, 'in_graph', in_graph, 'dependencies', (
+            SELECT coalesce(json_agg(json_build_object(
+                'needs_id', needs_id, 'policy', policy, 'has_cancelled', has_cancelled
+            ) ORDER BY needs_id), '[]')
+            FROM pgqueue_dependency
+            WHERE job_id = job.id
+        ),
+        'progress_done', progress_done, 'progress_total', progress_total,
+        'progress_message', progress_message, 'progress_at', progress_at,
+        'executions', (
+            SELECT coalesce(json_agg(json_build_object(
+                'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
+                'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
+                'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
+                'traceback', traceback, 'limit_key', limit_key, 'limit_weight', limit_weight,
+                'log', (SELECT json_build_object(
+                    'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
+                ) FROM pgqueue_execution_log WHERE execution_id = execution.id)
+            ) ORDER BY id), '[]')
+            FROM pgqueue_execution AS execution
+            WHERE job_id = job.id
+        ),
+        'steps', (
+            SELECT coalesce(json_agg(json_build_object(
+                'name', name, 'position', position, 'kind', kind, 'attempt', attempt, 'tries', tries,
+                'result', result, 'error', error, 'started_at', started_at, 'finished_at', finished_at,
+                'wake_at', wake_at, 'event_name', event_name, 'event_key', event_key, 'event_id', event_id
+            ) ORDER BY position, name), '[]')
+            FROM pgqueue_step
+            WHERE job_id = job.id
+        ),
+        'acts', (
+            SELECT coalesce(json_agg(json_build_object(
+                'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
+                'began_at', act.began_at, 'detail', detail
+            ) ORDER BY audited.id), '[]')
+            FROM pgqueue_audit_job AS audited
+            CROSS JOIN LATERAL (
+                SELECT action, done_by, reason, began_at FROM pgqueue_audit WHERE id = audited.audit_id
+            ) AS act
+            WHERE job_id = job.id
+        )
+    )
+FROM pgqueue_job AS job
+WHERE id = ANY (%(job_ids)s::bigint[])
 """
 
-# Lock these jobs until the end of the transaction, if they are as they were seen, and return each as one line of JSON.
-# A line end in JSON text can only be between two tokens, so replacing it by a space changes no value.
+# Return each of these jobs as one line of JSON. A line end in JSON text can only be between two tokens, so replacing it
+# by a space changes no value.
 #
-# Caller: lifecycle.read_for_archive()
-# Locks:  as ARCHIVE
+# Caller: lifecycle.read_for_archive(), after LOCK_FINISHED
 # Index:  as ARCHIVE
 READ_FOR_ARCHIVE: Final = """/* pgqueue:read_for_archive */
-WITH seen AS MATERIALIZED (
-    SELECT id, instant::timestamptz AS finished_at
-    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
-),
-old AS MATERIALIZED (
-    SELECT id
-    FROM pgqueue_job AS job
-    WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
-      AND (
-          job.in_graph IS NULL
-          OR (
-              SELECT true
-              FROM pgqueue_job AS other
-              WHERE other.batch_id = job.batch_id
-                AND other.state = ANY (
-                    CASE job.state
-                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                        ELSE '{waiting,ready,running}'::varchar[]
-                    END
-                )
-              LIMIT 1
-          ) IS NULL
-      )
-      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
-      AND (
-          job.state = 'succeeded'
-          OR (
-              SELECT true
-              FROM pgqueue_step AS undone
-              WHERE undone.compensation_id = job.id
-                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
-              LIMIT 1
-          ) IS NULL
-      )
-    ORDER BY id
-    FOR UPDATE SKIP LOCKED
-),
-locked AS MATERIALIZED (
-    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
-),
-busy AS MATERIALIZED (
-    SELECT job_id
-    FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
-    UNION ALL
-    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
-),
-free AS MATERIALIZED (
-    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
-)
 SELECT
     id,
     finished_at,
@@ -308,100 +133,8 @@ SELECT
         chr(10) || chr(13), '  '
     )
 FROM pgqueue_job AS job
-WHERE id = ANY (ARRAY (SELECT id FROM free))
+WHERE id = ANY (%(job_ids)s::bigint[])
 ORDER BY id
-"""
-
-# Remove these jobs with their executions and kept log lines, which a file has now, if they are as they were written.
-#
-# Moves:  finished → removed
-# Caller: lifecycle.remove_archived()
-# Locks:  as ARCHIVE
-# Index:  as ARCHIVE
-REMOVE_ARCHIVED: Final = """/* pgqueue:remove_archived */
-WITH seen AS MATERIALIZED (
-    SELECT id, instant::timestamptz AS finished_at
-    FROM unnest(%(job_ids)s::bigint[], %(seen_instants)s::text[]) AS given (id, instant)
-),
-old AS MATERIALIZED (
-    SELECT id
-    FROM pgqueue_job AS job
-    WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
-      AND (
-          job.in_graph IS NULL
-          OR (
-              SELECT true
-              FROM pgqueue_job AS other
-              WHERE other.batch_id = job.batch_id
-                AND other.state = ANY (
-                    CASE job.state
-                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                        ELSE '{waiting,ready,running}'::varchar[]
-                    END
-                )
-              LIMIT 1
-          ) IS NULL
-      )
-      AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
-      AND (
-          job.state = 'succeeded'
-          OR (
-              SELECT true
-              FROM pgqueue_step AS undone
-              WHERE undone.compensation_id = job.id
-                AND (SELECT true FROM pgqueue_step WHERE job_id = undone.job_id AND compensation IS NOT NULL LIMIT 1)
-              LIMIT 1
-          ) IS NULL
-      )
-    ORDER BY id
-    FOR UPDATE SKIP LOCKED
-),
-locked AS MATERIALIZED (
-    SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
-),
-busy AS MATERIALIZED (
-    SELECT job_id
-    FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
-    UNION ALL
-    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
-),
-free AS MATERIALIZED (
-    SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
-),
-unlogged AS (
-    DELETE FROM pgqueue_execution_log AS log
-    WHERE execution_id = ANY (ARRAY (SELECT id FROM locked))
-      AND (SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))
-),
-unaudited AS (
-    DELETE FROM pgqueue_audit_job WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-unkeyed AS (
-    DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-unstepped AS (
-    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-unlinked AS (
-    DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-forgotten AS (
-    DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM free))
-),
-gone AS (
-    DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT id FROM free)) RETURNING batch_id, state
-),
-counted AS (
-    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
-    SELECT batch_id, state, count(*)
-    FROM gone
-    WHERE batch_id IS NOT NULL
-    GROUP BY batch_id, state
-)
-SELECT id FROM free
 """
 
 # Erase values of these jobs, if they are as they were seen, and add the jobs to the entry of the audit. The details of
@@ -423,7 +156,7 @@ old AS MATERIALIZED (
     SELECT id
     FROM pgqueue_job AS job
     WHERE id = ANY (%(job_ids)s::bigint[])
-      AND EXISTS (SELECT FROM seen WHERE seen.id = job.id AND seen.finished_at = job.finished_at)
+      AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true
       AND (
           NOT %(erases_results)s::boolean
           OR job.in_graph IS NULL

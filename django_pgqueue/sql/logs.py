@@ -34,8 +34,8 @@ RETURNING execution_id
 # Remove the log lines of executions that no longer exist, from one page of the table. Return how many rows the page
 # had, how many of them were removed, and the last id of the page.
 #
-# Caller: lifecycle.prune_orphans(), page by page. PRUNE itself does not touch the lines, so that it costs nothing more
-#         for jobs that have none.
+# Caller: lifecycle.prune_orphans(), page by page. A prune itself does not touch the lines, so that it costs nothing
+#         more for jobs that have none.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
 # Cost:   Measured with 100,000 executions, of which 1,000 have 20 lines each, on a busy machine with two cores: a page

@@ -1,7 +1,7 @@
 """The statement that says which finished jobs unfinished work needs.
 
-Every statement that removes finished jobs has the same conditions, and leaves such a job alone.
-tests/history/test_needs.py goes through all of them.
+LOCK_FINISHED has the same conditions, and DELETE some of them: they leave such a job alone.
+tests/deletion/test_needs.py goes through all removals.
 """
 
 from typing import Final

@@ -196,14 +196,14 @@ moved AS (
 SELECT id, CASE WHEN moves THEN state END FROM asked
 """
 
-# Delete finished jobs with their executions and kept log lines. Their uniqueness windows stay, as after PRUNE. A job
+# Delete finished jobs with their executions and kept log lines. Their uniqueness windows stay, as after REMOVE. A job
 # that NEEDS names with WORKFLOW or COMPENSATION stays. A dead job that blocks others is deleted: that is the decision
 # of an operator, who lets the others run.
 #
 # Moves:  finished → gone
 # Caller: lifecycle.delete(), for an operator and for `delete()` of the models
 # Fence:  what the operator saw, as for RETRY
-# Locks:  as PRUNE. A job with a locked execution is not in the answer, like a job with a locked row
+# Locks:  as LOCK_FINISHED. A job with a locked execution is not in the answer, like a job with a locked row
 # Index:  primary keys, pgqueue_execution_job
 DELETE: Final = """/* pgqueue:delete */
 WITH asked AS MATERIALIZED (

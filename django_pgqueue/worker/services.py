@@ -13,7 +13,7 @@ from functools import partial
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.ends.end_check import Publish, Reactor
+from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks, follow
 from django_pgqueue.reactions import Reactions, TimedAttempt
 
@@ -36,6 +36,7 @@ from .completion.waiters import Waiters
 from .execution.events import Events
 from .isolation.fork_server import ForkServer
 from .liveness import Liveness
+from .maintenance.end_sweeps import LaterChecks
 from .maintenance.maintenance import Maintenance
 from .maintenance.schedule_service import Schedules
 from .options import Options
@@ -72,7 +73,8 @@ class Services:
         share = self.connections.share
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
-        reactions = _reactions(Events(self.callbacks.submit), waiters, polls, breakers, counter, self.callbacks.publish)
+        self.later_checks = later = LaterChecks(lambda: self.maintenance.wake())
+        reactions = _reactions(self.callbacks, waiters, polls, breakers, counter, later)
         ended_limits = EndedLimits(lanes.limited, polls, in_flight)
         self.completer = completer = self._completer(share(Preference.SECOND), reactions, ended_limits, breakers)
         self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
@@ -99,10 +101,10 @@ class Services:
             on_requests=self.lease_monitor.on_requests,
         )
         background = share(Preference.OPEN, is_background=True)
-        maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish)
-        self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, maintenance, pool.deadlines]
+        self.maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish, later)
+        self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, self.maintenance]
         """The services in the order in which they start and stop."""
-        self.in_order += self._optional(options, background, polls.waker)
+        self.in_order += [pool.deadlines, *self._optional(options, background, polls.waker)]
         self.liveness = Liveness(self.in_order, completer, self.callbacks, pool, process_state)
 
     def _completer(
@@ -117,7 +119,7 @@ class Services:
             on_locked=self.process_state.note_delayed,
             is_awaited=ended_limits.is_awaited,
             breakers=breakers,
-            ends=EndChecks(Reactor(reactions.react, self.callbacks.publish)),
+            ends=EndChecks(Reactor(reactions.react, self.callbacks.publish, self.later_checks.add)),
         )
 
     def _optional(self, options: Options, background: Share, waker: NotificationWaker) -> list[Service]:
@@ -169,15 +171,15 @@ def _lanes(options: Options, shared_scans: SharedScans, queue_slots: QueueSlots 
 
 
 def _reactions(
-    events: Events,
+    callbacks: CallbackRunner,
     waiters: Waiters,
     polls: PollRequests,
     breakers: BreakerCounter,
     counter: AttemptCounter | None,
-    publish: Publish,
+    later: LaterChecks,
 ) -> Reactions:
     """Return the reactions of a worker process. `counter` is None if `PGQUEUE["STATS"]` is off."""
-    follow_ends = partial(follow, publish=publish)
+    events, follow_ends = Events(callbacks.submit), partial(follow, publish=callbacks.publish, later=later.add)
     if counter is None:
         return Reactions(
             [events, counts, breakers],

@@ -186,8 +186,9 @@ class WorkerProcess:
         return os.read(self.orders, 1) if ready else None
 
     def _is_empty(self) -> bool:
-        """Return whether no job is in flight, and claims that began after that have found no due job."""
-        was_idle, self._idle = self._idle, not len(self.in_flight) and not len(self.completer)
+        """Return whether no job is in flight or to be advanced, and later claims have found no due job."""
+        is_busy = len(self.in_flight) or len(self.completer) or not self.services.later_checks.is_empty()
+        was_idle, self._idle = self._idle, not is_busy
         if self._idle and not was_idle:
             self.fetcher.restart_scans()
             return False

@@ -59,7 +59,7 @@ ENDINGS = {
     "snooze": Outcome.SNOOZED,
     "obey": Outcome.CANCELLED,
 }
-ACT_OF = {"succeed_and_discard": TransitionName.SUCCEED, "prune_task": TransitionName.PRUNE}
+ACT_OF = {"succeed_and_discard": TransitionName.SUCCEED, "remove": TransitionName.PRUNE}
 """Statements whose name is not the name of their transition.
 
 The statement `release` also performs `snooze`, which has the same edges.

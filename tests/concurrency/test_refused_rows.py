@@ -135,10 +135,7 @@ PROVEN = {
         ("EXTEND", "EXTEND_EACH"),
         f"{BAD_ROWS}::test_extend_trigger_refuses_one_others_are_extended",
     ),
-    **dict.fromkeys(
-        ("PRUNE", "PRUNE_TASK", "PRUNE_JOBS"),
-        f"{BAD_ROWS}::test_prune_trigger_refuses_some_others_are_removed",
-    ),
+    "REMOVE": f"{BAD_ROWS}::test_prune_trigger_refuses_some_others_are_removed",
     **dict.fromkeys(
         ("CANCEL", "RUN_NOW"),
         f"{BAD_ROWS}::test_operator_transition_trigger_refuses_one_others_change",
@@ -156,9 +153,7 @@ PROVEN = {
         ("CONFIRM_SCHEDULES", "REMOVE_SCHEDULES"),
         "tests/worker/test_scheduler.py::test_scheduler_trigger_refuses_one_others_are_updated",
     ),
-    **dict.fromkeys(
-        ("ARCHIVE", "REMOVE_ARCHIVED"), "tests/history/test_archive.py::test_archive_refused_row_stops_no_other"
-    ),
+    "ARCHIVE": "tests/history/test_archive.py::test_archive_refused_row_stops_no_other",
     "ERASE": "tests/history/test_erasure.py::test_erase_refused_row_stops_no_other",
 }
 """The tests that prove it for the statements that this file does not run."""

@@ -152,7 +152,7 @@ def test_advance_does_not_cancel_behind_a_retry(engine, second):
     [first] = helpers.make_nodes(engine)
     [dependent] = helpers.make_nodes(engine, needs=[first])
     end_job(engine, helpers.claim_one(engine), dies=True)
-    [found] = graphs.find_dependents(second, [first])
+    found, _, _ = graphs.find_dependents(second, {first: 0})
     lifecycle.retry(engine, [first])
     assert lifecycle.advance(second, (), found).jobs == []
     assert states(engine, [first, dependent]) == ["ready", "waiting"]
@@ -264,7 +264,7 @@ def test_operator_cancels_a_dependent_while_it_becomes_ready(engine, second, can
     [dependent] = helpers.make_nodes(engine, needs=[first])
     end_job(engine, helpers.claim_one(engine))
     if cancelled_first:
-        [found] = graphs.find_dependents(second, [first])
+        found, _, _ = graphs.find_dependents(second, {first: 0})
         lifecycle.cancel(engine, [dependent])
         assert lifecycle.advance(second, (), found).jobs == []
     else:

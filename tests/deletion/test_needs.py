@@ -17,8 +17,6 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import Batch, history, lifecycle, send_event
-from django_pgqueue.db.statements import execute
-from django_pgqueue.lifecycle import pruning
 from django_pgqueue.lifecycle.needs import needs_of
 from django_pgqueue.models import Job, JobBatch, JobStep, ScheduleRun, SentEvent
 from django_pgqueue.states import NEED_TEXTS, Need, State
@@ -94,27 +92,12 @@ def prune(job: Job, **options: Any) -> bool:
     return not Job.objects.filter(pk=job.pk).exists()
 
 
-def prune_divided(job: Job) -> bool:
-    """Remove the job by the statements that run after the database has refused a row."""
-    params = {"state": job.state, "retention_seconds": 86400.0}
-    found = execute(
-        connection,
-        STATEMENTS["OLD_JOBS"],
-        {**params, "mark": lifecycle.EPOCH, "limit": 100, "other_task_names": []},
-    )
-    removed = pruning._prune_jobs(connection, [job.pk], params)
-    kept_by_read = job.pk not in dict(found)
-    assert kept_by_read or job.pk in removed or JobStep.objects.filter(job=job, compensation__isnull=False).exists()
-    return job.pk in removed
-
-
 WAYS: dict[str, Callable[[Job], bool]] = {
-    "PRUNE": prune,
-    "PRUNE_TASK": lambda job: prune(job, task_name=job.task_name),
-    "PRUNE_JOBS": prune_divided,
+    "prune": prune,
+    "prune one task": lambda job: prune(job, task_name=job.task_name),
     "ARCHIVE": lambda job: bool(lifecycle.archive(connection, ended(job))),
     "READ_FOR_ARCHIVE": lambda job: bool(lifecycle.read_for_archive(connection, ended(job))),
-    "REMOVE_ARCHIVED": lambda job: bool(lifecycle.remove_archived(connection, ended(job))),
+    "REMOVE": lambda job: bool(lifecycle.remove_archived(connection, ended(job))),
     "DELETE": lambda job: bool(lifecycle.delete(connection, [job.pk], lock_seconds=0.0)),
     "ERASE": lambda job: history.erase(jobs=[job.pk]).erased == 1,
 }

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import graphs
 from tests import helpers
+from tests.test_linear_statements import buffers_of
 from tests.test_sql import STATISTICS, explain, nodes, rows_read
 
 pytestmark = pytest.mark.slow
@@ -65,7 +70,7 @@ def test_statements_of_workflows_read_only_the_asked_jobs(filled, plan):
             assert node["Node Type"] not in ("Seq Scan", "Bitmap Heap Scan"), (name, node)
             assert rows_read(node) <= 3 * asked, (name, node)
             if node.get("Index Name") == "pgqueue_dependency_needs":  # without its first column, it would be read whole
-                assert "needs_id =" in node["Index Cond"], (name, node)
+                assert "(needs_id " in node["Index Cond"], (name, node)
         assert indexes <= {node.get("Index Name") for node in found}, name
 
 
@@ -90,3 +95,62 @@ def test_indexes_of_workflows_have_no_entry_of_other_jobs(engine):
     helpers.make_jobs(engine, 1000)
     engine.execute("VACUUM pgqueue_job")
     assert helpers.scalar(engine, "SELECT pg_relation_size('pgqueue_job_waiting')") == 8192
+
+
+def states(engine, first_id: int) -> dict[str, int]:
+    """Return how many jobs each state has, from a job on."""
+    counts = "SELECT state, count(*) FROM pgqueue_job WHERE id >= %s GROUP BY state"
+    return dict(engine.execute(counts, [first_id]).fetchall())
+
+
+def die(engine, job_id: int) -> None:
+    engine.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = now() WHERE id = %s", [job_id])
+
+
+@pytest.fixture
+def small(engine):
+    """There is a workflow with 1,000 dependents, and the statistics know it."""
+    for table in TABLES:
+        engine.execute(f"TRUNCATE {table}")
+    helpers.make_nodes(engine, 1000, needs=helpers.make_nodes(engine))
+    engine.execute(f"ANALYZE {', '.join(TABLES)}")
+    return engine
+
+
+def test_dependents_of_a_dead_job_cost_the_same_each(small, monkeypatch):
+    """First they are cancelled. Each has a dependent that ignores that and is ready. A retry restores both."""
+    cancelled, restored = [], []
+    for count in (1000, 10_000):
+        [dead] = helpers.make_nodes(small)
+        dependents = helpers.make_nodes(small, count, needs=[dead])
+        die(small, dead)
+        act = partial(lifecycle.advance, small, [dead])
+        cancelled.append(buffers_of(small, monkeypatch, act, 3 * graphs.FIND_LIMIT) / count)
+        assert states(small, dead) == {"dead": 1, "cancelled": count}
+        ignoring = helpers.make_nodes(small, count)
+        edges = [(job_id, needs_id, "ignore") for job_id, needs_id in zip(ignoring, dependents, strict=True)]
+        graphs.add_dependencies(small, edges)
+        small.execute(f"VACUUM {', '.join(TABLES)}")  # each measured statement has left dead rows
+        act = partial(lifecycle.retry, small, [dead])
+        restored.append(buffers_of(small, monkeypatch, act, 6 * count) / count)
+        assert states(small, dead) == {"ready": 1, "waiting": 2 * count}
+    for few, many in (cancelled, restored):
+        assert many <= 1.5 * few and few < 200, (cancelled, restored)
+
+
+def test_edges_of_cancelled_layers_cost_the_same_each(small, monkeypatch):
+    """Each job of a layer depends on all of the layer before. A job with many failed dependencies is followed once."""
+    cancelled, restored = [], []
+    for width in (20, 80):
+        [dead] = layer = helpers.make_nodes(small)
+        for _ in range(4):
+            layer = helpers.make_nodes(small, width, needs=layer)
+        die(small, dead)
+        edges = width + 3 * width**2
+        cancelled.append(buffers_of(small, monkeypatch, partial(lifecycle.advance, small, [dead]), 3 * edges) / edges)
+        assert states(small, dead) == {"dead": 1, "cancelled": 4 * width}
+        small.execute(f"VACUUM {', '.join(TABLES)}")
+        restored.append(buffers_of(small, monkeypatch, partial(lifecycle.retry, small, [dead]), 3 * edges) / edges)
+        assert states(small, dead) == {"ready": 1, "waiting": 4 * width}
+    for few, many in (cancelled, restored):
+        assert many <= 1.5 * few and few < 100, (cancelled, restored)

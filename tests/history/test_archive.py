@@ -359,8 +359,17 @@ def test_pace_spaces_batches_by_the_rate(monkeypatch):
     assert Pace(None).limit(1000) == 1000
 
 
-@pytest.mark.parametrize("task_names", [[], ["nobody"]])
-def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
+@pytest.mark.parametrize(
+    ("options", "index"),
+    [
+        ({"task_names": [], "other_task_names": []}, "pgqueue_job_finished"),
+        ({"task_names": ["nobody"], "other_task_names": []}, "pgqueue_job_finished"),
+        ({"task_names": [], "other_task_names": [helpers.NOOP]}, "pgqueue_job_finished"),
+        ({"task_name": helpers.NOOP}, "pgqueue_job_task"),
+        ({"task_name": helpers.NOOP, "state": "dead"}, "pgqueue_job_task"),
+    ],
+)
+def test_page_of_finished_jobs_reads_only_its_limit(engine, options, index):
     make(engine, 3000)
     engine.execute("ANALYZE pgqueue_job")
     page = next(lifecycle.finished_jobs(engine, State.SUCCEEDED, limit=1000))
@@ -371,12 +380,13 @@ def test_page_of_finished_jobs_reads_only_its_limit(engine, task_names):
         "after_id": last_id,
         "before_at": lifecycle.EVER,
         "older_than_seconds": 0.0,
-        "task_names": task_names,
         "queue_names": [],
         "limit": 100,
+        **options,
     }
-    found = list(nodes(explain(engine, "FINISHED_JOBS", params, "generic")))
-    assert {node.get("Index Name") for node in found} - {None} == {"pgqueue_job_finished"}
+    name = "FINISHED_JOBS_OF_TASK" if "task_name" in options else "FINISHED_JOBS"
+    found = list(nodes(explain(engine, name, params, "generic")))
+    assert {node.get("Index Name") for node in found} - {None} == {index}
     assert all(rows_read(node) <= 300 for node in found)
 
 
@@ -393,7 +403,8 @@ def test_acts_on_finished_jobs_read_only_these_jobs(engine, logs):
         "audit_id": 1,
         **dict.fromkeys(("erases_arguments", "erases_results", "erases_errors", "erases_logs"), True),
     }
-    for name in ("ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED", "ERASE"):
+    params |= {"removes_logs": True, "removes_acts": True}
+    for name in ("LOCK_FINISHED", "ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE", "ERASE"):
         for node in nodes(explain(engine, name, params, "generic")):
             assert node["Node Type"] not in ("Seq Scan", "Bitmap Heap Scan") or node["Relation Name"] == "pgqueue_audit"
             if node.get("Relation Name"):

@@ -67,3 +67,16 @@ def test_dead_dependency_cancels_the_dependents_in_the_worker(start):
     worker = start()
     worker.wait_until(lambda: workflow.batch.record.completed_at)
     assert list(workflow.jobs.order_by("pk").values_list("state", flat=True)) == ["dead", "cancelled", "cancelled"]
+
+
+@pytest.mark.slow
+@pytest.mark.promise("workflow-cascade-beside-completions")
+def test_worker_until_empty_ends_a_large_cascade_first(start):
+    """The first page cancels 1,000 of the 6,000 dependents, and the maintenance the others. No job is left to run."""
+    workflow = Workflow()
+    root = workflow.add(tasks.raise_exception.s("value"))
+    for _ in range(6000):
+        workflow.add(tasks.noop.s(), after=[root])
+    workflow.enqueue()
+    assert start("--until-empty").has_drained()
+    assert states(workflow) == {"dead", "cancelled"}

@@ -20,6 +20,7 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.maintenance import maintenance as module
+from django_pgqueue.worker.maintenance import pruner as pruner_module
 from django_pgqueue.worker.maintenance import rescuer
 from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
@@ -27,6 +28,7 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from tests import helpers
 from tests.app import tasks
+from tests.test_linear_statements import buffers_of
 
 DAY = 24 * 3600
 
@@ -150,9 +152,53 @@ def test_prune_locked_rows_are_removed_in_the_next_round(make_finished_jobs, eng
         second.execute("SELECT id FROM pgqueue_execution ORDER BY id LIMIT 3 FOR UPDATE")
         assert pruner.prune(engine) == 2497
         mark = pruner._marks[None, State.SUCCEEDED]
-        assert mark > Job.objects.latest("finished_at").finished_at
+        assert mark.run_after > Job.objects.latest("finished_at").finished_at
     assert pruner.prune(engine) == 3
     assert not Job.objects.exists()
+
+
+KEPT = 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.promise("prune-passes-kept-jobs")
+@pytest.mark.parametrize("reason", ["task", "workflow"])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_prune_second_round_does_not_read_kept_jobs_again(make_finished_jobs, engine, monkeypatch, reason, at_once):
+    """Their task keeps succeeded jobs for ever, but no dead ones, or a job of their workflow waits.
+
+    `at_once`: all of them have ended at the same moment.
+    """
+    make_finished_jobs(KEPT)
+    if reason == "task":
+        engine.execute("UPDATE pgqueue_job SET task_name = %s", [tasks.kept_for_ever.name])
+    else:
+        engine.execute("UPDATE pgqueue_job SET in_graph = true, batch_id = 7")
+        helpers.make_nodes(engine, needs=helpers.make_nodes(engine), batch_id=7)
+    if at_once:
+        engine.execute("UPDATE pgqueue_job SET finished_at = now() - interval '99 days' WHERE state = 'succeeded'")
+    engine.execute("VACUUM ANALYZE pgqueue_job")
+    pruner = Pruner()
+    first, second = (buffers_of(engine, monkeypatch, lambda: pruner.prune(engine), 10**9) for _ in range(2))
+    assert first > KEPT / 100
+    assert second < 200
+    make_finished_jobs(3, age_days=95)
+    assert pruner.prune(engine) == 3
+    assert Job.objects.filter(state="succeeded").count() == KEPT
+
+
+@pytest.mark.promise("prune-passes-kept-jobs")
+def test_prune_kept_job_is_looked_at_again_after_an_hour(make_finished_jobs, engine, monkeypatch):
+    clock = helpers.Clock(monkeypatch, pruner_module)
+    make_finished_jobs(2)
+    engine.execute("UPDATE pgqueue_job SET in_graph = true, batch_id = 7")
+    helpers.make_nodes(engine, needs=helpers.make_nodes(engine), batch_id=7)
+    pruner = Pruner()
+    assert pruner.prune(engine) == 0
+    engine.execute("DELETE FROM pgqueue_job WHERE finished_at IS NULL")
+    assert pruner.prune(engine) == 0
+    clock.pass_by(pruner_module.MARK_LIMIT_SECONDS + 1)
+    assert pruner.prune(engine) == 2
 
 
 def test_prune_two_workers_at_once_remove_different_jobs(make_finished_jobs, engine, second):

@@ -1,17 +1,23 @@
-"""The sweeps of the maintenance for what follows the ends of jobs.
+"""The sweeps of the maintenance for what follows the ends of jobs, and the later pages of large checks.
 
 A worker that dies after a completion leaves its checks undone, and some ends have none (`ends` has a table). Each sweep
 looks at all rows for which a check may be due, so it finds those, whatever has ended the jobs.
+
+A check can have much to do: a dead job can have 20,000 dependents. The thread that has ended the job does one page of
+it, and leaves the rest to the maintenance (`LaterChecks`), so that it writes the completions of other jobs meanwhile.
+If the process dies, a sweep finds the rest.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Any, Final
 
 from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.ends.end_check import EndCheck, Reactor, Sweep
-from django_pgqueue.ends.end_checks import CHECKS, sweep
+from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, sweep
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
 from .sweeps import SWEEP_SECONDS, UNUSED_SECONDS
@@ -38,6 +44,45 @@ class EndSweep:
         if is_first and swept.is_empty and not self._sweep.is_rare:
             return UNUSED_SECONDS
         return PAUSE_FACTOR * (time.monotonic() - began) if self._after_id else False
+
+
+class LaterChecks:
+    """Keep what the checks of a process have left for its maintenance, which does it page by page.
+
+    Any thread adds to it. Only the maintenance runs it.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        """Create it. `wake` wakes the maintenance."""
+        self._wake = wake
+        self._added = deque[tuple[str, Collection[Any]]]()
+        self._is_running = False
+        """Whether a page is left. Set before anything is taken from `_added`, so that `is_empty()` misses nothing."""
+
+    def add(self, name: str, left: Collection[Any]) -> None:
+        """Add what the check with this name has left."""
+        self._added.append((name, left))
+        self._wake()
+
+    def is_new(self) -> bool:
+        """Return whether anything was added since the last page."""
+        return bool(self._added)
+
+    def is_empty(self) -> bool:
+        """Return whether every page is done."""
+        return not self._is_running and not self._added
+
+    def run(self, link: ConnectionSource, checks: EndChecks) -> bool | float:
+        """Do one page of each check. Return whether there is more to do, or in how many seconds."""
+        self._is_running = self._is_running or bool(self._added)
+        while self._added:
+            checks.note_left(*self._added.popleft())
+        if self._is_running:
+            with link.use() as connection:
+                checks.check(connection)
+        due_in_seconds = checks.due_in_seconds
+        self._is_running = due_in_seconds < NEVER
+        return due_in_seconds if self._is_running else False
 
 
 def end_sweeps(link: ConnectionSource, reactor: Reactor) -> list[EndSweep]:

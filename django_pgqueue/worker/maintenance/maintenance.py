@@ -23,6 +23,7 @@ from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Publish, Reactor, send_now
+from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, Reactions, ended
@@ -39,9 +40,10 @@ from django_pgqueue.worker.runtime.service import Service
 
 from .bulk_acts import BulkActs
 from .duties import DUTIES
-from .end_sweeps import end_sweeps
+from .end_sweeps import LaterChecks, end_sweeps
 from .pruner import Pruner
 from .rescuer import Rescuer
+from .sweeps import SWEEP_SECONDS
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -67,9 +69,15 @@ class Duty:
     interval_seconds: float
     function: Callable[[], bool | float]
     """Returns whether there is more to do, or in how many seconds there is."""
+    is_new: Callable[[], bool] = lambda: False
+    """Whether another thread has something for it to do now. Then it is due, whatever `due_at` says."""
     due_at: float = 0.0
     failures: int = 0
     """How often it has failed in a row."""
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self.due_at or self.is_new()
 
 
 class Maintenance(Service):
@@ -82,6 +90,7 @@ class Maintenance(Service):
         reactions: Reactions = FOREGROUND,
         counter: AttemptCounter | None = None,
         publish: Publish = send_now,
+        later: LaterChecks | None = None,
     ) -> None:
         super().__init__("maintenance")
         self.link, self.reactions, self.worker_id = link, reactions, worker_id
@@ -96,7 +105,12 @@ class Maintenance(Service):
         self._requeue_after_id = 0
         self.duties = self._duties()
         reactor = Reactor(reactions.react, publish)
-        self.duties += [Duty(each.name, each.interval_seconds, each.run) for each in end_sweeps(link, reactor)]
+        if later is None:
+            later = LaterChecks(self.wake)
+        run_later = partial(later.run, link, EndChecks(reactor))
+        self.duties.append(Duty("ends", SWEEP_SECONDS, run_later, later.is_new))
+        sweeps = end_sweeps(link, reactor._replace(later=later.add))
+        self.duties += [Duty(each.name, each.interval_seconds, each.run) for each in sweeps]
         if counter is not None:
             self.duties += [
                 Duty("counts", INTERVAL_SECONDS, partial(self._write_counts, counter)),
@@ -125,7 +139,7 @@ class Maintenance(Service):
         A duty that fails does not stop the others. An outage ends the round, because they would fail too.
         """
         for duty in self.duties:
-            if not self.stopping and time.monotonic() >= duty.due_at:
+            if not self.stopping and duty.is_due:
                 try:
                     self._run_duty(duty)
                 except BaseException as error:  # code of the application may raise SystemExit here too

@@ -9,19 +9,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import EPOCH
+from django_pgqueue.lifecycle import FIRST_FINISHED, Cursor
 from django_pgqueue.lifecycle.pruning import Prunable
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.worker.runtime.refusals import Refusals
 
 MARK_LIMIT_SECONDS: Final = 3600.0
-"""How long marks are kept. A completion that commits late may lie before its mark, and is found after this time."""
+"""How long marks are kept. A completion that commits late can lie before its mark, and so can a job that other work
+needed before. They are found after this time."""
 
 
 class Kind(NamedTuple):
@@ -46,9 +46,9 @@ class Pruner:
         """Jobs removed in the present round, or in the last one."""
         self._began_at = 0.0
         self._pending: deque[Kind] = deque()
-        self._marks: dict[tuple[str | None, State], datetime] = {}
-        """Where the next batch begins. Without a mark it would walk again over what the last batches removed."""
-        self._restart_marks: dict[tuple[str | None, State], datetime] = {}
+        self._marks: dict[tuple[str | None, State], Cursor] = {}
+        """Where the next page begins: behind what was removed, and behind what stays for its task or for other work."""
+        self._restart_marks: dict[tuple[str | None, State], Cursor] = {}
         """Where the next round begins, because this round found locked jobs."""
         self._marks_since = time.monotonic()
         self.refusals = Refusals("the removal of job")
@@ -98,7 +98,7 @@ class Pruner:
     def _remove_batch(self, connection: Connection, kind: Kind) -> bool:
         """Remove a batch. Return whether it was full, so that there may be more."""
         mark_key = kind.task_name, kind.state
-        mark = self._marks.get(mark_key, EPOCH)
+        mark = self._marks.get(mark_key, FIRST_FINISHED)
         refused: dict[int, Exception] = {}
         pruned = lifecycle.prune(
             connection,
@@ -106,21 +106,17 @@ class Pruner:
             kind.retention_seconds,
             task_name=kind.task_name,
             other_task_names=kind.other_task_names,
-            mark=mark,
+            after=mark,
             on_refused=refused.__setitem__,
         )
         self._on_batch()
         self.removed += pruned.removed
         for job_id, error in refused.items():
             self.refusals.note(job_id, error)  # not tried again until the marks expire: there may be many such jobs
-        dealt_with = pruned.removed + len(refused)
-        if dealt_with < pruned.found:
+        if pruned.locked:
             self._restart_marks.setdefault(mark_key, mark)
-        if pruned.mark is not None:
-            self._marks[mark_key] = pruned.mark
-        # A batch that is locked or refused as a whole is passed by, unless all of it finished at the same instant.
-        moved_on = pruned.mark is not None and pruned.mark > mark
-        return pruned.found >= lifecycle.PRUNE_LIMIT and (pruned.removed > 0 or moved_on)
+        self._marks[mark_key] = pruned.last
+        return pruned.is_full
 
     def count(self, connection: Connection) -> dict[tuple[str | None, State], Prunable]:
         """Return how many jobs `prune()` would remove and keep, by task (None: all others) and state."""

@@ -97,12 +97,12 @@ def prune() -> float:
     with engine_connection.connect("default", "test") as engine:
 
         def remove() -> None:
-            mark, removed = lifecycle.EPOCH, 0
+            after, removed = lifecycle.FIRST_FINISHED, 0
             while removed < MOVED:
-                pruned = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, mark=mark)
+                pruned = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, after=after)
                 if not pruned.removed:
                     raise RuntimeError("the history has no more old jobs: fill it again")
-                mark, removed = pruned.mark or mark, removed + pruned.removed
+                after, removed = pruned.last, removed + pruned.removed
 
         return rate_of(MOVED, remove)
 

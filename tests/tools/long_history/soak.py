@@ -119,9 +119,9 @@ def prune(ended: threading.Event, rate: int, pruned: list[int]) -> None:
     from django_pgqueue.db import engine_connection
     from django_pgqueue.states import State
 
-    began, mark = time.monotonic(), lifecycle.EPOCH
+    began, after = time.monotonic(), lifecycle.FIRST_FINISHED
     with engine_connection.connect("default", "soak") as engine:
         while not ended.wait(max(0.0, began + pruned[0] / rate - time.monotonic())):
-            removed = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, mark=mark, limit=rate)
+            removed = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, after=after, limit=rate)
             pruned[0] += removed.removed
-            mark = removed.mark or mark
+            after = removed.last

@@ -81,7 +81,7 @@ BATCHES = [
         ),
         *(
             Mutant(f"{name} does not count the removed jobs", UNCOUNTED, "WHERE false", name)
-            for name in ("PRUNE", "PRUNE_TASK", "DELETE", "ARCHIVE", "SUCCEED_AND_DISCARD")
+            for name in ("REMOVE", "DELETE", "SUCCEED_AND_DISCARD")
         ),
     ),
     *of_tests(

@@ -144,9 +144,26 @@ LOCKED = of_tests(
     Mutant("a rescue has no limit", "LIMIT greatest(100, (SELECT count(*) / 5 FROM open))", "", "RESCUABLE"),
     Mutant(
         "a prune ends at a batch that is locked",
-        "(pruned.removed > 0 or moved_on)",
-        "pruned.removed > 0",
+        "return pruned.is_full",
+        "return pruned.is_full and pruned.removed > 0",
         inside="Pruner._remove_batch",
+    ),
+)
+PRUNING = of_tests(
+    ("tests/worker/test_pruner.py",),
+    Mutant(
+        "each round of a prune reads kept jobs again",
+        "self._marks |= self._restart_marks",
+        "self._marks = dict(self._restart_marks)",
+        inside="Pruner._begin_round",
+    ),
+    Mutant("a needed job counts as locked", "if job.need is None]", "]", inside="pruning.prune"),
+    Mutant("jobs of the last instant are read again", "if last.job_id", "if False", inside="finished_jobs"),
+    Mutant(
+        "a job that was kept is never looked at again",
+        "if self._began_at - self._marks_since > MARK_LIMIT_SECONDS:",
+        "if False:",
+        inside="Pruner._begin_round",
     ),
 )
 QUEUE_OPTIONS = of_tests(

@@ -26,8 +26,8 @@ GRAPHS = [
         ),
         Mutant(
             "a dead dependency is ignored",
-            "WHEN 'dead' THEN policy = 'cancel'\n              WHEN",
-            "WHEN 'dead' THEN false\n              WHEN",
+            "needed.needs_id), 'gone')\n              WHEN 'dead' THEN policy = 'cancel'",
+            "needed.needs_id), 'gone')\n              WHEN 'dead' THEN false",
             "ADVANCE",
         ),
         Mutant(
@@ -37,7 +37,7 @@ GRAPHS = [
             "ADVANCE",
         ),
         Mutant("a blocked job runs", "WHEN 'dead' THEN policy = 'block'\n                WHEN", "WHEN", "ADVANCE"),
-        Mutant("a locked job is forgotten", "set(locked), refused", "set(), refused", inside="graphs.advance"),
+        Mutant("a locked job is forgotten", "locked_ids=set(locked)", "locked_ids=set()", inside="advance_page"),
         Mutant(
             "a cancel advances nothing",
             "if ended := [job_id for job_id in nodes if changed[job_id] is State.CANCELLED]:",
@@ -49,8 +49,8 @@ GRAPHS = [
         ("tests/graphs/test_run.py", "tests/graphs/test_build.py"),
         Mutant(
             "a dependency without a row blocks",
-            "WHEN 'gone' THEN policy <> 'ignore'\n              ELSE",
-            "WHEN 'gone' THEN policy = 'cancel'\n              ELSE",
+            "WHEN 'gone' THEN policy <> 'ignore'\n              ELSE false\n          END\n        ORDER BY",
+            "WHEN 'gone' THEN policy = 'cancel'\n              ELSE false\n          END\n        ORDER BY",
             "ADVANCE",
         ),
         Mutant(
@@ -59,8 +59,8 @@ GRAPHS = [
         Mutant("a ready job is due in the past", "greatest(job.run_after, ", "least(job.run_after, ", "ADVANCE"),
         Mutant(
             "a retry restores what an operator has cancelled",
-            "needs_id = restored.id AND has_cancelled OFFSET 0",
-            "needs_id = restored.id OFFSET 0",
+            "restored.id AND has_cancelled\n",
+            "restored.id\n",
             "RESTORE",
         ),
         Mutant(
@@ -76,17 +76,17 @@ GRAPHS = [
             "succeeded nodes are removed while others are dead",
             "'{waiting,ready,running,dead,cancelled}'",
             "'{waiting,ready,running}'",
-            "PRUNE",
+            "LOCK_FINISHED",
         ),
         Mutant(
             "cancelled nodes are removed while a dead one can be retried",
             "'{waiting,ready,running,dead}'",
             "'{waiting,ready,running}'",
-            "PRUNE",
+            "LOCK_FINISHED",
         ),
         *(
             Mutant(f"{name} removes nodes that others need", "job.in_graph IS NULL\n", "true\n", name)
-            for name in ("PRUNE", "PRUNE_TASK", "DELETE", "ARCHIVE")
+            for name in ("LOCK_FINISHED", "DELETE")
         ),
         Mutant(
             "a node with retention=0 is discarded",
@@ -173,24 +173,83 @@ GRAPHS = [
             inside="EndSweep.run",
         ),
         Mutant("an unused rare sweep runs often", "and not self._sweep.is_rare", "", inside="EndSweep.run"),
-        Mutant("a sweep leaves the batch of a cancelled dependent", "if checked.ended:", "if False:", inside="sweep"),
+        Mutant(
+            "a sweep leaves the batch of a cancelled dependent", "checks.note(checked.ended)", "pass", inside="sweep"
+        ),
         Mutant(
             "only the first page of dependents is advanced",
-            "if count < FIND_LIMIT:",
-            "if True:",
+            "if count == FIND_LIMIT:",
+            "if False:",
             inside="find_dependents",
         ),
         Mutant(
             "the reaction to 10,000 dependents waits for the last",
-            "                on_advanced(advanced)\n",
-            "                pass\n        if jobs and not pending:\n            on_advanced(jobs)\n",
-            inside="graphs.advance",
+            "looked >= FIND_LIMIT",
+            "False",
+            inside="advance_page",
         ),
         Mutant(
             "the dependents of cancelled jobs wait",
             "if job.state is State.CANCELLED}",
             "if False}",
-            inside="graphs.advance",
+            inside="advance_page",
+        ),
+    ),
+    *of_tests(
+        ("tests/worker/test_later_checks.py",),
+        Mutant(
+            "the completer does all pages of a cascade",
+            "if checked.left and reactor.later is not None:",
+            "if False:",
+            inside="_Pending.check",
+        ),
+        Mutant(
+            "a page has no end",
+            "if not left or looked >= FIND_LIMIT:",
+            "if not left:",
+            inside="advance_page",
+        ),
+        Mutant(
+            "dependents of the first job come first",
+            "job_ids[:-FIND_LIMIT], job_ids[-FIND_LIMIT:]",
+            "job_ids[FIND_LIMIT:], job_ids[:FIND_LIMIT]",
+            inside="find_dependents",
+        ),
+        Mutant(
+            "each page begins with the first dependent again",
+            "{last_needs_id: last_job_id}",
+            "{last_needs_id: 0}",
+            inside="find_dependents",
+        ),
+        Mutant("nobody wakes the maintenance", "        self._wake()\n", "", inside="LaterChecks.add"),
+        Mutant(
+            "the maintenance does the first page only",
+            "return due_in_seconds if self._is_running else False",
+            "return False",
+            inside="LaterChecks.run",
+        ),
+        Mutant("the maintenance waits for the interval", "or self.is_new()", "", inside="Duty.is_due"),
+        Mutant("a sweep drops the rest of a cascade", "checks.note_left(", "(lambda *left: None)(", inside="sweep"),
+        Mutant(
+            "an outage drops the rest of a cascade",
+            "return not self._is_running and not self._added",
+            "return not self._added",
+            inside="LaterChecks.is_empty",
+        ),
+        Mutant(
+            "what follows other ends has no pages",
+            "Reactor(react, publish, later)",
+            "Reactor(react, publish)",
+            inside="follow",
+        ),
+    ),
+    *of_tests(
+        ("tests/process/test_workflows.py",),
+        Mutant(
+            "a worker ends before a cascade",
+            " or not self.services.later_checks.is_empty()",
+            "",
+            inside="WorkerProcess._is_empty",
         ),
     ),
     *of_tests(
@@ -237,6 +296,30 @@ GRAPHS = [
     ),
     *of_tests(
         ("tests/graphs/test_plans.py",),
+        Mutant(
+            "each cancelled dependent is compared with all others",
+            "(edge.job_id IN (SELECT id FROM given)) IS true",
+            "edge.job_id IN (SELECT id FROM given)",
+            "ADVANCE",
+        ),
+        Mutant(
+            "each ready dependent is compared with all failed ones",
+            "id NOT IN (SELECT id FROM failed)",
+            "id NOT IN (SELECT id FROM failing)",
+            "ADVANCE",
+        ),
+        Mutant(
+            "each dependency is compared with all failed ones",
+            "needs_id IN (SELECT id FROM failed)",
+            "needs_id IN (SELECT id FROM failing)",
+            "ADVANCE",
+        ),
+        Mutant(
+            "each restored dependent is compared with all others",
+            "needs_id IN (SELECT id FROM found)",
+            "needs_id IN (SELECT id FROM restored)",
+            "RESTORE",
+        ),
         Mutant(
             "newest first is quadratic",
             "IN ('waiting', 'ready', 'running')\n          FROM",

@@ -34,8 +34,8 @@ HISTORIES = [
         ),
         Mutant(
             "only the direct dependents are restored",
-            "    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'\n),\nunmarked",
-            "    WHERE edge.job_id = ANY (%(job_ids)s::bigint[])\n),\nunmarked",
+            "    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'\n),\nfound",
+            "    WHERE edge.job_id = ANY (%(job_ids)s::bigint[])\n),\nfound",
             "RESTORE",
         ),
         Mutant(
@@ -107,7 +107,7 @@ HISTORIES = [
             "a job is pruned before it is undone",
             "(ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL",
             "(ARRAY (SELECT id FROM old)) AND false",
-            "PRUNE",
+            "LOCK_FINISHED",
         ),
         Mutant(
             "a replaced job keeps its steps",

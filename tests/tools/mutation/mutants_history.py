@@ -7,17 +7,21 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 CUT = "os.ftruncate(self._descriptor, self._end)\n"
 OF_FREE = "(SELECT job_id FROM pgqueue_execution WHERE id = log.execution_id) = ANY (ARRAY (SELECT id FROM free))"
-REMOVED = "DELETE FROM pgqueue_execution_log AS log\n    WHERE"
-AS_SEEN = "AND seen.finished_at = job.finished_at"
+AS_SEEN = "AND ((id, finished_at) IN (SELECT id, finished_at FROM seen)) IS true"
 
 ARCHIVES = of_tests(
     ("tests/history/test_archive.py",),
-    Mutant("a job that ended again is archived", AS_SEEN, "", "ARCHIVE"),
-    Mutant("a job that ended again is removed", AS_SEEN, "", "REMOVE_ARCHIVED"),
-    Mutant("the archive ignores locked executions", "WHERE id NOT IN (SELECT job_id FROM busy)", "", "ARCHIVE"),
-    Mutant("lines of an archived job stay", REMOVED, f"{REMOVED} false AND", "ARCHIVE"),
-    Mutant("lines of a job in a file stay", REMOVED, f"{REMOVED} false AND", "REMOVE_ARCHIVED"),
-    Mutant("lines of a locked job are removed", f"\n      AND {OF_FREE}", "", "ARCHIVE"),
+    Mutant("a job that ended again is removed", " if jobs[job_id] == finished_at]", "]", inside="lock_finished"),
+    Mutant("the archive ignores locked executions", "WHERE id NOT IN (SELECT job_id FROM busy)", "", "LOCK_FINISHED"),
+    Mutant("lines of an archived job stay", "logs=True", "logs=False", inside="lifecycle.history.archive"),
+    Mutant("lines of a job in a file stay", "logs=True", "logs=False", inside="remove_archived"),
+    Mutant("acts of an archived job stay", "acts=True", "acts=False", inside="lifecycle.history.archive"),
+    Mutant(
+        "lines of other jobs are removed",
+        "(SELECT id FROM pgqueue_execution WHERE job_id = ANY (%(job_ids)s::bigint[]))",
+        "(SELECT id FROM pgqueue_execution)",
+        "REMOVE",
+    ),
     Mutant("jobs of one instant are left out", "(finished_at, id) >", "(finished_at, 0) >", "FINISHED_JOBS"),
     Mutant(
         "an incomplete member stays in the file",

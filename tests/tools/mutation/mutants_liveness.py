@@ -196,9 +196,9 @@ LIVENESS = [
     ),
     Mutant(
         "receivers run in the completer's thread",
-        "_reactions(Events(self.callbacks.submit)",
-        "_reactions(Events()",
-        inside="Services.__init__",
+        "Events(callbacks.submit)",
+        "Events()",
+        inside="services._reactions",
         tests=IN_WORKERS,
     ),
     Mutant(

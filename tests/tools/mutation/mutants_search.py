@@ -32,7 +32,7 @@ WRITTEN = of_tests(
         "if False or (",
         inside="_stored_name_problems",
     ),
-    *(Mutant(f"keys stay after {name}", REMOVED, KEPT, name) for name in ("PRUNE", "PRUNE_TASK", "ARCHIVE", "DELETE")),
+    *(Mutant(f"keys stay after {name}", REMOVED, KEPT, name) for name in ("REMOVE", "DELETE")),
     Mutant("keys stay after a discarding success", REMOVED, KEPT, "SUCCEED_AND_DISCARD"),
     Mutant("keys are always erased", "%(erases_arguments)s::boolean AND job_id", "job_id", "ERASE"),
     Mutant("the keys of living jobs are pruned", ") IS NULL", ") IS NULL OR true", "PRUNE_SEARCH_KEYS"),

@@ -57,7 +57,7 @@ TRUST_FLOW = [
     ),
     Mutant(
         "the end of a dependency beside its postponed dependent is missed",
-        old="ids[Role.WAITING].union(graphs.postpone(connection, ids[Role.POSTPONED]))",
+        old="{*ids[Role.WAITING], *graphs.postpone(connection, ids[Role.POSTPONED])}",
         new="ids[Role.WAITING]\n        graphs.postpone(connection, ids[Role.POSTPONED])",
         inside="Graphs.check",
         tests=("tests/worker/test_end_checks.py",),

@@ -7,7 +7,6 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 
 NEEDS = ("tests/deletion/test_needs.py",)
 BLOCKS = "AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)"
-WITH_BLOCKS = ("PRUNE", "PRUNE_TASK", "PRUNE_JOBS", "ARCHIVE", "READ_FOR_ARCHIVE", "REMOVE_ARCHIVED")
 
 DELETIONS = of_tests(
     ("tests/deletion/test_jobs.py", "tests/deletion/test_batches.py"),
@@ -50,19 +49,21 @@ DELETIONS = of_tests(
 
 REMOVALS = of_tests(
     NEEDS,
-    *(Mutant(f"{name} removes a job that blocks its key", BLOCKS, "", name) for name in WITH_BLOCKS),
-    *(
-        Mutant(f"{name} removes a dead compensation", "          job.state = 'succeeded'\n", "          true\n", name)
-        for name in WITH_BLOCKS
+    Mutant("a job that blocks its key is removed", BLOCKS, "", "LOCK_FINISHED"),
+    Mutant(
+        "a dead compensation is removed",
+        "          job.state = 'succeeded'\n",
+        "          true\n",
+        "LOCK_FINISHED",
     ),
     Mutant(
-        "a needed node of a file is removed",
+        "a needed node is removed",
         "          job.in_graph IS NULL\n",
         "          true\n",
-        "REMOVE_ARCHIVED",
+        "LOCK_FINISHED",
     ),
     Mutant("a needed result is erased", "          NOT %(erases_results)s::boolean\n", "          true\n", "ERASE"),
-    Mutant("the answer counts no needed job", "job.need is not None", "False", inside="count_needed"),
+    Mutant("the answer counts no needed job", "job.need is not None", "False", inside="counted"),
     Mutant("a waited event is removed", "            WHERE (\n", "            WHERE true OR (\n", "PRUNE_EVENTS"),
     Mutant(
         "an event of an ended job stays",

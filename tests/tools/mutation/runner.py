@@ -32,7 +32,7 @@ from tests.code_names import CHECKOUT, CodeNames, Place, Span, code_names
 from tests.tools.mutation.mutants import FEATURES, Mutant
 from tests.tools.mutation.mutants_arguments import TYPED
 from tests.tools.mutation.mutants_batches import BATCHES
-from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, QUEUE_OPTIONS, RECYCLING
+from tests.tools.mutation.mutants_bounds import BOUNDS, LOCKED, PRUNING, QUEUE_OPTIONS, RECYCLING
 from tests.tools.mutation.mutants_breakers import BREAKERS
 from tests.tools.mutation.mutants_bulk_acts import BULK_ACTS
 from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
@@ -230,24 +230,29 @@ MUTANTS = [
         "prune ignores the state",
         "    WHERE state = %(state)s\n      AND finished_at",
         "    WHERE %(state)s <> '' AND finished_at",
-        "PRUNE",
+        "FINISHED_JOBS",
     ),
     Mutant(
         "prune ignores the retention",
-        "secs => %(retention_seconds)s::float8",
-        "secs => 0 * %(retention_seconds)s::float8",
-        "PRUNE",
+        "secs => %(older_than_seconds)s::float8",
+        "secs => 0 * %(older_than_seconds)s::float8",
+        "FINISHED_JOBS",
     ),
     Mutant(
         "prune leaves the executions",
         "DELETE FROM pgqueue_execution WHERE job_id",
         "DELETE FROM pgqueue_execution WHERE false AND job_id",
-        "PRUNE",
+        "REMOVE",
     ),
     Mutant(
-        "prune waits for locked executions", "ORDER BY id FOR UPDATE SKIP LOCKED", "ORDER BY id FOR UPDATE", "PRUNE"
+        "prune waits for locked executions",
+        "ORDER BY id FOR UPDATE SKIP LOCKED",
+        "ORDER BY id FOR UPDATE",
+        "LOCK_FINISHED",
     ),
-    Mutant("prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM locked)", "AND false", "PRUNE"),
+    Mutant(
+        "prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM locked)", "AND false", "LOCK_FINISHED"
+    ),
     Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
     Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=3),
     Mutant(
@@ -309,15 +314,17 @@ MUTANTS = [
         "0\n)\nSELECT",
         "SUCCEED_AND_DISCARD",
     ),
-    Mutant("prune of one task takes all", "task_name = %(task_name)s\n", "%(task_name)s <> ''\n", "PRUNE_TASK"),
+    Mutant(
+        "prune of one task takes all", "task_name = %(task_name)s\n", "%(task_name)s <> ''\n", "FINISHED_JOBS_OF_TASK"
+    ),
     Mutant(
         "prune takes tasks that have their own",
         "task_name <> ALL (%(other_task_names)s::varchar[])",
         "%(other_task_names)s::varchar[] IS NOT NULL",
-        "PRUNE",
+        "FINISHED_JOBS",
     ),
-    Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "PRUNE"),
-    Mutant("prune knows no limit", "LIMIT %(limit)s\n", "LIMIT 1000 + %(limit)s\n", "PRUNE"),
+    Mutant("prune begins with the newest", "ORDER BY finished_at\n", "ORDER BY finished_at DESC\n", "FINISHED_JOBS"),
+    Mutant("prune knows no limit", "LIMIT %(limit)s::bigint\n", "LIMIT 1000 + %(limit)s::bigint\n", "FINISHED_JOBS"),
     Mutant(
         "one crash more than the budget", "execution.crashes + 1 >=", "execution.crashes >=", inside="delay_after_crash"
     ),
@@ -408,6 +415,7 @@ MUTANTS = [
     *LIMIT_STATS,
     *STATS,
     *BOUNDS,
+    *PRUNING,
     *QUEUE_OPTIONS,
     *LOCKED,
     *RECYCLING,

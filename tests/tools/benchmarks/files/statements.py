@@ -78,18 +78,18 @@ def held() -> dict[str, float]:
 
 def pruned() -> dict[str, float]:
     """A look that finds nothing to remove; batches of 1,000 that are removed."""
-    mark = lifecycle.EPOCH
+    after = lifecycle.FIRST_FINISHED
 
     def look() -> None:
-        if lifecycle.prune(connection, State.SUCCEEDED, 30 * DAY_SECONDS).found:
+        if lifecycle.prune(connection, State.SUCCEEDED, 30 * DAY_SECONDS).removed:
             raise RuntimeError("there was something to remove")
 
     def batch() -> None:
-        nonlocal mark
-        done = lifecycle.prune(connection, State.SUCCEEDED, DAY_SECONDS, mark=mark)
-        if done.removed != lifecycle.PRUNE_LIMIT or done.mark is None:
+        nonlocal after
+        done = lifecycle.prune(connection, State.SUCCEEDED, DAY_SECONDS, after=after)
+        if done.removed != lifecycle.PRUNE_LIMIT:
             raise RuntimeError("there were not so many to remove")
-        mark = done.mark
+        after = done.last
 
     return {"prune_look_ms": milliseconds(look), "prune_1000_ms": milliseconds(batch, warm=3)}
 
