@@ -158,7 +158,7 @@ PRUNING = of_tests(
         inside="Pruner._begin_round",
     ),
     Mutant("a needed job counts as locked", "if job.need is None]", "]", inside="pruning.prune"),
-    Mutant("jobs of the last instant are read again", "if last.job_id", "if False", inside="finished_jobs"),
+    Mutant("jobs of the last instant are read again", "if last.job_id", "if False", inside="finished_page"),
     Mutant(
         "a job that was kept is never looked at again",
         "if self._began_at - self._marks_since > MARK_LIMIT_SECONDS:",
