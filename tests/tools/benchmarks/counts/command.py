@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--functions", action="store_true", help="print the calls of each function instead")
     parser.add_argument("--server-instructions", action="store_true", help="count the server's instructions: minutes")
     parser.add_argument("--checkout", type=Path, default=CHECKOUT, help="count the package in this directory")
-    parser.add_argument("--python", default=sys.executable, help="the Python of the counted program (%(default)s)")
+    program = "the Python of the counted program (%(default)s)"
+    parser.add_argument("--python", type=os.path.abspath, default=sys.executable, help=program)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.epilog = f"{BIN_VARIABLE} chooses another version of PostgreSQL."
     return parser
