@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.test import override_settings
 
 from django_pgqueue.db import migration_operations
-from django_pgqueue.db.migration_operations import BuildIndex, LockTable
+from django_pgqueue.db.migration_operations import LOCKS, BuildIndex, LockTable
 from tests import helpers
 from tests.deploys import trees
 from tests.migration_rules import broken_rules
@@ -66,6 +66,11 @@ def test_migrate_excluded_by_router_creates_no_table(lite):
 
 
 # ------------------------------------------------------------------ the rules for migrations after the first
+
+
+def test_every_table_of_the_queue_can_be_locked():
+    models_of_queue = apps.get_app_config("pgqueue").get_models()
+    assert {model._meta.model_name for model in models_of_queue if not model._meta.proxy} == LOCKS.keys()
 
 
 NOTE = models.TextField(null=True)

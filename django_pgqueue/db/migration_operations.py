@@ -41,6 +41,7 @@ LOCKS: Final = {
     "execution": "LOCK TABLE pgqueue_execution IN ACCESS EXCLUSIVE MODE",
     "worker": "LOCK TABLE pgqueue_worker IN ACCESS EXCLUSIVE MODE",
     "schedule": "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE",
+    "schedulerun": "LOCK TABLE pgqueue_schedulerun IN ACCESS EXCLUSIVE MODE",
     "uniquenesswindow": "LOCK TABLE pgqueue_uniqueness_window IN ACCESS EXCLUSIVE MODE",
     "limitstate": "LOCK TABLE pgqueue_limit_state IN ACCESS EXCLUSIVE MODE",
     "limitoverride": "LOCK TABLE pgqueue_limit_override IN ACCESS EXCLUSIVE MODE",

@@ -28,6 +28,8 @@ class EndedJob(NamedTuple):
 def find_ended(connection: Connection, job_ids: Collection[int]) -> list[EndedJob]:
     """Return those of these ended jobs that something follows."""
     params = {"job_ids": numbers(sorted(job_ids))}
+    rows = execute_with_retry(connection, sql.ends.FIND_ENDED, params, TRANSIENT_EXCEPT_LOCKS)
     return [
-        EndedJob(*row) for row in execute_with_retry(connection, sql.ends.FIND_ENDED, params, TRANSIENT_EXCEPT_LOCKS)
+        EndedJob(job_id, batch_id, in_graph, has_compensations)
+        for job_id, batch_id, in_graph, has_compensations in rows
     ]

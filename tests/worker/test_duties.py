@@ -1,6 +1,7 @@
 """The duties that capabilities hand to the maintenance: each runs in every worker process."""
 
 import time
+from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -23,7 +24,9 @@ def duty(name, engine):
 def test_maintenance_runs_every_duty_of_a_capability(engine, caplog):
     maintenance = Maintenance(link_to(engine))
     names = [each.name for each in maintenance.duties]
-    assert len(set(names)) == len(names)
+    assert [name for name, count in Counter(names).items() if count > 1] == [], (
+        "each duty, sweep and kind of orphans has its own name"
+    )
     assert {kind.name for kind in DUTIES} < set(names)
     for each in maintenance.duties:
         each.due_at = 0.0

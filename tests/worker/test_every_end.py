@@ -89,10 +89,15 @@ def compensation_before_another_one(engine) -> int:
 
 
 FOLLOWED: dict[str, Any] = {
-    "batch": (job_of_a_batch, batch_ended),
-    "workflow": (node_with_a_dependent, dependent_advanced),
-    "compensation": (job_with_a_step, step_undone),
+    "batches": (job_of_a_batch, batch_ended),
+    "workflows": (node_with_a_dependent, dependent_advanced),
+    "compensations": (job_with_a_step, step_undone),
 }
+
+
+def test_every_check_is_tested_here():
+    assert {each.name for each in CHECKS} == FOLLOWED.keys()
+
 
 # ------------------------------------------------------------------ the ends
 
@@ -237,9 +242,9 @@ OTHERS = [
 ]
 
 LEFT_TO_THE_SWEEP = [
-    ("batch", by_operator),
-    ("compensation", by_operator),
-    ("compensation", by_expiry_at_the_start),
+    ("batches", by_operator),
+    ("compensations", by_operator),
+    ("compensations", by_expiry_at_the_start),
 ]
 """As the table in `ends` says."""
 

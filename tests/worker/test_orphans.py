@@ -5,6 +5,7 @@ import re
 from django.apps import apps
 
 from django_pgqueue import lifecycle
+from django_pgqueue.deletion import GOES_WITH_JOB
 from django_pgqueue.lifecycle.orphans import ORPHANS
 
 OTHERWISE_REMOVED = {
@@ -16,6 +17,8 @@ OTHERWISE_REMOVED = {
 }
 """Tables with the id of a job or an execution, and what removes their rows instead."""
 
+STAYS_WITHOUT_JOB = {"AuditedJob", "ArchivedJob", "ScheduleRun", "UniquenessWindow", "WorkerRequest"}
+
 
 def test_table_with_job_id_has_a_sweep():
     tables = {
@@ -25,6 +28,16 @@ def test_table_with_job_id_has_a_sweep():
     }
     swept = {re.findall(r"DELETE FROM (\w+)", orphans.statement)[0] for orphans in ORPHANS.values()}
     assert tables == swept | OTHERWISE_REMOVED.keys()
+
+
+def test_table_with_job_id_goes_with_its_job_or_not():
+    """`Job.delete()` counts the rows that go with a job, and `delete_all_jobs()` empties their tables."""
+    models = {
+        model.__name__
+        for model in apps.get_app_config("pgqueue").get_models()
+        if not model._meta.proxy and {"job_id", "execution_id"} & {field.column for field in model._meta.fields}
+    }
+    assert models == GOES_WITH_JOB.keys() | STAYS_WITHOUT_JOB
 
 
 def test_rows_of_orphans_are_named_for_the_log():
