@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import CLOSED, LOCKED
+
 # Return the steps of a job in their order, with the seconds until each one wakes. A step that was compensated counts as
 # not done. RETRY removes it, but an attempt must not use it in any case.
 #
@@ -84,24 +86,13 @@ WITH mine AS MATERIALIZED (
     )
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, execution.attempt, job.cancel_requested_at IS NOT NULL AS cancelled
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + LOCKED + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'suspended',
         error = mine.reason,
         started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE execution.id = mine.id
-),
+""" + CLOSED + """
 stored AS (
     INSERT INTO pgqueue_step
         (job_id, name, position, kind, attempt, tries, error, started_at, wake_at, event_name, event_key)
@@ -142,7 +133,7 @@ moved AS (
     WHERE job.id = mine.job_id
 )
 SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
-"""
+"""  # fmt: skip
 
 # Make the jobs due that wait for an event with this name and key. Return the number of waits in the page, its last job,
 # and the jobs that are due now.

@@ -1,0 +1,37 @@
+"""The clauses that statements of several modules share. A clause of one module stands above its first statement."""
+
+from typing import Final
+
+# The fence of a worker's transitions: an open execution of this claim, with its job.
+FENCED: Final = """        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL"""
+
+# The same, with the row locks, to the end of the CTE.
+LOCKED: Final = FENCED + """
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS locked
+),"""  # fmt: skip
+
+# The end of an execution some seconds ago, to the end of the CTE.
+CLOSED: Final = """        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),"""
+
+# When a job is due for its next attempt. It keeps its time if it has none.
+DUE_AGAIN: Final = """        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
+        END,"""
+
+# The same, and the end of a job that has no other attempt.
+DUE_OR_ENDED: Final = DUE_AGAIN + """
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp() + %(time_shift)s::interval
+        END
+    FROM mine"""  # fmt: skip
