@@ -1,8 +1,8 @@
 """All SQL statements of the package, as static text.
 
-Only `lifecycle` runs them: each module here has the statements of the `lifecycle` module with the same name. Only
-`clauses` has none.
-`lifecycle.ticks` runs statements of `schedules`, so that all statements with the columns of a schedule are in one file.
+Only `lifecycle` runs them: each module here has the statements of the `lifecycle` module with the same name. `clauses`
+has no statements, but the clauses that several modules share. `lifecycle.ticks` runs statements of `schedules`, so that
+all statements with the columns of a schedule are in one file.
 
 Tests enforce these rules:
 

@@ -35,3 +35,29 @@ DUE_OR_ENDED: Final = DUE_AGAIN + """
             THEN statement_timestamp() + %(time_shift)s::interval
         END
     FROM mine"""  # fmt: skip
+
+# Make the due jobs run.
+CLAIMED: Final = """claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),"""
+
+# The same, and open an execution for each, up to the time of the claim.
+OPENED: Final = CLAIMED + """
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + %(time_shift)s::interval,"""  # fmt: skip
+
+# The columns of the claimed jobs.
+CLAIMED_JOBS: Final = """SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
+       headers::text,
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       batch_id, in_graph"""
