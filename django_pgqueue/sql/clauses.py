@@ -61,3 +61,35 @@ CLAIMED_JOBS: Final = """SELECT id, execution_id, task_name, queue_name, priorit
        CASE WHEN isfinite(expires_at)
             THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
        batch_id, in_graph"""
+
+# When jobs are enqueued, become due and expire, with their headers between.
+TIMES: Final = """    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
+    ),"""
+
+# The same for jobs with options of their own.
+TIMES_OF_EACH: Final = """    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        chosen.run_after,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
+    ),
+    chosen.headers::json,
+    coalesce(
+        chosen.expires_at,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
+    ),"""
+
+# The options of jobs that have their own, and the order of the calls.
+OPTIONS_OF_EACH: Final = """JOIN json_to_recordset(%(options)s::json) AS chosen (
+    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+    batch_id bigint
+) ON chosen.number = given.number
+ORDER BY given.place"""

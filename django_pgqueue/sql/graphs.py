@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import OPTIONS_OF_EACH, TIMES_OF_EACH
+
 # Draw ids for the nodes of a workflow, so that edges and arguments can name them before they are stored.
 #
 # Caller: lifecycle.graphs.draw_ids(), in the caller's transaction
@@ -22,29 +24,15 @@ INSERT INTO pgqueue_job
 SELECT
     given.id, CASE WHEN given.waits THEN 'waiting' ELSE 'ready' END, true,
     chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        chosen.run_after,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
-    ),
-    chosen.headers::json,
-    coalesce(
-        chosen.expires_at,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-    ),
+""" + TIMES_OF_EACH + """
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM ROWS FROM (
     unnest(%(job_ids)s::bigint[], %(waits)s::boolean[], %(numbers)s::integer[]),
     json_array_elements(%(arguments)s::json),
     json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
 ) WITH ORDINALITY AS given (id, waits, number, arguments, limit_key, limit_weight, limit_order, place)
-JOIN json_to_recordset(%(options)s::json) AS chosen (
-    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
-    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
-    batch_id bigint
-) ON chosen.number = given.number
-ORDER BY given.place
-"""
+""" + OPTIONS_OF_EACH + """
+"""  # fmt: skip
 
 # Add edges of a workflow.
 #
