@@ -93,3 +93,28 @@ OPTIONS_OF_EACH: Final = """JOIN json_to_recordset(%(options)s::json) AS chosen 
     batch_id bigint
 ) ON chosen.number = given.number
 ORDER BY given.place"""
+
+# Whether no job of the workflow needs this one (NEEDS).
+UNNEEDED: Final = """          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL"""
+
+# Which of the old jobs have an execution that another session has locked, or a pending compensation.
+BUSY: Final = """busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
+)"""
