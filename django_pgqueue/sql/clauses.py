@@ -118,3 +118,15 @@ BUSY: Final = """busy AS MATERIALIZED (
     UNION ALL
     SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
 )"""
+
+# The page of a table behind a job, and which of its jobs no longer exist.
+LEFT_OVER: Final = """    WHERE job_id > %(after_id)s::bigint
+    ORDER BY job_id
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+),
+left_over AS MATERIALIZED (
+    SELECT DISTINCT job_id
+    FROM page
+    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
+),"""
