@@ -50,7 +50,7 @@ READING: Final[dict[str, str]] = {
         ownership,
     )
     for name, text in vars(module).items()
-    if name.isupper() and isinstance(text, str)
+    if isinstance(text, str) and text.startswith("/* pgqueue:")
 }
 """The statements of `stats`, which the functions of `lifecycle` do not run."""
 

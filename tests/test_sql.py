@@ -33,6 +33,7 @@ from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET
 from django_pgqueue.progress import Progress
+from django_pgqueue.sql import clauses
 from django_pgqueue.states import Pausable, RequestKind, State, StepKind
 from django_pgqueue.steps import Suspension
 from tests import helpers
@@ -44,17 +45,29 @@ PARAMETER = re.compile(r"%\((\w+)\)s")
 # ------------------------------------------------------------------ text
 
 
-@pytest.mark.parametrize("module", dict.fromkeys(MODULES.values()), ids=lambda module: module.__name__)
-def test_sql_module_has_only_plain_literals(module):
-    """A literal can be joined with clauses, which are other constants of the module. Each clause is in a statement."""
+def constants_of(module):
+    """Return the name of each constant of a module, with the nodes of its value."""
     tree = ast.parse(Path(inspect.getfile(module)).read_text())
     assigned = [node for node in tree.body if isinstance(node, ast.AnnAssign)]
-    clauses = {ast.unparse(node.target) for node in assigned} - {name for name, of in MODULES.items() if of is module}
-    nodes_of_values = [node for each in assigned for node in ast.walk(each.value)]
-    assert {type(node) for node in nodes_of_values} <= {ast.Constant, ast.BinOp, ast.Add, ast.Name, ast.Load}
-    assert clauses == {node.id for node in nodes_of_values if isinstance(node, ast.Name)}
     rest = [node for node in tree.body if not isinstance(node, ast.AnnAssign | ast.ImportFrom)]
     assert len(rest) == 1  # the docstring
+    return [(ast.unparse(node.target), list(ast.walk(node.value))) for node in assigned]
+
+
+SQL_MODULES = [clauses, *dict.fromkeys(MODULES.values())]
+
+
+@pytest.mark.parametrize("module", SQL_MODULES, ids=lambda module: module.__name__)
+def test_sql_module_has_only_plain_literals(module):
+    """A literal can be joined with clauses, which are other constants of the module or of `clauses`."""
+    kinds = {type(node) for _, nodes in constants_of(module) for node in nodes}
+    assert kinds <= {ast.Constant, ast.BinOp, ast.Add, ast.Name, ast.Load}
+
+
+def test_clauses_are_all_in_statements():
+    constants = [constant for module in SQL_MODULES for constant in constants_of(module)]
+    used = {node.id for _, nodes in constants for node in nodes if isinstance(node, ast.Name)}
+    assert used == {name for name, _ in constants} - STATEMENTS.keys()
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

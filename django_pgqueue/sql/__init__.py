@@ -1,13 +1,15 @@
 """All SQL statements of the package, as static text.
 
-Only `lifecycle` runs them: each module here has the statements of the `lifecycle` module with the same name.
-`lifecycle.ticks` runs statements of `schedules`, so that all statements with the columns of a schedule are in one file.
+Only `lifecycle` runs them: each module here has the statements of the `lifecycle` module with the same name. `clauses`
+has no statements, but the clauses that several modules share. `lifecycle.ticks` runs statements of `schedules`, so that
+all statements with the columns of a schedule are in one file.
 
 Tests enforce these rules:
 
 * A statement is a string literal, or literals that are joined with named clauses when the module is imported. So each
   statement can be printed as it runs. Parameters are named, with the unit in the name. A statement that needs two forms
-  is two statements: no function assembles SQL text. A clause that several statements repeat is the same in all of them
+  is two statements: no function assembles SQL text. A clause stands above the first statement that uses it. Clauses of
+  several modules are in `clauses`. A clause that several statements repeat is the same in all of them
   (tests/test_shared_clauses.py).
 * It begins with `/* pgqueue:<name> */`, so that you can find it in `pg_stat_activity` and in the server's log.
 * It reads the time as `statement_timestamp() + %(time_shift)s::interval`. The shift is 0 outside tests. It never uses

@@ -259,6 +259,23 @@ forgotten AS (
 SELECT count(*), coalesce(sum(callbacks), 0)::bigint, max(id) FROM page
 """
 
+# Remove the old batches. Their parents take over the counts of removed jobs.
+GONE: Final = """uncounted AS (
+    DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))
+    RETURNING batch_id, state, count
+),
+taken_over AS (
+    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
+    SELECT old.parent_id, uncounted.state, sum(uncounted.count)::bigint
+    FROM uncounted
+    JOIN old ON old.id = uncounted.batch_id
+    WHERE (SELECT true FROM pgqueue_batch WHERE id = old.parent_id) IS NOT NULL
+    GROUP BY old.parent_id, uncounted.state
+),
+gone AS (
+    DELETE FROM pgqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM old))
+)"""
+
 # Remove these batches, if they are complete and have no jobs and no nested batches any more. Return the removed ones.
 #
 # Caller: lifecycle.batches.delete_batches(), for `delete()` of the models
@@ -279,23 +296,9 @@ WITH old AS MATERIALIZED (
     WHERE (SELECT true FROM pgqueue_job WHERE batch_id = given.id LIMIT 1) IS NULL
       AND (SELECT true FROM pgqueue_batch WHERE parent_id = given.id LIMIT 1) IS NULL
 ),
-uncounted AS (
-    DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))
-    RETURNING batch_id, state, count
-),
-taken_over AS (
-    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
-    SELECT old.parent_id, uncounted.state, sum(uncounted.count)::bigint
-    FROM uncounted
-    JOIN old ON old.id = uncounted.batch_id
-    WHERE (SELECT true FROM pgqueue_batch WHERE id = old.parent_id) IS NOT NULL
-    GROUP BY old.parent_id, uncounted.state
-),
-gone AS (
-    DELETE FROM pgqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM old))
-)
+""" + GONE + """
 SELECT id FROM old
-"""
+"""  # fmt: skip
 
 # Remove complete batches past their retention that have no jobs and no nested batches any more, from one page of the
 # table. Return how many rows the page had, how many of them were removed, and the last batch of the page.
@@ -322,20 +325,6 @@ old AS MATERIALIZED (
       AND (SELECT true FROM pgqueue_batch WHERE parent_id = page.id LIMIT 1) IS NULL
       AND page.id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
 ),
-uncounted AS (
-    DELETE FROM pgqueue_batch_removal WHERE batch_id = ANY (ARRAY (SELECT id FROM old))
-    RETURNING batch_id, state, count
-),
-taken_over AS (
-    INSERT INTO pgqueue_batch_removal (batch_id, state, count)
-    SELECT old.parent_id, uncounted.state, sum(uncounted.count)::bigint
-    FROM uncounted
-    JOIN old ON old.id = uncounted.batch_id
-    WHERE (SELECT true FROM pgqueue_batch WHERE id = old.parent_id) IS NOT NULL
-    GROUP BY old.parent_id, uncounted.state
-),
-gone AS (
-    DELETE FROM pgqueue_batch WHERE id = ANY (ARRAY (SELECT id FROM old))
-)
+""" + GONE + """
 SELECT count(*), (SELECT count(*) FROM old), max(id) FROM page
-"""
+"""  # fmt: skip

@@ -5,6 +5,8 @@ Such jobs have a chunk key in the column `limit_key`. Their executions have none
 
 from typing import Final
 
+from .clauses import CLAIMED_JOBS, OPENED
+
 # Claim the first jobs of one chunk key in a lane, all or none, and open an execution for each.
 #
 # Moves:  ready → running
@@ -77,32 +79,15 @@ due AS MATERIALIZED (
     WHERE (count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval)
       AND (place = 1 OR NOT follows_isolated AND size <= %(max_bytes)s AND NOT follows_odd)
 ),
-claimed AS (
-    UPDATE pgqueue_job AS job
-    SET state = 'running', attempt = due.attempt + 1
-    FROM due
-    WHERE job.id = due.id
-),
-opened AS (
-    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
-    SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + %(time_shift)s::interval,
+""" + OPENED + """
            statement_timestamp() + %(time_shift)s::interval,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
-SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
-       headers::text,
-       CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id, in_graph, NULL::float8
+""" + CLAIMED_JOBS + """, NULL::float8
 FROM due
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        date_part('epoch', due_at - statement_timestamp() - %(time_shift)s::interval)
 FROM head
-"""
+"""  # fmt: skip

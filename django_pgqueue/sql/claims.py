@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import CLAIMED_JOBS, OPENED
+
 # Claim up to `limit` due jobs of the given lanes, in their order, and open an execution for each.
 #
 # Moves:  ready → running
@@ -61,32 +63,15 @@ due AS MATERIALIZED (
            (SELECT min(place) FROM ranked WHERE place > %(free_slots)s AND attempt + 1 >= max_attempts), 1000000000
        )
 ),
-claimed AS (
-    UPDATE pgqueue_job AS job
-    SET state = 'running', attempt = due.attempt + 1
-    FROM due
-    WHERE job.id = due.id
-),
-opened AS (
-    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
-    SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + %(time_shift)s::interval,
+""" + OPENED + """
            CASE WHEN place <= %(free_slots)s
                 THEN statement_timestamp() + %(time_shift)s::interval END,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
-SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
-       headers::text,
-       CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id, in_graph
+""" + CLAIMED_JOBS + """
 FROM due
-"""
+"""  # fmt: skip
 
 # Claim one job without a limit if it is ready, and open an execution for it. With `only_due`, claim it only if it is
 # also due. A job with a chunk key has no limit.
@@ -110,31 +95,14 @@ due AS MATERIALIZED (
     SELECT picked.*, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM picked
 ),
-claimed AS (
-    UPDATE pgqueue_job AS job
-    SET state = 'running', attempt = due.attempt + 1
-    FROM due
-    WHERE job.id = due.id
-),
-opened AS (
-    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
-    SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + %(time_shift)s::interval,
+""" + OPENED + """
            statement_timestamp() + %(time_shift)s::interval,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
-SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
-       headers::text,
-       CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id, in_graph
+""" + CLAIMED_JOBS + """
 FROM due
-"""
+"""  # fmt: skip
 
 # Return the first job that a claim of the given lanes would take. The claimer uses this
 # to find the row that makes a claim fail.

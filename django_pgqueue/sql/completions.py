@@ -2,6 +2,22 @@
 
 from typing import Final
 
+from .clauses import CLOSED, DUE_AGAIN, LOCKED
+
+# The executions of these claims that are open, with their jobs, to the end of the CTE.
+MINE: Final = """    CROSS JOIN LATERAL (
+        SELECT execution.id, execution.job_id
+""" + LOCKED  # fmt: skip
+
+# The end of a job some seconds ago, to the end of the statement.
+DONE: Final = """        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.id = mine.job_id
+)
+SELECT id FROM mine
+"""
+
 # Close executions as succeeded, and their jobs with them.
 #
 # Moves:  running → succeeded
@@ -18,36 +34,17 @@ WITH mine AS MATERIALIZED (
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
         %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
     ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
-    CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + MINE + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'succeeded',
         started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE execution.id = mine.id
-),
+""" + CLOSED + """
 done AS (
     UPDATE pgqueue_job AS job
     SET state = 'succeeded',
         result = mine.result::json,
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE job.id = mine.job_id
-)
-SELECT id FROM mine
-"""
+""" + DONE  # fmt: skip
 
 # Close executions as succeeded, and remove their jobs. The completer uses this for tasks that keep no finished jobs.
 #
@@ -58,16 +55,7 @@ SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
 WITH mine AS MATERIALIZED (
     SELECT locked.id, locked.job_id
     FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
-    CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + MINE + """
 gone AS (
     DELETE FROM pgqueue_job WHERE id = ANY (ARRAY (SELECT job_id FROM mine)) RETURNING batch_id
 ),
@@ -85,7 +73,7 @@ forgotten AS (
     DELETE FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
 )
 SELECT id FROM mine
-"""
+"""  # fmt: skip
 
 # Close executions as failed or crashed. Their jobs become ready for the next attempt, dead or cancelled.
 #
@@ -110,14 +98,7 @@ WITH mine AS MATERIALIZED (
     )
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, job.cancel_requested_at IS NOT NULL AS cancelled
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + LOCKED + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = mine.outcome,
@@ -142,10 +123,7 @@ moved AS (
         isolated = job.isolated OR mine.outcome = 'crashed',
         unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         unknown_since = NULL,
-        run_after = CASE
-            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
-        END,
+""" + DUE_AGAIN + """
         finished_at = CASE
             WHEN mine.cancelled OR mine.delay_seconds IS NULL
             THEN statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.finished_seconds_ago)
@@ -154,7 +132,7 @@ moved AS (
     WHERE job.id = mine.job_id
 )
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
-"""
+"""  # fmt: skip
 
 # Release executions without counting the attempt. Their jobs become ready again.
 #
@@ -178,14 +156,7 @@ WITH mine AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started, execution.limit_key,
                job.cancel_requested_at IS NOT NULL AS cancelled
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + LOCKED + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = %(outcome)s,
@@ -217,10 +188,7 @@ moved AS (
                 )
             WHEN %(outcome)s = 'released' AND NOT mine.started THEN job.unknown_since
         END,
-        run_after = CASE
-            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
-        END,
+""" + DUE_AGAIN + """
         finished_at = CASE
             WHEN mine.cancelled THEN statement_timestamp() + %(time_shift)s::interval
         END
@@ -228,7 +196,7 @@ moved AS (
     WHERE job.id = mine.job_id
 )
 SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
-"""
+"""  # fmt: skip
 
 # Close executions whose task raised `Cancel`, or that stopped because of a cancellation request.
 #
@@ -242,16 +210,7 @@ WITH mine AS MATERIALIZED (
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(started_seconds_ago)s::float8[],
         %(finished_seconds_ago)s::float8[], %(errors)s::text[]
     ) AS given (id, claimed_ms, started_seconds_ago, finished_seconds_ago, error)
-    CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + MINE + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'cancelled',
@@ -260,21 +219,11 @@ closed AS (
             statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
             execution.started_at
         ),
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE execution.id = mine.id
-),
+""" + CLOSED + """
 done AS (
     UPDATE pgqueue_job AS job
     SET state = 'cancelled',
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE job.id = mine.job_id
-)
-SELECT id FROM mine
-"""
+""" + DONE  # fmt: skip
 
 # Write the progress that running attempts have reported.
 #
@@ -291,16 +240,7 @@ WITH mine AS MATERIALIZED (
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(done)s::float8[], %(totals)s::float8[],
         %(messages)s::text[], %(noted_seconds_ago)s::float8[]
     ) AS given (id, claimed_ms, done, total, message, noted_seconds_ago)
-    CROSS JOIN LATERAL (
-        SELECT execution.id, execution.job_id
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + MINE + """
 noted AS (
     UPDATE pgqueue_job AS job
     SET progress_done = mine.done,
@@ -311,7 +251,7 @@ noted AS (
     WHERE job.id = mine.job_id
 )
 SELECT id FROM mine
-"""
+"""  # fmt: skip
 
 # Return the outcomes of executions that a transition skipped because they were closed or locked, and whether their jobs
 # exist.

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import OPTIONS_OF_EACH, TIMES, TIMES_OF_EACH
+
 # Add one job.
 #
 # Moves:  new → ready
@@ -13,20 +15,11 @@ INSERT INTO pgqueue_job
      limit_key, limit_weight, limit_order, batch_id)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
+""" + TIMES + """
     %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
 )
 RETURNING id, run_after, enqueued_at, expires_at
-"""
+"""  # fmt: skip
 
 # Add many jobs of one task, and return their ids in the order of the calls.
 #
@@ -40,16 +33,7 @@ INSERT INTO pgqueue_job
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
     %(task_name)s, %(queue_name)s, %(priority)s, given.arguments, %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
+""" + TIMES + """
     given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
 FROM ROWS FROM (
     json_array_elements(%(arguments)s::json),
@@ -57,7 +41,7 @@ FROM ROWS FROM (
 ) WITH ORDINALITY AS given (arguments, limit_key, limit_weight, limit_order, place)
 ORDER BY given.place
 RETURNING id
-"""
+"""  # fmt: skip
 
 # Add many jobs, each with a task and options of its own, and return their ids in the order of the calls.
 #
@@ -73,27 +57,13 @@ INSERT INTO pgqueue_job
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
     chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        chosen.run_after,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
-    ),
-    chosen.headers::json,
-    coalesce(
-        chosen.expires_at,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-    ),
+""" + TIMES_OF_EACH + """
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM ROWS FROM (
     json_array_elements(%(arguments)s::json),
     unnest(%(numbers)s::integer[]),
     json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
 ) WITH ORDINALITY AS given (arguments, number, limit_key, limit_weight, limit_order, place)
-JOIN json_to_recordset(%(options)s::json) AS chosen (
-    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
-    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
-    batch_id bigint
-) ON chosen.number = given.number
-ORDER BY given.place
+""" + OPTIONS_OF_EACH + """
 RETURNING id
-"""
+"""  # fmt: skip

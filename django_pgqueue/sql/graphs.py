@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import LEFT_OVER, OPTIONS_OF_EACH, TIMES_OF_EACH
+
 # Draw ids for the nodes of a workflow, so that edges and arguments can name them before they are stored.
 #
 # Caller: lifecycle.graphs.draw_ids(), in the caller's transaction
@@ -22,29 +24,15 @@ INSERT INTO pgqueue_job
 SELECT
     given.id, CASE WHEN given.waits THEN 'waiting' ELSE 'ready' END, true,
     chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        chosen.run_after,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
-    ),
-    chosen.headers::json,
-    coalesce(
-        chosen.expires_at,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-    ),
+""" + TIMES_OF_EACH + """
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM ROWS FROM (
     unnest(%(job_ids)s::bigint[], %(waits)s::boolean[], %(numbers)s::integer[]),
     json_array_elements(%(arguments)s::json),
     json_to_recordset(%(limits)s::json) AS (limit_key varchar, limit_weight integer, limit_order smallint)
 ) WITH ORDINALITY AS given (id, waits, number, arguments, limit_key, limit_weight, limit_order, place)
-JOIN json_to_recordset(%(options)s::json) AS chosen (
-    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
-    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
-    batch_id bigint
-) ON chosen.number = given.number
-ORDER BY given.place
-"""
+""" + OPTIONS_OF_EACH + """
+"""  # fmt: skip
 
 # Add edges of a workflow.
 #
@@ -55,6 +43,30 @@ SELECT given.job_id, given.needs_id, given.policy
 FROM unnest(%(job_ids)s::bigint[], %(needs_ids)s::bigint[], %(policies)s::varchar[])
     AS given (job_id, needs_id, policy)
 """
+
+# Add the dependents of the failing jobs.
+DEPENDENTS: Final = """    UNION
+    SELECT edge.job_id
+    FROM failing
+    CROSS JOIN LATERAL (
+        SELECT job_id
+        FROM pgqueue_dependency
+        WHERE needs_id BETWEEN failing.id AND failing.id AND policy = 'cancel'
+        ORDER BY needs_id, job_id
+    ) AS edge"""
+
+# No dependency of the job is unfinished or blocks it. The latest dependency is read first.
+UNENDED: Final = """            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
+                WHEN 'waiting' THEN true
+                WHEN 'ready' THEN true
+                WHEN 'running' THEN true
+                WHEN 'dead' THEN policy = 'block'
+                WHEN 'cancelled' THEN policy = 'block'
+                ELSE false
+            END
+          ORDER BY job_id DESC, needs_id DESC
+          LIMIT 1
+      ) IS NULL"""
 
 # Return which dependents of these ended jobs can be advanced: one page of their edges, the last edge of the page, and
 # the dependents.
@@ -99,15 +111,7 @@ met AS MATERIALIZED (
 ),
 failing AS (
     SELECT id FROM met WHERE fails
-    UNION
-    SELECT edge.job_id
-    FROM failing
-    CROSS JOIN LATERAL (
-        SELECT job_id
-        FROM pgqueue_dependency
-        WHERE needs_id BETWEEN failing.id AND failing.id AND policy = 'cancel'
-        ORDER BY needs_id, job_id
-    ) AS edge
+""" + DEPENDENTS + """
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'waiting'
 ),
 decided AS MATERIALIZED (
@@ -127,24 +131,14 @@ decided AS MATERIALIZED (
           SELECT true
           FROM pgqueue_dependency AS edge
           WHERE job_id BETWEEN met.id AND met.id
-            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
-                WHEN 'waiting' THEN true
-                WHEN 'ready' THEN true
-                WHEN 'running' THEN true
-                WHEN 'dead' THEN policy = 'block'
-                WHEN 'cancelled' THEN policy = 'block'
-                ELSE false
-            END
-          ORDER BY job_id DESC, needs_id DESC
-          LIMIT 1
-      ) IS NULL
+""" + UNENDED + """
 ),
 last AS (
     SELECT needs_id, job_id FROM page ORDER BY needs_id DESC, job_id DESC LIMIT 1
 )
 SELECT (SELECT count(*) FROM page), (SELECT needs_id FROM last), (SELECT job_id FROM last),
        ARRAY (SELECT id FROM decided ORDER BY id)
-"""
+"""  # fmt: skip
 
 # Return which waiting jobs of one page can be advanced: the number of jobs in the page, the last one, and the jobs.
 #
@@ -252,15 +246,7 @@ failing AS (
         ORDER BY job_id, needs_id
         LIMIT 1
     )
-    UNION
-    SELECT edge.job_id
-    FROM failing
-    CROSS JOIN LATERAL (
-        SELECT job_id
-        FROM pgqueue_dependency
-        WHERE needs_id BETWEEN failing.id AND failing.id AND policy = 'cancel'
-        ORDER BY needs_id, job_id
-    ) AS edge
+""" + DEPENDENTS + """
     WHERE (edge.job_id IN (SELECT id FROM given)) IS true
 ),
 failed AS MATERIALIZED (
@@ -276,17 +262,7 @@ decided AS MATERIALIZED (
           SELECT true
           FROM pgqueue_dependency AS edge
           WHERE job_id BETWEEN given.id AND given.id
-            AND CASE (SELECT state FROM pgqueue_job WHERE id = edge.needs_id)
-                WHEN 'waiting' THEN true
-                WHEN 'ready' THEN true
-                WHEN 'running' THEN true
-                WHEN 'dead' THEN policy = 'block'
-                WHEN 'cancelled' THEN policy = 'block'
-                ELSE false
-            END
-          ORDER BY job_id DESC, needs_id DESC
-          LIMIT 1
-      ) IS NULL
+""" + UNENDED + """
 ),
 marked AS (
     UPDATE pgqueue_dependency AS edge
@@ -319,15 +295,10 @@ moved AS (
               job.run_after <= statement_timestamp() + %(time_shift)s::interval AS is_due
 )
 SELECT id, state, task_name, queue_name, batch_id, is_due FROM moved
-"""
+"""  # fmt: skip
 
-# Return the dependents that a retry of these jobs can change: the jobs that wait for them or are ready, the jobs that
-# were cancelled because of them, and the dependents of those.
-#
-# Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
-# Index:  pgqueue_dependency_needs, primary key of pgqueue_job
-RESTORABLE: Final = """/* pgqueue:restorable */
-WITH RECURSIVE restored AS (
+# The retried jobs, and the jobs that were cancelled because of them.
+RESTORED: Final = """WITH RECURSIVE restored AS (
     SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id)
     UNION
     SELECT edge.job_id
@@ -339,7 +310,15 @@ WITH RECURSIVE restored AS (
         ORDER BY needs_id, job_id
     ) AS edge
     WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
-)
+)"""
+
+# Return the dependents that a retry of these jobs can change: the jobs that wait for them or are ready, the jobs that
+# were cancelled because of them, and the dependents of those.
+#
+# Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
+# Index:  pgqueue_dependency_needs, primary key of pgqueue_job
+RESTORABLE: Final = """/* pgqueue:restorable */
+""" + RESTORED + """
 SELECT DISTINCT edge.job_id
 FROM restored
 CROSS JOIN LATERAL (
@@ -349,7 +328,7 @@ CROSS JOIN LATERAL (
     ORDER BY needs_id, job_id
 ) AS edge
 WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'ready', 'cancelled')
-"""
+"""  # fmt: skip
 
 # Lock dependents until the end of the transaction, so that no session advances or claims them meanwhile.
 #
@@ -379,19 +358,7 @@ CROSS JOIN LATERAL (
 #
 # `found` hides from the planner how many rows `restored` can have, as in ADVANCE.
 RESTORE: Final = """/* pgqueue:restore */
-WITH RECURSIVE restored AS (
-    SELECT id FROM unnest(%(job_ids)s::bigint[]) AS retried (id)
-    UNION
-    SELECT edge.job_id
-    FROM restored
-    CROSS JOIN LATERAL (
-        SELECT job_id
-        FROM pgqueue_dependency
-        WHERE needs_id BETWEEN restored.id AND restored.id AND has_cancelled
-        ORDER BY needs_id, job_id
-    ) AS edge
-    WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) = 'cancelled'
-),
+""" + RESTORED + """,
 found AS MATERIALIZED (
     SELECT unnest(ARRAY (SELECT id FROM restored)) AS id
 ),
@@ -438,7 +405,7 @@ moved AS (
     RETURNING job.id, ended.finished_at
 )
 SELECT id, finished_at FROM moved
-"""
+"""  # fmt: skip
 
 # Make ready nodes wait again whose dependencies have not ended, because one of them was retried since. Return them.
 #
@@ -513,16 +480,7 @@ PRUNE_DEPENDENCIES: Final = """/* pgqueue:prune_dependencies */
 WITH page AS MATERIALIZED (
     SELECT job_id, needs_id
     FROM pgqueue_dependency
-    WHERE job_id > %(after_id)s::bigint
-    ORDER BY job_id
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-),
-left_over AS MATERIALIZED (
-    SELECT DISTINCT job_id
-    FROM page
-    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
-      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
-),
+""" + LEFT_OVER + """
 mine AS MATERIALIZED (
     SELECT job_id, needs_id
     FROM pgqueue_dependency
@@ -534,4 +492,4 @@ gone AS (
     DELETE FROM pgqueue_dependency WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
 )
 SELECT count(*), (SELECT count(*) FROM mine), max(job_id) FROM page
-"""
+"""  # fmt: skip

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import BUSY
+
 # Copy these jobs with their executions and kept log lines to the archive table.
 #
 # Caller: lifecycle.archive(), between LOCK_FINISHED and REMOVE
@@ -177,13 +179,7 @@ locked AS MATERIALIZED (
     ORDER BY id
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-busy AS MATERIALIZED (
-    SELECT job_id
-    FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
-    UNION ALL
-    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
-),
+""" + BUSY + """,
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
@@ -239,7 +235,7 @@ counted AS (
     WHERE id = %(audit_id)s::bigint
 )
 SELECT id FROM erased
-"""
+"""  # fmt: skip
 
 # The next batches that have completed or failed, with the callbacks that were used before a time, as text. A callback
 # that was not called is left out while a job of the batch or of a nested one is unfinished: somebody has retried it,

@@ -11,6 +11,15 @@ has only the limit of its own session.
 
 from typing import Final
 
+from .clauses import CLAIMED
+
+# The first job of a range of the index, or of the next range if it is empty.
+OTHERWISE: Final = """            ORDER BY queue_name, priority DESC, limit_key, run_after, id
+            LIMIT 1
+        )
+        UNION ALL
+        ("""
+
 # Return the keys that have ready jobs, lane by lane from a place on: chunk keys and keys of limits.
 #
 # Caller: lifecycle.limits.scan_keys(), page by page, in workers that have tasks with a limit or a chunk
@@ -33,19 +42,11 @@ WITH RECURSIVE visited AS (
             SELECT queue_name, priority, limit_key, run_after FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NOT NULL
               AND queue_name = visited.queue_name AND priority = visited.priority AND limit_key > visited.limit_key
-            ORDER BY queue_name, priority DESC, limit_key, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
+""" + OTHERWISE + """
             SELECT queue_name, priority, limit_key, run_after FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NOT NULL
               AND queue_name = visited.queue_name AND priority < visited.priority
-            ORDER BY queue_name, priority DESC, limit_key, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
+""" + OTHERWISE + """
             SELECT queue_name, priority, limit_key, run_after FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > visited.queue_name
             ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -78,7 +79,7 @@ LEFT JOIN unnest(%(chunk_keys)s::varchar[], %(sizes)s::bigint[], %(waits_seconds
     AS given (chunk_key, size, wait_seconds) ON given.chunk_key = visited.limit_key
 WHERE visited.number > 0
 ORDER BY visited.number
-"""
+"""  # fmt: skip
 
 # Return the lane, the limit key and the weight of a ready job, and the seconds until it is due.
 #
@@ -291,12 +292,7 @@ due AS MATERIALIZED (
           )
       )
 ),
-claimed AS (
-    UPDATE pgqueue_job AS job
-    SET state = 'running', attempt = due.attempt + 1
-    FROM due
-    WHERE job.id = due.id
-),
+""" + CLAIMED + """
 opened AS (
     INSERT INTO pgqueue_execution
         (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at, limit_key, limit_weight)
@@ -363,7 +359,7 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, N
        END,
        coalesce(first_id, execution_id, pg_sequence_last_value('pgqueue_execution_id_seq') + 1) - 1, held_us > 0
 FROM result
-"""
+"""  # fmt: skip
 
 # Return the job that a claim of one key would take first. The claimer uses this to find the row that makes a claim
 # fail.
@@ -421,11 +417,7 @@ WITH RECURSIVE lane AS (
             SELECT queue_name, priority FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NOT NULL
               AND queue_name = lane.queue_name AND priority < lane.priority
-            ORDER BY queue_name, priority DESC, limit_key, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
+""" + OTHERWISE + """
             SELECT queue_name, priority FROM pgqueue_job
             WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name > lane.queue_name
             ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -435,7 +427,7 @@ WITH RECURSIVE lane AS (
     ) AS next
 )
 SELECT queue_name, priority FROM lane
-"""
+"""  # fmt: skip
 
 # Remove the states of keys that are full again and not held, from one page of the table. Return how many rows the page
 # had, how many of them were removed, and the last id of the page.

@@ -2,6 +2,24 @@
 
 from typing import Final
 
+from .clauses import BUSY, UNNEEDED
+
+# The jobs, and in place of their state 'changed' if it or `finished_at` is not what the operator saw.
+ASKED: Final = """WITH asked AS MATERIALIZED (
+    SELECT job.id, CASE
+               WHEN seen.state <> '' AND (
+                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
+               )
+               THEN 'changed'
+               ELSE job.state"""
+
+# The rows of the jobs and their locks, to the end of the CTE.
+LOCKED_AS_SEEN: Final = """        FROM pgqueue_job
+        WHERE id = seen.id
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+),"""
+
 # Cancel ready and waiting jobs. With `running`, also request the cancellation of running jobs.
 #
 # Moves:  ready, waiting → cancelled; running: sets the job's cancel_requested_at
@@ -11,22 +29,12 @@ from typing import Final
 # The rows are found by id only, and their state is checked after they are locked. With the state in the WHERE clause
 # that finds them, a claim that was just committing made this statement answer "nothing to cancel".
 CANCEL: Final = """/* pgqueue:cancel */
-WITH asked AS MATERIALIZED (
-    SELECT job.id, CASE
-               WHEN seen.state <> '' AND (
-                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
-               )
-               THEN 'changed'
-               ELSE job.state
+""" + ASKED + """
            END AS state, job.cancel_requested_at, job.in_graph
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
         SELECT id, state, finished_at, cancel_requested_at, in_graph
-        FROM pgqueue_job
-        WHERE id = seen.id
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS job
-),
+""" + LOCKED_AS_SEEN + """
 moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN asked.state IN ('ready', 'waiting') THEN 'cancelled' ELSE asked.state END,
@@ -49,7 +57,7 @@ SELECT id, CASE
     WHEN %(running)s AND state = 'running' AND cancel_requested_at IS NULL THEN 'running'
 END, in_graph
 FROM asked
-"""
+"""  # fmt: skip
 
 # Make finished jobs ready again, as if they were new. A job is not changed if another job has its unique key now. Of
 # several jobs with the same key, only the latest is retried.
@@ -68,22 +76,12 @@ FROM asked
 #
 # The subqueries are scalar, because the planner could replace EXISTS by a hash of all unique keys.
 RETRY: Final = """/* pgqueue:retry */
-WITH asked AS MATERIALIZED (
-    SELECT job.id, CASE
-               WHEN seen.state <> '' AND (
-                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
-               )
-               THEN 'changed'
-               ELSE job.state
+""" + ASKED + """
            END AS state, job.task_name, job.unique_key, job.in_graph
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
         SELECT id, state, finished_at, task_name, unique_key, in_graph
-        FROM pgqueue_job
-        WHERE id = seen.id
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS job
-),
+""" + LOCKED_AS_SEEN + """
 fit AS MATERIALIZED (
     SELECT id, state
     FROM (
@@ -136,7 +134,7 @@ unstepped AS (
       AND (compensation_id IS NOT NULL OR job_id IN (SELECT id FROM fit WHERE state = 'succeeded'))
 )
 SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM asked
-"""
+"""  # fmt: skip
 
 # Set the due time of ready and waiting jobs that are due later to now.
 #
@@ -181,11 +179,7 @@ WITH asked AS MATERIALIZED (
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
         SELECT id, state, run_after, queue_name, priority
-        FROM pgqueue_job
-        WHERE id = seen.id
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS job
-),
+""" + LOCKED_AS_SEEN + """
 moved AS (
     UPDATE pgqueue_job AS job
     SET queue_name = coalesce(%(queue_name)s::text, job.queue_name),
@@ -194,7 +188,7 @@ moved AS (
     WHERE job.id = asked.id AND asked.moves
 )
 SELECT id, CASE WHEN moves THEN state END FROM asked
-"""
+"""  # fmt: skip
 
 # Delete finished jobs with their executions and kept log lines. Their uniqueness windows stay, as after REMOVE. A job
 # that NEEDS names with WORKFLOW or COMPENSATION stays. A dead job that blocks others is deleted: that is the decision
@@ -206,13 +200,7 @@ SELECT id, CASE WHEN moves THEN state END FROM asked
 # Locks:  as LOCK_FINISHED. A job with a locked execution is not in the answer, like a job with a locked row
 # Index:  primary keys, pgqueue_execution_job
 DELETE: Final = """/* pgqueue:delete */
-WITH asked AS MATERIALIZED (
-    SELECT job.id, CASE
-               WHEN seen.state <> '' AND (
-                   job.state <> seen.state OR job.finished_at IS DISTINCT FROM nullif(seen.instant, '')::timestamptz
-               )
-               THEN 'changed'
-               ELSE job.state
+""" + ASKED + """
            END AS state, job.in_graph, job.batch_id
     FROM unnest(%(job_ids)s::bigint[], %(seen_states)s::text[], %(seen_instants)s::text[]) AS seen (id, state, instant)
     CROSS JOIN LATERAL (
@@ -224,32 +212,13 @@ old AS MATERIALIZED (
     FROM asked AS job
     WHERE state IN ('succeeded', 'dead', 'cancelled')
       AND (
-          job.in_graph IS NULL
-          OR (
-              SELECT true
-              FROM pgqueue_job AS other
-              WHERE other.batch_id = job.batch_id
-                AND other.state = ANY (
-                    CASE job.state
-                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                        ELSE '{waiting,ready,running}'::varchar[]
-                    END
-                )
-              LIMIT 1
-          ) IS NULL
+""" + UNNEEDED + """
       )
 ),
 locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
-busy AS MATERIALIZED (
-    SELECT job_id
-    FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
-    UNION ALL
-    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
-),
+""" + BUSY + """,
 free AS MATERIALIZED (
     SELECT id FROM old WHERE id NOT IN (SELECT job_id FROM busy)
 ),
@@ -284,7 +253,7 @@ SELECT id, CASE WHEN id IN (SELECT id FROM free) THEN state END
 FROM asked
 WHERE id NOT IN (SELECT job_id FROM busy)
    OR (SELECT true FROM pgqueue_step WHERE job_id = asked.id AND compensation IS NOT NULL LIMIT 1)
-"""
+"""  # fmt: skip
 
 # Return which of these jobs exist. If a transition returned no row for an existing job, the job's row is locked.
 #

@@ -6,6 +6,22 @@ jobs may go.
 
 from typing import Final
 
+from .clauses import BUSY, UNNEEDED
+
+# The page behind a position, the oldest jobs first.
+OLDEST: Final = """      AND finished_at IS NOT NULL
+      AND finished_at >= %(after_at)s::timestamptz
+      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+      AND finished_at < least(
+          %(before_at)s::timestamptz,
+          statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
+      )
+    ORDER BY finished_at
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+) AS oldest
+ORDER BY finished_at, id
+LIMIT %(limit)s::bigint"""
+
 # A page of finished jobs of one state, the oldest first, and whether each is wanted. Jobs that are not wanted count
 # towards the limit, so the cost of a page does not depend on how rare the wanted ones are. The inner query reads in the
 # order of the index and stops after the last instant of the page; only its rows are sorted by id, on any statistics.
@@ -23,19 +39,8 @@ FROM (
     SELECT id, finished_at, task_name, queue_name
     FROM pgqueue_job
     WHERE state = %(state)s
-      AND finished_at IS NOT NULL
-      AND finished_at >= %(after_at)s::timestamptz
-      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-      AND finished_at < least(
-          %(before_at)s::timestamptz,
-          statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
-      )
-    ORDER BY finished_at
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-) AS oldest
-ORDER BY finished_at, id
-LIMIT %(limit)s::bigint
-"""
+""" + OLDEST + """
+"""  # fmt: skip
 
 # The same for one task, which can have a retention of its own. Jobs in other states are not wanted.
 #
@@ -47,19 +52,8 @@ FROM (
     SELECT id, finished_at, state
     FROM pgqueue_job
     WHERE task_name = %(task_name)s
-      AND finished_at IS NOT NULL
-      AND finished_at >= %(after_at)s::timestamptz
-      AND (finished_at, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-      AND finished_at < least(
-          %(before_at)s::timestamptz,
-          statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(older_than_seconds)s::float8)
-      )
-    ORDER BY finished_at
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-) AS oldest
-ORDER BY finished_at, id
-LIMIT %(limit)s::bigint
-"""
+""" + OLDEST + """
+"""  # fmt: skip
 
 # Lock those of these jobs until the end of the transaction that are finished and that no unfinished work needs (NEEDS).
 # Return them, and when each finished. A condition on the state, or on `finished_at` alone, would let the planner read
@@ -76,20 +70,7 @@ WITH old AS MATERIALIZED (
     WHERE id = ANY (%(job_ids)s::bigint[])
       AND (finished_at IS NULL) IS NOT true
       AND (
-          job.in_graph IS NULL
-          OR (
-              SELECT true
-              FROM pgqueue_job AS other
-              WHERE other.batch_id = job.batch_id
-                AND other.state = ANY (
-                    CASE job.state
-                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                        ELSE '{waiting,ready,running}'::varchar[]
-                    END
-                )
-              LIMIT 1
-          ) IS NULL
+""" + UNNEEDED + """
       )
       AND (job.state <> 'dead' OR job.limit_order IS DISTINCT FROM 2)
       AND (
@@ -108,15 +89,9 @@ WITH old AS MATERIALIZED (
 locked AS MATERIALIZED (
     SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) ORDER BY id FOR UPDATE SKIP LOCKED
 ),
-busy AS MATERIALIZED (
-    SELECT job_id
-    FROM pgqueue_execution
-    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
-    UNION ALL
-    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
-)
+""" + BUSY + """
 SELECT id, finished_at FROM old WHERE id NOT IN (SELECT job_id FROM busy)
-"""
+"""  # fmt: skip
 
 # Remove these jobs with their executions, steps, search keys and dependencies, and count them for their batches. With
 # the two flags, remove the kept log lines and the rows of the audit too. Their uniqueness windows stay.

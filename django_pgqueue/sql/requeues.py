@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import DUE_OR_ENDED
+
 # Read a page of all jobs, by id. Return its last id, and each job that is running without an open execution.
 #
 # Caller: lifecycle.requeue()
@@ -70,16 +72,8 @@ moved AS (
     UPDATE pgqueue_job AS job
     SET state = CASE WHEN mine.cancelled THEN 'cancelled' WHEN mine.delay_seconds IS NULL THEN 'dead' ELSE 'ready' END,
         unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
-        run_after = CASE
-            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
-        END,
-        finished_at = CASE
-            WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp() + %(time_shift)s::interval
-        END
-    FROM mine
+""" + DUE_OR_ENDED + """
     WHERE job.id = mine.id
 )
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
-"""
+"""  # fmt: skip

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import DUE_OR_ENDED, FENCED
+
 # Return the open executions whose lease ends within some seconds or has ended, and the end of each lease in
 # milliseconds.
 #
@@ -96,11 +98,7 @@ WITH mine AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
                job.cancel_requested_at IS NOT NULL AS cancelled
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
+""" + FENCED + """
           AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval
           AND (
               given.lease_ms IS NULL OR floor(1000 * date_part('epoch', execution.lease_expires_at)) = given.lease_ms
@@ -123,16 +121,8 @@ moved AS (
         isolated = job.isolated OR mine.started,
         unique_key = CASE WHEN job.unique_ready_only IS NULL THEN job.unique_key END,
         unknown_since = CASE WHEN NOT mine.started THEN job.unknown_since END,
-        run_after = CASE
-            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
-            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
-        END,
-        finished_at = CASE
-            WHEN mine.cancelled OR mine.delay_seconds IS NULL
-            THEN statement_timestamp() + %(time_shift)s::interval
-        END
-    FROM mine
+""" + DUE_OR_ENDED + """
     WHERE job.id = mine.job_id
 )
 SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 'dead' ELSE 'ready' END FROM mine
-"""
+"""  # fmt: skip

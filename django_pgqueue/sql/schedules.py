@@ -36,22 +36,25 @@ SCHEDULE_ARGUMENTS: Final = """/* pgqueue:schedule_arguments */
 SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s
 """
 
+# The schedule, if its definition and its next tick are still those that the caller has read.
+AS_PLANNED: Final = """WITH mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_schedule
+    WHERE id = %(schedule_id)s
+      AND revision = %(revision)s
+      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz"""
+
 # Record why a schedule does not fire. The text stays until the schedule fires or its definition changes.
 #
 # Caller: lifecycle.note_problem(), from a worker that could not create the job
 # Fence:  the definition and the next tick as the caller has read them: another worker may have fired it
 NOTE_PROBLEM: Final = """/* pgqueue:note_problem */
-WITH mine AS MATERIALIZED (
-    SELECT id
-    FROM pgqueue_schedule
-    WHERE id = %(schedule_id)s
-      AND revision = %(revision)s
-      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz
+""" + AS_PLANNED + """
       AND problem <> %(problem)s
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT id FROM mine))
-"""
+"""  # fmt: skip
 
 # Set the next tick of a schedule without adding a job. The scheduler uses this to skip missed ticks, and after a clock
 # was corrected.
@@ -59,19 +62,14 @@ UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT 
 # Caller: lifecycle.plan_schedule(), from any worker
 # Fence:  the definition and the next tick as the caller has read them, in the form that SCHEDULES returns
 PLAN_SCHEDULE: Final = """/* pgqueue:plan_schedule */
-WITH mine AS MATERIALIZED (
-    SELECT id
-    FROM pgqueue_schedule
-    WHERE id = %(schedule_id)s
-      AND revision = %(revision)s
-      AND least(greatest(next_run_at, '0001-01-03 UTC'), '9999-12-28 UTC') = %(expected_at)s::timestamptz
+""" + AS_PLANNED + """
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE pgqueue_schedule
 SET next_run_at = %(following_at)s::timestamptz
 WHERE id = ANY (ARRAY (SELECT id FROM mine))
 RETURNING id
-"""
+"""  # fmt: skip
 
 # Add a schedule of the code or of the admin, unless one with the same name and origin exists.
 #

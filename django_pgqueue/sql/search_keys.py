@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import LEFT_OVER
+
 # Add search keys of jobs.
 #
 # Caller: lifecycle.add_search_keys(), in the transaction that has added the jobs
@@ -32,16 +34,7 @@ PRUNE_SEARCH_KEYS: Final = """/* pgqueue:prune_search_keys */
 WITH page AS MATERIALIZED (
     SELECT job_id, name
     FROM pgqueue_search_key
-    WHERE job_id > %(after_id)s::bigint
-    ORDER BY job_id
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-),
-left_over AS MATERIALIZED (
-    SELECT DISTINCT job_id
-    FROM page
-    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
-      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
-),
+""" + LEFT_OVER + """
 mine AS MATERIALIZED (
     SELECT job_id, name
     FROM pgqueue_search_key
@@ -53,4 +46,4 @@ gone AS (
     DELETE FROM pgqueue_search_key WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
 )
 SELECT count(*), (SELECT count(*) FROM mine), max(job_id) FROM page
-"""
+"""  # fmt: skip

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import CLOSED, LEFT_OVER, LOCKED
+
 # Return the steps of a job in their order, with the seconds until each one wakes. A step that was compensated counts as
 # not done. RETRY removes it, but an attempt must not use it in any case.
 #
@@ -84,24 +86,13 @@ WITH mine AS MATERIALIZED (
     )
     CROSS JOIN LATERAL (
         SELECT execution.id, execution.job_id, execution.attempt, job.cancel_requested_at IS NOT NULL AS cancelled
-        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-        WHERE execution.id = given.id
-          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS locked
-),
+""" + LOCKED + """
 closed AS (
     UPDATE pgqueue_execution AS execution
     SET outcome = 'suspended',
         error = mine.reason,
         started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
-    FROM mine
-    WHERE execution.id = mine.id
-),
+""" + CLOSED + """
 stored AS (
     INSERT INTO pgqueue_step
         (job_id, name, position, kind, attempt, tries, error, started_at, wake_at, event_name, event_key)
@@ -142,7 +133,18 @@ moved AS (
     WHERE job.id = mine.job_id
 )
 SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
-"""
+"""  # fmt: skip
+
+# Lock the jobs, and make them due now.
+DUE_NOW: Final = """        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS locked
+),
+moved AS (
+    UPDATE pgqueue_job AS job
+    SET run_after = statement_timestamp() + %(time_shift)s::interval
+    FROM mine
+    WHERE job.id = mine.id
+)"""
 
 # Make the jobs due that wait for an event with this name and key. Return the number of waits in the page, its last job,
 # and the jobs that are due now.
@@ -180,17 +182,9 @@ mine AS MATERIALIZED (
               OR page.wake_at IS NULL
                  AND job.run_after > statement_timestamp() + %(time_shift)s::interval + interval '50 years'
           )
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS locked
-),
-moved AS (
-    UPDATE pgqueue_job AS job
-    SET run_after = statement_timestamp() + %(time_shift)s::interval
-    FROM mine
-    WHERE job.id = mine.id
-)
+""" + DUE_NOW + """
 SELECT (SELECT count(*) FROM page), (SELECT max(job_id) FROM page), ARRAY (SELECT id FROM mine)
-"""
+"""  # fmt: skip
 
 # Make a job due if its event has come. Return the ids of the jobs that are due now.
 #
@@ -226,17 +220,9 @@ WITH mine AS MATERIALIZED (
                     ARRAY (SELECT coalesce(event_id, 0) FROM pgqueue_step WHERE job_id = step.job_id)
                 )
           )
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS locked
-),
-moved AS (
-    UPDATE pgqueue_job AS job
-    SET run_after = statement_timestamp() + %(time_shift)s::interval
-    FROM mine
-    WHERE job.id = mine.id
-)
+""" + DUE_NOW + """
 SELECT id FROM mine
-"""
+"""  # fmt: skip
 
 # Read one page of waits. Return the number of waits in the page, the values after which the next page begins, and the
 # jobs that still sleep although their event has come.
@@ -306,16 +292,7 @@ PRUNE_STEPS: Final = """/* pgqueue:prune_steps */
 WITH page AS MATERIALIZED (
     SELECT job_id, name
     FROM pgqueue_step
-    WHERE job_id > %(after_id)s::bigint
-    ORDER BY job_id
-    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
-),
-left_over AS MATERIALIZED (
-    SELECT DISTINCT job_id
-    FROM page
-    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
-      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
-),
+""" + LEFT_OVER + """
 mine AS MATERIALIZED (
     SELECT job_id, name
     FROM pgqueue_step
@@ -327,4 +304,4 @@ gone AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT job_id FROM mine))
 )
 SELECT count(*), (SELECT count(*) FROM mine), max(job_id) FROM page
-"""
+"""  # fmt: skip

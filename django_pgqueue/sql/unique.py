@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from .clauses import TIMES, TIMES_OF_EACH
+
 # Add one job, unless another job with its key is ready (or running, if `unique_ready_only` is NULL).
 #
 # Moves:  new → ready. If another session adds a job with this key in an open transaction, the statement waits. If that
@@ -16,16 +18,7 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 VALUES (
     %(task_name)s, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
+""" + TIMES + """
     %(unique_key)s, %(unique_ready_only)s,
     %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
 )
@@ -33,7 +26,35 @@ ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO NOTHING
 RETURNING id, run_after, enqueued_at, expires_at
-"""
+"""  # fmt: skip
+
+# TIMES, in a CTE.
+TIMES_IN_CTE: Final = """        statement_timestamp() + %(time_shift)s::interval,
+        coalesce(
+            %(run_after)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
+        ),
+        %(headers)s::json,
+        coalesce(
+            %(expires_at)s::timestamptz,
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
+        ),"""
+
+# Replace the call of a ready job with the same key.
+OR_REPLACE: Final = """    ON CONFLICT (task_name, unique_key)
+        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
+    DO UPDATE
+    SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
+        headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
+        limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
+        batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
+    WHERE pgqueue_job.state = 'ready'"""
+
+# The end of the CTE `placed`, and the removal of the steps that its jobs had.
+UNSTEPPED: Final = """),
+unstepped AS (
+    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
+)"""
 
 # Add one job, or replace the call of the ready job with the same key. A running job is not changed.
 #
@@ -58,16 +79,7 @@ WITH placed AS (
          unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
     SELECT
         %(task_name)s::varchar, %(queue_name)s, %(priority)s, %(arguments)s::json, %(max_attempts)s,
-        statement_timestamp() + %(time_shift)s::interval,
-        coalesce(
-            %(run_after)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-        ),
-        %(headers)s::json,
-        coalesce(
-            %(expires_at)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-        ),
+""" + TIMES_IN_CTE + """
         %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
         %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
     WHERE (
@@ -83,21 +95,11 @@ WITH placed AS (
         WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
           AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     ) IS DISTINCT FROM 'running'
-    ON CONFLICT (task_name, unique_key)
-        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
-    DO UPDATE
-    SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
-        headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
-        limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
-        batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
-    WHERE pgqueue_job.state = 'ready'
+""" + OR_REPLACE + """
     RETURNING id, run_after, enqueued_at, expires_at
-),
-unstepped AS (
-    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
-)
+""" + UNSTEPPED + """
 SELECT id, run_after, enqueued_at, expires_at FROM placed
-"""
+"""  # fmt: skip
 
 # Do what ENQUEUE_UNIQUE does, for many jobs: skip each job whose key another job has. A call with a null key is always
 # added.
@@ -121,16 +123,7 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, %(task_name)s, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
+""" + TIMES + """
     given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
     given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
 FROM given
@@ -139,7 +132,7 @@ ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO NOTHING
 RETURNING id, unique_key
-"""
+"""  # fmt: skip
 
 # Add many jobs as ENQUEUE_MANY_UNIQUE does, each with a task and options of its own.
 #
@@ -165,16 +158,7 @@ INSERT INTO pgqueue_job
      unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
 SELECT
     given.id, chosen.task_name, chosen.queue_name, chosen.priority, given.arguments, chosen.max_attempts,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        chosen.run_after,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
-    ),
-    chosen.headers::json,
-    coalesce(
-        chosen.expires_at,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
-    ),
+""" + TIMES_OF_EACH + """
     given.key, CASE WHEN given.key IS NOT NULL THEN chosen.unique_ready_only END,
     given.limit_key, given.limit_weight, given.limit_order, chosen.batch_id
 FROM given
@@ -188,7 +172,7 @@ ON CONFLICT (task_name, unique_key)
     WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
 DO NOTHING
 RETURNING id, task_name, unique_key
-"""
+"""  # fmt: skip
 
 # Add many jobs, or replace the calls of the ready jobs with the same keys, as ENQUEUE_OR_REPLACE does for one. Of
 # several calls with the same key, only the last counts, because a statement must not write a row twice.
@@ -216,16 +200,7 @@ placed AS (
          unique_key, unique_ready_only, limit_key, limit_weight, limit_order, batch_id)
     SELECT
         given.id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, given.call -> 'call', %(max_attempts)s,
-        statement_timestamp() + %(time_shift)s::interval,
-        coalesce(
-            %(run_after)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-        ),
-        %(headers)s::json,
-        coalesce(
-            %(expires_at)s::timestamptz,
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-        ),
+""" + TIMES_IN_CTE + """
         given.call ->> 'key', CASE WHEN given.call ->> 'key' IS NOT NULL THEN %(unique_ready_only)s::boolean END,
         given.limit_key, given.limit_weight, given.limit_order, %(batch_id)s::bigint
     FROM given
@@ -244,21 +219,11 @@ placed AS (
             AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
       ) IS DISTINCT FROM 'running'
     ORDER BY given.call ->> 'key' COLLATE "C", given.place
-    ON CONFLICT (task_name, unique_key)
-        WHERE unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
-    DO UPDATE
-    SET arguments = excluded.arguments, run_after = excluded.run_after, expires_at = excluded.expires_at,
-        headers = excluded.headers, priority = excluded.priority, max_attempts = excluded.max_attempts,
-        limit_key = excluded.limit_key, limit_weight = excluded.limit_weight, limit_order = excluded.limit_order,
-        batch_id = excluded.batch_id, attempt = 0, crashes = 0, unknown_since = NULL
-    WHERE pgqueue_job.state = 'ready'
+""" + OR_REPLACE + """
     RETURNING id, unique_key
-),
-unstepped AS (
-    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
-)
+""" + UNSTEPPED + """
 SELECT id, unique_key FROM placed
-"""
+"""  # fmt: skip
 
 # Return the jobs that currently have these keys of a task.
 #
@@ -322,22 +287,13 @@ INSERT INTO pgqueue_job
      limit_key, limit_weight, limit_order, batch_id)
 SELECT
     id, %(task_name)s::varchar, %(queue_name)s, %(priority)s, arguments, %(max_attempts)s,
-    statement_timestamp() + %(time_shift)s::interval,
-    coalesce(
-        %(run_after)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
-    ),
-    %(headers)s::json,
-    coalesce(
-        %(expires_at)s::timestamptz,
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
-    ),
+""" + TIMES + """
     limit_key, limit_weight, limit_order, %(batch_id)s::bigint
 FROM given
 WHERE key IS NULL OR id IN (SELECT job_id FROM opened)
 ORDER BY place
 RETURNING id, run_after, enqueued_at, expires_at
-"""
+"""  # fmt: skip
 
 # For each key with an open window, replace the call of the window's job if that job is ready. Other jobs and the
 # windows do not change. The keys must be distinct and not null.
@@ -391,12 +347,9 @@ placed AS (
     WHERE job.id = waiting.id
       AND (SELECT true FROM pgqueue_step WHERE job_id = waiting.id AND compensation IS NOT NULL LIMIT 1) IS NULL
     RETURNING job.id, job.run_after, job.enqueued_at, job.expires_at, waiting.call ->> 'key' AS key
-),
-unstepped AS (
-    DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
-)
+""" + UNSTEPPED + """
 SELECT id, run_after, enqueued_at, expires_at, key FROM placed
-"""
+"""  # fmt: skip
 
 # Return the ids of the jobs that opened the uniqueness windows of these keys of a task. The jobs may have ended, and
 # their rows may be removed.

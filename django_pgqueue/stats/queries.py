@@ -6,13 +6,8 @@ with LATERAL subqueries that have a LIMIT, which the planner cannot turn into a 
 
 from typing import Final
 
-# Count the due jobs and the later jobs of each lane, up to a limit for each lane.
-#
-# Index: pgqueue_job_ready. A lane is one range of it for due jobs, and one for later jobs
-# Cost:  one index search per lane, and at most `due_total` and `later_total` entries in all lanes together. For later
-#        jobs each row is read too, because the index does not have the attempt
-READY_BY_LANE: Final = """/* pgqueue:ready_by_lane */
-WITH RECURSIVE lane AS (
+# The lanes that have ready jobs, by a loose index scan, and how many jobs of each may be read.
+LANES: Final = """WITH RECURSIVE lane AS (
     (
         SELECT queue_name, priority, 1 AS place FROM pgqueue_job
         WHERE state = 'ready' AND limit_key IS NULL
@@ -45,7 +40,33 @@ bound AS MATERIALIZED (
     SELECT least(%(limit)s, greatest(%(due_total)s / greatest(count(*), 1), 100)) AS due,
            least(%(limit)s, greatest(%(later_total)s / greatest(count(*), 1), 100)) AS later
     FROM lane
-)
+)"""
+
+# The due jobs of a lane.
+DUE: Final = """        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+          AND run_after <= statement_timestamp() + %(time_shift)s::interval
+        ORDER BY run_after
+        LIMIT (SELECT due + 1 FROM bound)
+    ) AS first"""
+
+# The later jobs of a lane.
+LATER: Final = """        FROM pgqueue_job
+        WHERE state = 'ready' AND limit_key IS NULL
+          AND queue_name = lane.queue_name AND priority = lane.priority
+          AND run_after > statement_timestamp() + %(time_shift)s::interval
+        ORDER BY run_after
+        LIMIT (SELECT later + 1 FROM bound)
+    ) AS first"""
+
+# Count the due jobs and the later jobs of each lane, up to a limit for each lane.
+#
+# Index: pgqueue_job_ready. A lane is one range of it for due jobs, and one for later jobs
+# Cost:  one index search per lane, and at most `due_total` and `later_total` entries in all lanes together. For later
+#        jobs each row is read too, because the index does not have the attempt
+READY_BY_LANE: Final = """/* pgqueue:ready_by_lane */
+""" + LANES + """
 SELECT lane.queue_name, lane.priority, NULL,
        due.count, due.count > bound.due, due.oldest_seconds,
        later.count - later.retrying, later.retrying, later.count > bound.later
@@ -56,67 +77,22 @@ CROSS JOIN LATERAL (
            date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(run_after)) AS oldest_seconds
     FROM (
         SELECT run_after
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name = lane.queue_name AND priority = lane.priority
-          AND run_after <= statement_timestamp() + %(time_shift)s::interval
-        ORDER BY run_after
-        LIMIT (SELECT due + 1 FROM bound)
-    ) AS first
+""" + DUE + """
 ) AS due
 CROSS JOIN LATERAL (
     SELECT count(*) AS count, count(*) FILTER (WHERE attempt > 0) AS retrying
     FROM (
         SELECT attempt
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name = lane.queue_name AND priority = lane.priority
-          AND run_after > statement_timestamp() + %(time_shift)s::interval
-        ORDER BY run_after
-        LIMIT (SELECT later + 1 FROM bound)
-    ) AS first
+""" + LATER + """
 ) AS later
-"""
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this module
 
 # The same for each task of each lane.
 #
 # Index: pgqueue_job_ready
 # Cost:  as READY_BY_LANE, but each row is read, because the index does not have the task
 READY_BY_TASK: Final = """/* pgqueue:ready_by_task */
-WITH RECURSIVE lane AS (
-    (
-        SELECT queue_name, priority, 1 AS place FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-        ORDER BY queue_name, priority DESC, run_after, id
-        LIMIT 1
-    )
-    UNION ALL
-    SELECT next.queue_name, next.priority, lane.place + 1
-    FROM lane
-    CROSS JOIN LATERAL (
-        (
-            SELECT queue_name, priority FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NULL
-              AND queue_name = lane.queue_name AND priority < lane.priority
-            ORDER BY queue_name, priority DESC, run_after, id
-            LIMIT 1
-        )
-        UNION ALL
-        (
-            SELECT queue_name, priority FROM pgqueue_job
-            WHERE state = 'ready' AND limit_key IS NULL AND queue_name > lane.queue_name
-            ORDER BY queue_name, priority DESC, run_after, id
-            LIMIT 1
-        )
-        LIMIT 1
-    ) AS next
-    WHERE lane.place < %(lanes_limit)s
-),
-bound AS MATERIALIZED (
-    SELECT least(%(limit)s, greatest(%(due_total)s / greatest(count(*), 1), 100)) AS due,
-           least(%(limit)s, greatest(%(later_total)s / greatest(count(*), 1), 100)) AS later
-    FROM lane
-)
+""" + LANES + """
 SELECT lane.queue_name, lane.priority, ready.task_name,
        sum(ready.due), sum(sum(ready.due)) OVER in_lane > min(bound.due),
        date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(ready.run_after)),
@@ -128,30 +104,18 @@ CROSS JOIN LATERAL (
     SELECT task_name, count(*) AS due, min(run_after) AS run_after, 0 AS scheduled, 0 AS retrying
     FROM (
         SELECT task_name, run_after
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name = lane.queue_name AND priority = lane.priority
-          AND run_after <= statement_timestamp() + %(time_shift)s::interval
-        ORDER BY run_after
-        LIMIT (SELECT due + 1 FROM bound)
-    ) AS first
+""" + DUE + """
     GROUP BY task_name
     UNION ALL
     SELECT task_name, 0, NULL, count(*) FILTER (WHERE attempt = 0), count(*) FILTER (WHERE attempt > 0)
     FROM (
         SELECT task_name, attempt
-        FROM pgqueue_job
-        WHERE state = 'ready' AND limit_key IS NULL
-          AND queue_name = lane.queue_name AND priority = lane.priority
-          AND run_after > statement_timestamp() + %(time_shift)s::interval
-        ORDER BY run_after
-        LIMIT (SELECT later + 1 FROM bound)
-    ) AS first
+""" + LATER + """
     GROUP BY task_name
 ) AS ready
 GROUP BY lane.queue_name, lane.priority, ready.task_name
 WINDOW in_lane AS (PARTITION BY lane.queue_name, lane.priority)
-"""
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this module
 
 # Count the open executions by queue, task and worker: those with a valid lease, and those whose lease is over.
 #

@@ -16,7 +16,7 @@ class Mutant(NamedTuple):
     old: str
     new: str
     statement: str = ""
-    """The name of an SQL statement."""
+    """The name of an SQL statement. Only this statement changes, also where its text stands in a clause of several."""
     inside: str = ""
     """The name of a class, function or constant, such as `Claimer._note_failure`. Separate several names with commas.
 

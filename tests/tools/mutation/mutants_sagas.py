@@ -102,7 +102,7 @@ COMPENSATIONS = of_tests(
         "a job is deleted before its compensations are enqueued",
         "(ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL",
         "(ARRAY (SELECT id FROM old)) AND false",
-        inside="operator.DELETE",
+        statement="DELETE",
     ),
     Mutant(
         "a compensation that cannot be enqueued is found after the step has run",

@@ -5,6 +5,8 @@ and says which test killed it. A mutant names the code that it changes, so it st
 another module. A mutant is refused if its name is unknown, or if its `old` text is not found there as often as stated:
 the code has changed, and the mutant must follow. Not part of CI; a green suite without killed mutants proves little.
 
+If the text of a statement stands in a clause that others share too, the mutant changes this statement alone.
+
 Prints one line a mutant, then how many there were of each kind. Ends with status 1 if one survived or was not run.
 
 `killers.json` names a test that has killed each mutant before. It runs first, so that a whole run takes an hour instead
@@ -71,6 +73,7 @@ from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
 from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
 from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
 from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
+from tests.tools.mutation.rendered import rendered
 
 COPIED = (
     "django_pgqueue",
@@ -439,6 +442,16 @@ EQUIVALENT = {
 
 def mutated(mutant: Mutant, names: CodeNames) -> dict[str, str]:
     """Return the new text of each file that the mutant changes; raise `LookupError` if it does not fit the code."""
+    try:
+        return with_changed_code(mutant, names)
+    except LookupError:
+        if texts := with_changed_statement(mutant, names):
+            return texts
+        raise
+
+
+def with_changed_code(mutant: Mutant, names: CodeNames) -> dict[str, str]:
+    """Change the code that has the names of the mutant."""
     spans: dict[str, list[Span]] = defaultdict(list)
     for place in places_of(mutant, names):
         spans[place.path] += place.spans
@@ -450,6 +463,22 @@ def mutated(mutant: Mutant, names: CodeNames) -> dict[str, str]:
     if found != mutant.times:
         raise LookupError(f"{mutant.name}: found {found} times instead of {mutant.times}: {mutant.old!r}")
     return texts
+
+
+def with_changed_statement(mutant: Mutant, names: CodeNames) -> dict[str, str]:
+    """Change the text of a statement as it runs, if it is joined from clauses; return no file if it does not fit.
+
+    Other statements keep the clauses, because the changed text is assigned again below the statement.
+    """
+    texts = {}
+    for place in names.places(mutant.statement):
+        statement = rendered(mutant.statement, place.path, names.texts)
+        if statement.count(mutant.old) == mutant.times:
+            text, end = names.texts[place.path], place.spans[-1].end
+            name = mutant.statement.rpartition(".")[2]
+            changed = f"{name}: Final = {statement.replace(mutant.old, mutant.new)!r}\n"
+            texts[place.path] = text[:end] + changed + text[end:]
+    return texts if len(texts) == 1 else {}
 
 
 def places_of(mutant: Mutant, names: CodeNames) -> list[Place]:

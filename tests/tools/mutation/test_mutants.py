@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.code_names import CHECKOUT, CodeNames, code_names
+from tests.statements import STATEMENTS
 from tests.tools.mutation import runner
 from tests.tools.mutation.mutants import Mutant
+from tests.tools.mutation.rendered import rendered
 from tests.tools.mutation.runner import MUTANTS, QUICK, mutated, places_of
 
 
@@ -107,6 +109,64 @@ def test_mutant_of_changed_text_is_refused():
 def test_mutant_of_file_finds_it_in_any_directory():
     names = CodeNames({"package/shown/page.html": "a\n", "package/page.py": "x = 1\n"})
     assert mutated(Mutant("any", "a", "b", file="page.html"), names) == {"package/shown/page.html": "b\n"}
+
+
+JOINED = CodeNames(
+    {
+        "package/sql/below.py": 'FENCE: Final = """\n  AND open"""\n',
+        "package/sql/above.py": (
+            "from .below import FENCE\n"
+            'LOCK: Final = FENCE + """\nFOR UPDATE"""\n'
+            'FAIL: Final = """FAIL""" + LOCK\n'
+            'RESCUE: Final = """RESCUE""" + LOCK + """\nLIMIT 1"""\n'
+        ),
+        "package/acts.py": 'FAIL = "fail"\n',
+    }
+)
+
+
+def run_constants(texts):
+    """Return the constants of the two modules, which run in one scope."""
+    scope = {"Final": str}
+    for path in ("package/sql/below.py", "package/sql/above.py"):
+        exec(texts[path].replace("from .below import FENCE\n", ""), scope)  # noqa: S102
+    return {name: scope[name] for name in ("FENCE", "LOCK", "FAIL", "RESCUE")}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("\n  AND open", "", "FAIL\nFOR UPDATE"),
+        ("FOR UPDATE", "FOR SHARE", "FAIL\n  AND open\nFOR SHARE"),
+        ("FAIL\n  AND", "FAIL\n  OR", "FAIL\n  OR open\nFOR UPDATE"),
+    ],
+)
+def test_mutant_of_statement_leaves_others_with_its_clause(old, new, changed):
+    """The text can stand in a clause, in one of another module, or across the ends of clauses."""
+    texts = mutated(Mutant("any", old, new, statement="FAIL"), JOINED)
+    assert run_constants(JOINED.texts | texts) == {**run_constants(JOINED.texts), "FAIL": changed}
+
+
+def test_mutant_of_clause_changes_all_its_statements():
+    texts = mutated(Mutant("any", "FOR UPDATE", "FOR SHARE", statement="LOCK"), JOINED)
+    changed = run_constants(JOINED.texts | texts)
+    assert {name: "FOR SHARE" in text for name, text in changed.items()} == {
+        "FENCE": False,
+        "LOCK": True,
+        "FAIL": True,
+        "RESCUE": True,
+    }
+
+
+def test_mutant_of_text_in_no_clause_is_refused():
+    with pytest.raises(LookupError, match="found 0 times instead of 1: 'LIMIT 1'"):
+        mutated(Mutant("any", "LIMIT 1", "", statement="above.FAIL"), JOINED)
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_mutants_read_statement_as_it_runs(name):
+    paths = [place.path for place in code_names().places(name)]
+    assert STATEMENTS[name] in [rendered(name, path, code_names().texts) for path in paths]
 
 
 def test_mutant_inside_two_functions_changes_both():

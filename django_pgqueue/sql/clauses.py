@@ -1,0 +1,132 @@
+"""The clauses that statements of several modules share. A clause of one module stands above its first statement."""
+
+from typing import Final
+
+# The fence of a worker's transitions: an open execution of this claim, with its job.
+FENCED: Final = """        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
+          AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+          AND execution.outcome IS NULL"""
+
+# The same, with the row locks, to the end of the CTE.
+LOCKED: Final = FENCED + """
+        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
+    ) AS locked
+),"""  # fmt: skip
+
+# The end of an execution some seconds ago, to the end of the CTE.
+CLOSED: Final = """        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
+    FROM mine
+    WHERE execution.id = mine.id
+),"""
+
+# When a job is due for its next attempt. It keeps its time if it has none.
+DUE_AGAIN: Final = """        run_after = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL THEN job.run_after
+            ELSE statement_timestamp() + %(time_shift)s::interval + make_interval(secs => mine.delay_seconds)
+        END,"""
+
+# The same, and the end of a job that has no other attempt.
+DUE_OR_ENDED: Final = DUE_AGAIN + """
+        finished_at = CASE
+            WHEN mine.cancelled OR mine.delay_seconds IS NULL
+            THEN statement_timestamp() + %(time_shift)s::interval
+        END
+    FROM mine"""  # fmt: skip
+
+# Make the due jobs run.
+CLAIMED: Final = """claimed AS (
+    UPDATE pgqueue_job AS job
+    SET state = 'running', attempt = due.attempt + 1
+    FROM due
+    WHERE job.id = due.id
+),"""
+
+# The same, and open an execution for each, up to the time of the claim.
+OPENED: Final = CLAIMED + """
+opened AS (
+    INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
+    SELECT execution_id, id, attempt + 1, %(worker_id)s,
+           statement_timestamp() + %(time_shift)s::interval,"""  # fmt: skip
+
+# The columns of the claimed jobs.
+CLAIMED_JOBS: Final = """SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
+       attempt + 1, max_attempts, crashes, isolated,
+       CASE WHEN isfinite(unknown_since)
+            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
+       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
+       headers::text,
+       CASE WHEN isfinite(expires_at)
+            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+       batch_id, in_graph"""
+
+# When jobs are enqueued, become due and expire, with their headers between.
+TIMES: Final = """    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        %(run_after)s::timestamptz,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(delay_seconds)s::float8)
+    ),
+    %(headers)s::json,
+    coalesce(
+        %(expires_at)s::timestamptz,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(expires_seconds)s::float8)
+    ),"""
+
+# The same for jobs with options of their own.
+TIMES_OF_EACH: Final = """    statement_timestamp() + %(time_shift)s::interval,
+    coalesce(
+        chosen.run_after,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.delay_seconds)
+    ),
+    chosen.headers::json,
+    coalesce(
+        chosen.expires_at,
+        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => chosen.expires_seconds)
+    ),"""
+
+# The options of jobs that have their own, and the order of the calls.
+OPTIONS_OF_EACH: Final = """JOIN json_to_recordset(%(options)s::json) AS chosen (
+    number integer, task_name varchar, queue_name varchar, priority smallint, max_attempts smallint,
+    run_after timestamptz, delay_seconds float8, headers text, expires_at timestamptz, expires_seconds float8,
+    batch_id bigint
+) ON chosen.number = given.number
+ORDER BY given.place"""
+
+# Whether no job of the workflow needs this one (NEEDS).
+UNNEEDED: Final = """          job.in_graph IS NULL
+          OR (
+              SELECT true
+              FROM pgqueue_job AS other
+              WHERE other.batch_id = job.batch_id
+                AND other.state = ANY (
+                    CASE job.state
+                        WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
+                        WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
+                        ELSE '{waiting,ready,running}'::varchar[]
+                    END
+                )
+              LIMIT 1
+          ) IS NULL"""
+
+# Which of the old jobs have an execution that another session has locked, or a pending compensation.
+BUSY: Final = """busy AS MATERIALIZED (
+    SELECT job_id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND id NOT IN (SELECT id FROM locked)
+    UNION ALL
+    SELECT job_id FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM old)) AND compensation IS NOT NULL
+)"""
+
+# The page of a table behind a job, and which of its jobs no longer exist.
+LEFT_OVER: Final = """    WHERE job_id > %(after_id)s::bigint
+    ORDER BY job_id
+    FETCH FIRST (%(limit)s::bigint) ROWS WITH TIES
+),
+left_over AS MATERIALIZED (
+    SELECT DISTINCT job_id
+    FROM page
+    WHERE (SELECT true FROM pgqueue_job AS job WHERE job.id = page.job_id) IS NULL
+      AND job_id BETWEEN %(first_id)s::bigint AND %(last_id)s::bigint
+),"""
