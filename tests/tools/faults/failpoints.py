@@ -267,7 +267,7 @@ def _wrapped_on_breakers(act: str, function: Callable[..., Any]) -> Callable[...
         if keys:
             hit(f"{ACTS_ON_BREAKERS[act]}.sent", connection)
         answer = function(connection, keys)
-        if answer:
+        if answer[0]:
             hit(f"{ACTS_ON_BREAKERS[act]}.done", connection)
         return answer
 

@@ -35,7 +35,7 @@ COMPLETER: Final = "pgqueue-completer"
 
 def install(hit: Hit) -> None:
     """Wrap the seams of this process."""
-    _wrap(graphs, "advance", hit, before="advance.sent", after="advance.committed", only_with_ids=True)
+    _wrap(graphs, "advance_page", hit, before="advance.sent", after="advance.committed", only_with_ids=True)
     _wrap(graphs, "_decide", hit, after="advance.done")
     _wrap(graphs, "find_missed", hit, after="sweep.done")
     in_completer = _in_completer(hit)
