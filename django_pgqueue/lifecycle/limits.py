@@ -1,8 +1,8 @@
 """Claim jobs with a limit: find and lock keys, then claim from them what their limits admit.
 
-`KeyClaims` calls `lock_keys()`, and then `claim_keys()` in the same transaction, for the fetcher, the testing kit and
-runs in the foreground. The second statement counts the open executions of the keys that the first one has locked, so it
-must begin after the lock is taken.
+The fetcher, the testing kit and runs in the foreground claim with `KeyClaims`. It calls `lock_keys()` and
+`claim_keys()` in one transaction, in this order. `claim_keys()` counts the open executions of the locked keys, so its
+statement must begin after the keys are locked.
 """
 
 from __future__ import annotations

@@ -399,7 +399,7 @@ LIMIT 1
 
 # Return the lanes that have ready jobs with a limit key.
 #
-# Caller: lifecycle.limits.scan_limited_lanes(), for a change of many jobs
+# Caller: lifecycle.limits.scan_limited_lanes(), for bulk acts on the jobs of a limit
 # Index:  pgqueue_job_limited: one index search per lane finds the first entry of the next lane
 LIMITED_LANES: Final = """/* pgqueue:limited_lanes */
 WITH RECURSIVE lane AS (

@@ -138,7 +138,7 @@ def test_small_cascade_is_left_to_nobody(engine, later):
 @pytest.mark.usefixtures("small_pages")
 @pytest.mark.promise("workflow-advance-found-by-sweep")
 def test_sweep_ends_the_cascade_of_a_lost_process(engine, later):
-    """The process dies after the first page. What it has left is in its memory only."""
+    """The process dies after the first page, and with it the list of the other pages."""
     tree(engine, 35)
     completer = completer_of(engine, later)
     completer.hand_over(report(helpers.claim_one(engine), Ending.FAILED))

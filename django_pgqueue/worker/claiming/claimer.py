@@ -154,7 +154,10 @@ class Claimer:
     def _claim_part(
         self, kind: Kind, connection: Connection, lanes: Cursors, part: Part, free_slots: int
     ) -> list[Claimed] | None:
-        """Claim one job of a part. If that fails, note the job; return None if there is none."""
+        """Claim one job of a part. If the claim fails, record the job that it would have taken.
+
+        Return None if the part has no job.
+        """
         self._noted_id = None
         try:
             with savepoint(connection):

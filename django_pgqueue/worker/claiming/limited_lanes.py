@@ -1,9 +1,10 @@
 """Claim jobs with a limit: visit the due keys of a lane in turns, and claim from each what its limit admits.
 
 Called by `KeyPages` and the claimer, in the fetcher's thread. Only `note_ended()` and `is_busy()` may be called by
-other threads. A visit takes up to `KEYS` keys of one lane. Afterwards a key has jobs left and keeps its turn, or it has
-none and is forgotten, or it waits: for a token of its rate, for the end of a job, for another worker's claim, or for
-the end of a pause. A key waits in all lanes at once, so 3,000 queues whose jobs wait for one token cost one visit.
+other threads. A visit takes up to `KEYS` keys of one lane. Afterwards a key with due jobs keeps its turn, and a key
+without jobs is forgotten. Other keys wait for a token of their rate, for the end of a job, for another worker's claim,
+or for the end of a pause. A key waits in all lanes at once, so 3,000 queues whose jobs wait for one token cost one
+visit.
 
 When this process ends a job of a key, it visits that key at once. It finds jobs that other workers have ended after
 `BUSY_SECONDS`. The memory is bounded (see `due_keys`): the walk meets again what is forgotten here.
