@@ -189,7 +189,7 @@ def _known_codecs(envelope: dict[str, Any]) -> Mapping[str, Codec]:
 
 def readable(value: Any) -> Any:
     """Return a stored JSON value as an application sees it: decoded, or an `EncodedValue` if that is not possible."""
-    if not is_envelope(value):
+    if type(value) is not dict or CODEC not in value or not is_envelope(value):
         return value
     try:
         return decode(value)

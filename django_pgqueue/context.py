@@ -29,12 +29,6 @@ running_database: Final[ContextVar[str | None]] = ContextVar("pgqueue_running_da
 """Alias of the database of that attempt's job, or None."""
 
 
-def set_running(job: LoggedJob | None, database: str | None) -> None:
-    """Record which attempt runs in this thread or coroutine."""
-    running_job.set(job)
-    running_database.set(database)
-
-
 class ProgressReporter(Protocol):
     """Receiver of an attempt's progress reports."""
 

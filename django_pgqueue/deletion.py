@@ -21,7 +21,7 @@ from django.db.models.deletion import Collector, get_candidate_relations_to_dele
 
 from . import lifecycle
 from .exceptions import CannotDelete
-from .lifecycle.needs import Needed, needs_of
+from .lifecycle.pruning import Needed, needs_of
 from .log_events import event
 from .states import FINISHED, KEPT_BY_DELETE, NEED_TEXTS, Need, Seen
 

@@ -29,6 +29,8 @@ job_logger = logging.getLogger("django_pgqueue.jobs")
 ERROR_CHARACTERS: Final = 200
 """How much of an error a printed line contains."""
 Line = Callable[[str | None, dict[str, Any]], None]
+enabled: Final[dict[TaskSignal, tuple[Line, ...]]] = {}
+"""The lines of each transition that is logged or printed."""
 
 
 def enable(output: TextIO | None = None, *, starts: bool = False, coloured: bool = False) -> None:
@@ -42,7 +44,7 @@ def enable(output: TextIO | None = None, *, starts: bool = False, coloured: bool
     disable()
     for signal, (level, line) in LINES.items():
         if logger.isEnabledFor(level):
-            _enabled[signal] = (line,)
+            enabled[signal] = (line,)
     if output is None:
         return
     handler = JobLineHandler(output)
@@ -52,23 +54,18 @@ def enable(output: TextIO | None = None, *, starts: bool = False, coloured: bool
     job_logger.setLevel(logging.INFO)
     for signal, line in PRINTED.items():
         if starts or signal is not signals.job_started:
-            _enabled[signal] = (*_enabled.get(signal, ()), line)
+            enabled[signal] = (*enabled.get(signal, ()), line)
 
 
 def disable() -> None:
     """Stop logging transitions in this process."""
-    _enabled.clear()
+    enabled.clear()
     job_logger.handlers = []
-
-
-def is_enabled_for(signal: TaskSignal) -> bool:
-    """Return whether this transition is logged or printed."""
-    return signal in _enabled
 
 
 def write(signal: TaskSignal, task_name: str | None, about: dict[str, Any]) -> None:
     """Write the lines of a transition that are enabled; `about` holds the arguments of its signal."""
-    for line in _enabled.get(signal, ()):
+    for line in enabled.get(signal, ()):
         line(task_name, about)
 
 
@@ -261,4 +258,3 @@ PRINTED: Final[dict[TaskSignal, Line]] = {
     signals.job_suspended: _printed("is suspended"),
     signals.job_released: _printed("released"),
 }
-_enabled: dict[TaskSignal, tuple[Line, ...]] = {}

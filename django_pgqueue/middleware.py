@@ -6,8 +6,8 @@
 * `run(self, context)` returns a context manager. The task's function runs inside it.
 * `arun(self, context)` returns an asynchronous context manager. It replaces `run()` for coroutine tasks.
 
-`enqueue()` and the schedules call `headers_of()`. The worker calls `run_inside()` or `arun_inside()` for each attempt.
-If the setting is empty, the worker calls the task's function directly.
+`enqueue()` and the schedules call `changed_headers()`. The worker calls `run_inside()` or `arun_inside()` for each
+attempt. If the setting is empty, the worker calls the task's function directly.
 
 The interface uses context managers instead of a `next()` function, because a middleware could forget to call `next()`,
 call it twice or return a different value. This module records the function's result inside all middleware. A middleware
@@ -154,20 +154,19 @@ WRONG_FUNCTION: Final = {
 }
 
 
-def headers_of(task: TaskDefinition, database: str, schedule: Scheduled | None = None) -> dict[str, Any]:
-    """Return the headers of a call: those set by `using()`, as changed by the middleware.
+def changed_headers(
+    headers: dict[str, Any], task: TaskDefinition, database: str, schedule: Scheduled | None = None
+) -> dict[str, Any]:
+    """Return the headers of a call, as changed by the middleware.
 
     Raises:
         ImproperlyConfigured: As `chain()`.
         Exception: Any error that a middleware raises to refuse the call. Nothing is written yet.
     """
-    headers = dict(task.headers or {})
-    if hooks := chain().enqueue:
-        call = Call(task=task, database=database, headers=headers, schedule=schedule)
-        for hook in hooks:
-            hook(call)
-        headers = call.headers
-    return headers
+    call = Call(task=task, database=database, headers=headers, schedule=schedule)
+    for hook in chain().enqueue:
+        hook(call)
+    return call.headers
 
 
 def run_inside(context: TaskContext, function: Callable[[], Any]) -> Any:

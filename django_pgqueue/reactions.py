@@ -102,13 +102,23 @@ def ended(
 
 
 class Observer(Protocol):
-    """Receives every transition that was made."""
+    """Receives every transition that was made, and successes if it wants them."""
 
     def wants_successes(self) -> bool:
         """Return whether to pass successes too. Without an observer that wants them, a success costs nothing here."""
 
     def observe(self, transition: JobTransition, database: str) -> None:
         """Take note of a transition. `database` is the alias of the job's database. Raise nothing and do not block."""
+
+
+class AttemptsCounter(Protocol):
+    """Counts attempts: those that succeeded by the batch, and all other transitions one by one."""
+
+    def count_successes(self, attempts: Sequence[TimedAttempt]) -> None:
+        """Count attempts that succeeded. Raise nothing and do not block."""
+
+    def observe(self, transition: JobTransition, database: str) -> None:
+        """Count a transition, if it is not such a success. Raise nothing and do not block."""
 
 
 class WaiterNotifier(Protocol):
@@ -129,12 +139,12 @@ class Reactions:
     """The reactions of one process to its transitions.
 
     Args:
-        observers: Receive each transition, in this order.
+        observers: Receive each transition, in this order, and before the counters.
         waiters: The applications that wait for jobs.
         wake: Notifies idle workers that jobs are due.
         on_ready: Called if a job became ready, due now or later. The fetcher of this process may sleep too long.
-        count_successes: Called with each batch of attempts that succeeded. None: nobody counts them.
         follow: Does what follows the ends of jobs, and passes further transitions to `react()`. None: a sweep does it.
+        counters: Count attempts.
     """
 
     def __init__(
@@ -143,14 +153,14 @@ class Reactions:
         waiters: WaiterNotifier,
         wake: Callable[[Any], None] = wake_workers,
         on_ready: Callable[[], None] = lambda: None,
-        count_successes: Callable[[Sequence[TimedAttempt]], None] | None = None,
         follow: Follow | None = None,
+        counters: Sequence[AttemptsCounter] = (),
     ) -> None:
         self.observers = observers
         self._waiters = waiters
         self._wake = wake
         self._on_ready = on_ready
-        self.count_successes = count_successes
+        self.counters = counters
         self._follow = follow
 
     def concern_successes(self) -> bool:
@@ -177,6 +187,8 @@ class Reactions:
             if transition.result.status is TransitionStatus.DONE:
                 for observer in self.observers:
                     observer.observe(transition, connection.alias)
+                for counter in self.counters:
+                    counter.observe(transition, connection.alias)
 
 
 def may_be_over(result: TransitionResult) -> bool:

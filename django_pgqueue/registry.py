@@ -13,7 +13,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.conf import settings as django_settings
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .definition import TaskDefinition
 
 _tasks: dict[str, TaskDefinition] = {}
-_set_up: set[str] = set()
+imported_at_setup: Final[set[str]] = set()
 """Modules with tasks that were imported during `django.setup()`. Workers run the same setup and import them too."""
 _limits: Mapping[str, Limit] | None = None
 """The result of `limits()`, until another task is registered."""
@@ -58,7 +58,7 @@ def register(task: TaskDefinition) -> None:
     _tasks.update(dict.fromkeys(names, task))
     _limits = _chunk_keys = None
     if apps.loading and not apps.ready:
-        _set_up.add(task.func.__module__)
+        imported_at_setup.add(task.func.__module__)
 
 
 def get(name: str) -> TaskDefinition | None:
@@ -159,7 +159,9 @@ def task_modules() -> list[str]:
 
 def is_found_by_workers(module: str) -> bool:
     """Return whether workers import this module, and so know the tasks in it."""
-    return module in _set_up or any(module == root or module.startswith(f"{root}.") for root in task_modules())
+    return module in imported_at_setup or any(
+        module == root or module.startswith(f"{root}.") for root in task_modules()
+    )
 
 
 def not_found(task: TaskDefinition) -> str:

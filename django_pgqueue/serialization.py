@@ -25,7 +25,7 @@ from uuid import UUID
 
 from . import codecs
 from .conf import get_settings
-from .envelope import UNCHANGED, is_envelope, seal
+from .envelope import CODEC, UNCHANGED, is_envelope, seal
 from .exceptions import CannotDecode
 from .lazy_strings import advice_for
 from .placeholders import ResultPlaceholder
@@ -187,7 +187,7 @@ def decode_arguments(text: str) -> tuple[list[Any], dict[str, Any]]:
     """
     try:
         decoded = _from_json(text)
-        if is_envelope(decoded):
+        if CODEC in decoded and is_envelope(decoded):
             decoded = codecs.decode(decoded)
         args, kwargs = decoded["args"], decoded["kwargs"]
     except CannotDecode as error:

@@ -21,7 +21,7 @@ FILES = {
 TEMPLATES = sorted(PACKAGE.rglob("*.html"))
 WRITES = re.compile(r"\b(insert\s+into|update|delete\s+from|truncate|merge\s+into)\s+\"?pgqueue_", re.I)
 DANGEROUS = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "jsonpickle"}
-FILE_LINES, FUNCTION_LINES = 300, 50
+FILE_LINES, FUNCTION_LINES = 400, 50
 
 
 @cache

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue.db.arrays import numbers, texts
+from django_pgqueue.db.statements import numbers, texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 

@@ -15,7 +15,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import conf, health
-from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS

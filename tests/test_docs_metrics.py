@@ -20,7 +20,7 @@ from django_pgqueue.metrics import gauges, view
 from django_pgqueue.worker.monitoring import http_server
 from django_pgqueue.worker.monitoring.http_server import HttpServer
 from django_pgqueue.worker.monitoring.metrics import METRICS
-from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime import health_report
 from django_pgqueue.worker.runtime.count_memory import DURATIONS, EXIT_REASONS, JOB_ROWS, OUTCOMES, STATEMENT_ROWS
 from django_pgqueue.worker.runtime.counts import MEASURED

@@ -11,7 +11,7 @@ from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, signals_of
 from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
 from django_pgqueue.waiting import listener
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess

@@ -15,7 +15,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.reactions import ARGUMENTS, AnyWaiters, Reactions, SendSignals, ended
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from tests import helpers
 from tests.app import tasks
 from tests.worker.test_attempt import raw_job

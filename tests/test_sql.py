@@ -28,7 +28,7 @@ from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
 from django_pgqueue.lifecycle import ExecutionKey, bulk_selection, ranges, rescues
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
-from django_pgqueue.lifecycle.needs import needs_of
+from django_pgqueue.lifecycle.pruning import needs_of
 from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.limits import Limit
 from django_pgqueue.options import UNSET

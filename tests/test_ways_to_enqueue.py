@@ -25,7 +25,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.states import StepKind
 from django_pgqueue.task import Task
-from django_pgqueue.worker.execution import compensations
+from django_pgqueue.worker.execution import step_store
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
 from tests.app import middleware, tasks
@@ -110,7 +110,7 @@ def by_callback(engine, task):
 def by_compensation(engine, task):
     [job_id] = helpers.make_jobs(engine)
     claimed = helpers.claim_one(engine)
-    options, arguments = compensations.stored(Step("charge", compensate=task), 4711, connection, job_id)
+    options, arguments = step_store.stored(Step("charge", compensate=task), 4711, connection, job_id)
     step = EndedStep("charge", 1, StepKind.STEP, None, 0.1, compensation=options)
     lifecycle.steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments))
     lifecycle.fail(engine, helpers.failed(claimed.key, None))

@@ -5,11 +5,13 @@ Each URL that changes something is made by `act_view()`, so no such URL lacks th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, cast
 
 from django.contrib.admin import AdminSite
+from django.contrib.admin.models import CHANGE, LogEntry
 from django.core.exceptions import PermissionDenied
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponseBase
 from django.views.decorators.http import require_http_methods
 
@@ -40,3 +42,10 @@ def act_view(
         return answer
 
     return site.admin_view(checked)
+
+
+def log_change(request: HttpRequest, rows: Model | Iterable[Model] | None, message: Any, flag: int = CHANGE) -> None:
+    """Write an entry into the history of a row or of each of some rows. It never contains a value of an argument."""
+    entries = [rows] if isinstance(rows, Model) else list(rows or ())
+    user_id = cast(int, request.user.pk)  # not None: anonymous users have no permission to get here
+    LogEntry.objects.log_actions(user_id, entries, flag, message)

@@ -26,13 +26,12 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.states import State, TransitionName
 
 from . import bulk_acts, databases
-from .act_view import FORM, act_view
+from .act_view import FORM, act_view, log_change
 from .console import answer_list
 from .console.page import READING
 from .form_page import form_page
 from .formatting import shortened
 from .links import address_for, redirect_to
-from .operator_log import log_change
 from .readonly import ReadOnlyAdmin
 
 VIEW: Final = "pgqueue.view_jobbatch"

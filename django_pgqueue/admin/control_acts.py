@@ -19,26 +19,24 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import acts, control, control_targets, limit_control
 from django_pgqueue.acts import OperatorAct
+from django_pgqueue.admin import databases, shown
 from django_pgqueue.limits import MAX_KEY_LENGTH
 from django_pgqueue.models import LimitState, Pause
 from django_pgqueue.states import Pausable
 from django_pgqueue.validation import NAME, unknown_queue
 
-from . import databases, shown
-from .act_view import act_view
+from .act_view import act_view, log_change
 from .formatting import shortened
 from .limit_controls import overrides_in_force
-from .limit_links import limit_url
-from .links import address_for
-from .operator_log import log_change
+from .links import address_for, limit_url
 from .pauses import in_force, resume
-from .posted import back_of, text_of
 
 LENGTHS: Final = (
     ("", gettext_lazy("until resumed")),
@@ -52,6 +50,18 @@ LENGTHS: Final = (
 REASON_LENGTH: Final = 1000
 NAME_FIELDS: Final = {Pausable.QUEUE: "queue", Pausable.TASK: "task", Pausable.LIMIT: "key"}
 """The field of the form with the name of the target."""
+
+
+def text_of(request: HttpRequest, field: str) -> str:
+    """Return a text of the form without NUL, which PostgreSQL cannot store."""
+    return request.POST.get(field, "").replace("\0", "")
+
+
+def back_of(request: HttpRequest) -> str:
+    """Return the URL of the page with the form, on this site; "" if the form does not say it."""
+    back = request.POST.get("back", "")
+    is_here = back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+    return back if is_here else ""
 
 
 class Target(NamedTuple):

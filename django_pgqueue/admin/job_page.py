@@ -36,8 +36,7 @@ from .job_graph import related_of
 from .job_steps import HAS_STEPS, compensation_note, read_steps, shown_step
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
-from .limit_links import key_link
-from .links import address_for
+from .links import address_for, key_link
 from .move_and_delete import ON_ONE_JOB
 from .navigation import rendered
 from .pauses import pauses_of

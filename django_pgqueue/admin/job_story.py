@@ -26,8 +26,7 @@ from django_pgqueue.steps import is_endless
 from . import databases, private
 from .formatting import duration, moment, seen_at, visible, word_badge
 from .job_columns import FAILURES, is_suspended, word
-from .limit_links import jobs_url, limit_url
-from .links import address_for
+from .links import address_for, jobs_url, limit_url
 from .tracebacks import pieces
 
 QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK, Reason.SUSPENDED})

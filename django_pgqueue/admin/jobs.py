@@ -24,7 +24,7 @@ from django_pgqueue.states import State
 from . import confirmation, databases, search_keys, shown
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
-from .control_acts import button_urls
+from .control_acts import back_of, button_urls
 from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
@@ -36,7 +36,6 @@ from .limit_form import form_url
 from .links import redirect_to
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
-from .posted import back_of
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
 
 

@@ -40,9 +40,8 @@ from .limit_controls import (
     overrides_in_force,
     policy_in_force,
 )
-from .limit_links import limit_url
 from .limit_words import limit_lines
-from .links import redirect_to
+from .links import limit_url, redirect_to
 
 SHOWN_FIELD: Final = "shown_change"
 HELP: Final = {

@@ -28,9 +28,9 @@ from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
 
 from . import bulk_acts, databases, links, shown
+from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
-from .limit_links import jobs_url
-from .operator_log import log_change
+from .links import jobs_url
 from .readonly import ListOnlyAdmin, column
 
 if TYPE_CHECKING:

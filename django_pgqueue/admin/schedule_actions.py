@@ -22,9 +22,9 @@ from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, run_and_resume
 
 from . import databases, shown
+from .act_view import log_change
 from .formatting import visible
 from .operations import Operation
-from .operator_log import log_change
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import RequestKind
 
 from . import databases, live_stack
-from .act_view import FORM, act_view
+from .act_view import FORM, act_view, log_change
 from .formatting import visible
 from .links import redirect_to
 from .navigation import rendered
-from .operator_log import log_change
 from .readonly import ListOnlyAdmin
 from .worker_pages import list_context, running_row, siblings, worker_row
 

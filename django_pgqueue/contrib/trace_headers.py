@@ -6,9 +6,16 @@ It protects one rule: a trace never prevents an enqueue. Headers have a limit, s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.exceptions import Cancel, Retry, Snooze
 from django_pgqueue.headers import encode_headers
+
+if TYPE_CHECKING:
+    from django_pgqueue.context import TaskContext
+
+REQUESTS: Final = (Snooze, Cancel, Retry)
+"""Exceptions with which a task requests something. They are no failures."""
 
 
 def add_fitting(headers: dict[str, Any], trace: Mapping[str, str]) -> None:
@@ -24,3 +31,12 @@ def add_fitting(headers: dict[str, Any], trace: Mapping[str, str]) -> None:
         else:
             headers.update(fitting)
             return
+
+
+def failures_of(context: TaskContext) -> list[tuple[TaskContext, Exception]]:
+    """Return the jobs of a chunk whose own exception is a failure, each with it. Empty for other attempts.
+
+    A job whose arguments do not fit is not among them: its worker leaves it to others.
+    """
+    errors = [(job, job.chunk_error()) for job in context.chunk]
+    return [(job, error) for job, error in errors if isinstance(error, Exception) and not isinstance(error, REQUESTS)]

@@ -6,6 +6,6 @@
 * `transactions`: the caller's transaction on a Django connection.
 * `errors`: classes of database errors.
 * `server`: migrations, read-only servers, failovers.
-* `arrays`, `fields`: parameters of statements, columns of models.
+* `fields`: columns of models.
 * `migration_operations`: change the schema while workers run.
 """

@@ -7,6 +7,7 @@ statement of the process reads the same clock.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from psycopg.abc import Buffer
+
 
 MISSING: Final = (errors.UndefinedTable, errors.UndefinedColumn)
 
@@ -114,3 +116,36 @@ def _not_migrated(alias: str, error: ProgrammingError) -> ProgrammingError:
     return ProgrammingError(
         f"{reason}: the database {alias!r} lacks migrations of django_pgqueue. Run `manage.py migrate{option}`."
     )
+
+
+def numbers(values: Iterable[float]) -> str:
+    """Return an array literal of numbers. The statement casts it to the type of its parameter.
+
+    psycopg's own conversion also runs in Python and takes five times as long.
+    """
+    return "{" + ",".join(map(repr, values)) + "}"
+
+
+def texts(values: Iterable[str]) -> str:
+    """Return an array literal of any texts. The statement casts it to the type of its parameter."""
+    return "{" + ",".join(map(_quoted, values)) + "}"
+
+
+def exact(instant: datetime | None) -> str:
+    """Return a timestamp as text with its microseconds, for an exact comparison; an empty string for None."""
+    return "" if instant is None else instant.isoformat()
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def sparse(values: Sequence[T | None]) -> list[T | None]:
+    """Return the values as a list, or an empty list if all of them are None.
+
+    `unnest()` pads the shorter of several arrays with NULL, so an empty array reads as NULL for every row. A session
+    with `array_nulls=off` would read a NULL inside an array as the text "NULL". Django connections use their role's
+    settings, and this function keeps NULL out of every array that they send with a single value.
+    """
+    return [] if values.count(None) == len(values) else list(values)

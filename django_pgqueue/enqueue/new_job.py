@@ -90,7 +90,9 @@ def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) 
 
     Calls the middleware for the headers; its errors pass through. Options in the headers cannot be changed by it.
     """
-    headers = middleware.headers_of(task, alias, schedule)
+    headers = dict(task.headers or {})
+    if middleware.chain().enqueue:
+        headers = middleware.changed_headers(headers, task, alias, schedule)
     if options.IN_HEADERS:
         headers |= options.headers_of_options(task)
     return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **columns_of(task)}
@@ -166,7 +168,8 @@ def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any
     """
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
-    if not registry.is_found_by_workers(task.func.__module__):
+    module = task.func.__module__
+    if module not in registry.imported_at_setup and not registry.is_found_by_workers(module):
         raise InvalidTask(registry.not_found(task))
     batch = task.batch
     alias = _database_of_call(task, args, kwargs) or (batch.database if batch else router.db_for_write(Job))

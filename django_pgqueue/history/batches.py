@@ -16,7 +16,7 @@ from django.db import router
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.lifecycle.needs import needs_of
+from django_pgqueue.lifecycle.pruning import needs_of
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.validation import NAME
 

@@ -6,8 +6,7 @@ and use the same words.
 
 from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, WORDS
 
-from .errors import LATEST_ERROR, NO_CLASS, latest
-from .filters import Filters, Moment
+from .filters import LATEST_ERROR, NO_CLASS, Filters, Moment, latest
 from .index_ranges import Range, condition_of, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
 from .words import Pauses, word_of

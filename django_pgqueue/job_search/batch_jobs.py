@@ -15,8 +15,7 @@ from django.db.models import Q
 from django_pgqueue.states import FINISHED, STATE_OF, State
 from django_pgqueue.stats.batch_counts import jobs_of_batch
 
-from .errors import matching
-from .filters import Filters, Part
+from .filters import Filters, Part, matching
 from .index_ranges import condition_of, ended_between, ids_between
 
 IN_ORDER: Final = (State.DEAD, State.CANCELLED, State.RUNNING, State.READY, State.WAITING, State.SUCCEEDED)

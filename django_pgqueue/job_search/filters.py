@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from django.db.models import Q
+from django.db import connections
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
+from django_pgqueue import stats
 from django_pgqueue.control_targets import in_limit
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models import Execution, Job
+from django_pgqueue.models.operations import BATCH_SIZE, database_now
+
+NO_CLASS: Final = "-"
+"""The filter by exception class that finds jobs whose latest attempt was lost with its process or worker."""
 
 
 class Moment(NamedTuple):
@@ -73,3 +81,33 @@ class Filters:
         """The condition on the queue, the task and the limit key."""
         condition = (Q(queue_name=self.queue_name) if self.queue_name else Q()) & self.limit_condition
         return condition & Q(task_name__in=self.task_names) if self.task_names else condition
+
+
+def matching(filters: Filters, condition: Q, ids: Sequence[int]) -> list[int]:
+    """Return those of some jobs that meet a condition and the filter by exception class, in the given order."""
+    found = set(ids)
+    if condition:
+        parts = (ids[start : start + BATCH_SIZE] for start in range(0, len(ids), BATCH_SIZE))
+        jobs = Job.objects.using(filters.alias).filter(condition)
+        found = {job_id for part in parts for job_id in jobs.filter(pk__in=part).values_list("pk", flat=True)}
+    if filters.error:
+        pattern = error_pattern(filters.error)
+        found &= stats.jobs_with_exception(connections[filters.alias], sorted(found), pattern)
+    return [job_id for job_id in ids if job_id in found]
+
+
+def error_pattern(error: str) -> str:
+    """Return a regular expression for an exception class: the whole path, or its last part if that was given."""
+    if error == NO_CLASS:
+        return "^$"
+    return rf"^{re.escape(error)}$" if "." in error else rf"(^|\.){re.escape(error)}$"
+
+
+def latest(column: str) -> QuerySet[Any]:
+    """Return a query for a column of a job's latest execution. Both columns of the order use one index."""
+    executions: QuerySet[Any] = Execution.objects.filter(job_id=OuterRef("pk")).order_by("-job_id", "-id")
+    return executions.values(column)[:1]
+
+
+LATEST_ERROR: Final = {"latest_error": Subquery(latest("exception_class"))}
+"""The exception class of a job's latest attempt. PostgreSQL reads it only for a query that uses it."""

@@ -20,8 +20,7 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import READY_WORDS, State
 
 from .batch_jobs import find_in_batch
-from .errors import LATEST_ERROR, error_pattern, matching
-from .filters import Filters, Part
+from .filters import LATEST_ERROR, Filters, Part, error_pattern, matching
 from .index_ranges import Range, ranges
 from .ready_jobs import find_ready
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import sparse
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, sparse
 from django_pgqueue.states import ActOutcome
 
 from .execute import execute_with_retry

@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import NamedTuple, cast
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers
 
 from .enqueueing import NewJob, stored_job
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry, own_transaction

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.chunks import task_of_key
-from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection
+from django_pgqueue.db.statements import Connection, numbers, texts
 
 from .claims import AHEAD_BYTES, received
 from .execute import execute_with_retry

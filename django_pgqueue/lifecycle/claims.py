@@ -15,8 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers, texts
 
 from .execute import execute_with_retry
 from .types import Claimed, Cursor, Lane, LaneScan, SetAside

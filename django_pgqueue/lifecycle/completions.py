@@ -12,8 +12,7 @@ from itertools import repeat
 from typing import Final
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, sparse
-from django_pgqueue.db.statements import Connection, Row, execute
+from django_pgqueue.db.statements import Connection, Row, execute, numbers, sparse
 from django_pgqueue.states import Outcome, State
 
 from .execute import Refused, divided, execute_with_retry

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import Connection
+from django_pgqueue.db.statements import Connection, numbers
 
 from .execute import TRANSIENT_EXCEPT_LOCKS, execute_with_retry
 

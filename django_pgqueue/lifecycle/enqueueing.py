@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db import arrays
+from django_pgqueue.db import statements
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.limits import NO_LIMIT, CallLimit
 from django_pgqueue.options import UNSET
@@ -119,7 +119,7 @@ def enqueue_each(
     The job of the element at a place has the row `rows[numbers[place]]`.
     """
     given = {"arguments": arguments, "limits": limits_as_json(limits)}
-    params = {**given, "numbers": arrays.numbers(numbers), "options": numbered(rows)}
+    params = {**given, "numbers": statements.numbers(numbers), "options": numbered(rows)}
     return [row[0] for row in execute(connection, sql.enqueueing.ENQUEUE_EACH, params)]
 
 
@@ -133,7 +133,7 @@ def params_of(jobs: Sequence[NewJob]) -> dict[str, Any]:
             rows.append(job.row if job.uniqueness is None else {**job.row, **job.uniqueness.columns()})
     return {
         "arguments": f"[{','.join(job.arguments for job in jobs)}]",
-        "numbers": arrays.numbers(places[id(job.row)] for job in jobs),
+        "numbers": statements.numbers(places[id(job.row)] for job in jobs),
         "options": numbered(rows),
         "limits": limits_as_json([job.limit for job in jobs]),
     }

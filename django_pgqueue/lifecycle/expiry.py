@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers
 
 from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
 from .pruning import PRUNE_LIMIT, _ignore

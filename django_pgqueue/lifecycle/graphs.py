@@ -18,8 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers, texts
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.states import State
 

@@ -14,9 +14,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import exact, numbers, texts
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, exact, execute, numbers, texts
 from django_pgqueue.envelope import ERASED, seal
 from django_pgqueue.log_events import event
 

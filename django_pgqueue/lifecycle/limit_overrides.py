@@ -13,8 +13,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, texts
 from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
 from django_pgqueue.limits import Limit, name_of
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.chunks import is_chunk_key
-from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers, texts
 from django_pgqueue.limits import name_of
 
 from .claims import AHEAD_BYTES, received

@@ -7,17 +7,15 @@ no unfinished work needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.states import State
+from django_pgqueue.db.statements import Connection, execute, numbers
+from django_pgqueue.states import Need, State
 
 from .execute import MOST_SECONDS, Divided, divided, transaction_with_retry
-from .needs import needs_of
 from .types import EPOCH, Cursor, Pruned
 
 PRUNE_LIMIT: Final = 1000
@@ -29,6 +27,25 @@ EVER: Final = datetime(9999, 12, 30, tzinfo=UTC)
 """A time after every possible `finished_at`."""
 Finished = Mapping[int, datetime]
 """The `finished_at` of each job, as it was seen."""
+
+
+class Needed(NamedTuple):
+    """The state of a job, and why it must stay. None: nothing needs it.
+
+    LOCK_FINISHED and DELETE decide this by themselves. The callers of a removal ask afterwards, about the jobs that are
+    left, so that their answers name the reason.
+    """
+
+    state: State
+    need: Need | None
+
+
+def needs_of(connection: Connection, job_ids: Collection[int]) -> dict[int, Needed]:
+    """Return for each of these jobs that exists why it must stay."""
+    if not job_ids:
+        return {}
+    rows = execute(connection, sql.needs.NEEDS, {"job_ids": numbers(sorted(job_ids))})
+    return {row[0]: Needed(State(row[1]), Need(row[2]) if row[2] else None) for row in rows}
 
 
 class FinishedPage(NamedTuple):

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, sparse
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers, sparse
 from django_pgqueue.states import State
 
 from .execute import divided, execute_with_retry

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, sparse
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers, sparse
 from django_pgqueue.states import State
 
 from .completions import key_params, release, remove_orphans

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers
 from django_pgqueue.steps import CompensationUnfinished
 
 from .enqueueing import stored_job

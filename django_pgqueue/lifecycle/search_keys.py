@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, texts
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import Connection, execute, numbers, texts
 
 
 def add_search_keys(connection: Connection, keys: Mapping[int, Mapping[str, str]]) -> None:

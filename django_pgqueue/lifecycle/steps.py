@@ -14,9 +14,8 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import numbers, texts
 from django_pgqueue.db.prepared import execute_prepared
-from django_pgqueue.db.statements import Connection
+from django_pgqueue.db.statements import Connection, numbers, texts
 from django_pgqueue.states import Outcome, State, StepKind
 from django_pgqueue.steps import Suspension
 

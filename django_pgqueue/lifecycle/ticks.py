@@ -16,9 +16,8 @@ from typing import Any, Final, NamedTuple, cast
 from psycopg import errors
 
 from django_pgqueue import sql
-from django_pgqueue.db.arrays import exact
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.db.statements import Connection, Row, execute
+from django_pgqueue.db.statements import Connection, Row, exact, execute
 
 from .enqueueing import NewJob
 from .execute import TRANSIENT_EXCEPT_LOCKS, idle_wait, transaction_with_retry

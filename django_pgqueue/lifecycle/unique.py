@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django_pgqueue import sql
-from django_pgqueue.db import arrays
+from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.exceptions import JobLocked
@@ -141,7 +141,7 @@ def enqueue_each_unique(
     `job_ids` are the ids of the jobs, if they were drawn before. Otherwise the ids have the order of `jobs`. Return the
     ids, tasks and keys of the new jobs, sorted by id.
     """
-    params = {**params_of(jobs), "keys": json.dumps([job.key for job in jobs]), "job_ids": arrays.numbers(job_ids)}
+    params = {**params_of(jobs), "keys": json.dumps([job.key for job in jobs]), "job_ids": statements.numbers(job_ids)}
     return sorted(execute(connection, sql.unique.ENQUEUE_EACH_UNIQUE, params), key=lambda row: row[0])
 
 
@@ -189,7 +189,7 @@ def enqueue_for_period(
     `job_ids` are the ids of the jobs, if they were drawn before. Return the new jobs in the order of `calls`.
     """
     given = {"calls": calls, "limits": limits_as_json(limits), "period_seconds": period_seconds}
-    params = {**UNSET, **row, **given, "job_ids": arrays.numbers(job_ids)}
+    params = {**UNSET, **row, **given, "job_ids": statements.numbers(job_ids)}
     return list(map(Enqueued._make, execute(connection, sql.unique.ENQUEUE_FOR_PERIOD, params)))
 
 

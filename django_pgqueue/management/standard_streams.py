@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import TextIO
+from typing import Any, TextIO
 
 from django.core.management.base import OutputWrapper
 
@@ -99,3 +100,18 @@ def _open_null_as(number: int) -> None:
 
 def _null() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
+
+
+def is_terminal(stdout: OutputWrapper) -> bool:
+    """Return whether the output is a terminal that understands control codes.
+
+    `NO_COLOR` in the environment turns colours off (https://no-color.org), as `--no-color` does.
+    """
+    return stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def is_coloured(stdout: OutputWrapper, arguments: Mapping[str, Any]) -> bool:
+    """Return whether lines may be coloured."""
+    if arguments.get("force_color"):
+        return True
+    return is_terminal(stdout) and not arguments.get("no_color") and not os.environ.get("NO_COLOR")

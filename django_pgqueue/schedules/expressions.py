@@ -6,7 +6,7 @@ database. They return instants ("ticks") in UTC.
 A cron expression is evaluated in its time zone by the rules of Debian's cron. A tick in the hour that is skipped in
 spring comes right after the gap. A tick in the hour that is repeated in autumn comes once, in the first of the two.
 With a `*` in the minutes or the hours, ticks follow elapsed time instead: each instant whose local time matches is a
-tick (see `local_times`).
+tick (see `matching_instants()`).
 
 The ticks of an interval are its multiples since 1970-01-01 00:00 UTC, so that every process calculates the same
 instants, before and after a deploy.
@@ -15,7 +15,7 @@ instants, before and after a deploy.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import takewhile
@@ -26,8 +26,9 @@ from cronsim import CronSim, CronSimError
 
 from django_pgqueue.exceptions import Duration, seconds
 
-from . import local_times
-
+SECOND: Final = timedelta(seconds=1)
+PROBE: Final = timedelta(hours=12)
+"""No zone changes its offset and changes it back within this time."""
 MAX_LENGTH: Final = 200
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS: Final = {"week": 604_800, "day": 86_400, "hour": 3600, "minute": 60, "second": 1}
@@ -41,6 +42,52 @@ NAMED: Final = {
     "@yearly": "0 0 1 1 *",
 }
 FIRST_SPAN: Final = timedelta(minutes=1)
+
+
+def matching_instants(
+    matches_after: Callable[[datetime], Iterator[datetime]], zone: ZoneInfo, instant: datetime
+) -> Iterator[datetime]:
+    """Yield the instants after `instant` whose local time matches, in UTC and in order.
+
+    `expressions` calls it for expressions with a `*` in the minutes or the hours. The cron library evaluates the
+    expression for times without a zone. This module evaluates it for one period of constant offset after another, so
+    that a change of the clock by any length, such as 30 minutes or a whole day, loses no match and repeats each match
+    of a repeated time.
+
+    `matches_after` returns the matching times after a time. Both have no zone.
+    """
+    start = instant.replace(microsecond=0)
+    last, offset = start, _offset(zone, start)
+    while True:
+        change = None
+        for local in matches_after((start + offset).replace(tzinfo=None)):
+            tick = local.replace(tzinfo=UTC) - offset
+            change = _next_change(zone, offset, last, tick)
+            if change is not None:
+                break
+            yield tick
+            last = tick
+        if change is None:
+            return
+        start, last, offset = change - SECOND, change, _offset(zone, change)  # the instant of the change may match
+
+
+def _next_change(zone: ZoneInfo, offset: timedelta, after: datetime, until: datetime) -> datetime | None:
+    """Return the first instant after `after`, and not later than `until`, with another offset. None without one."""
+    low = after
+    while low < until:
+        high = min(low + PROBE, until)
+        if _offset(zone, high) != offset:
+            while high - low > SECOND:
+                middle = low + (high - low) // SECOND // 2 * SECOND
+                low, high = (middle, high) if _offset(zone, middle) == offset else (low, middle)
+            return high
+        low = high
+    return None
+
+
+def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta()
 
 
 def interval(duration: Duration) -> str:
@@ -92,7 +139,7 @@ def ticks_after(expression: str, time_zone: str, instant: datetime) -> Iterator[
         return
     zone = _zone(time_zone)
     if _follows_elapsed_time(expression):
-        yield from local_times.matching_instants(partial(_cron, expression), zone, instant)
+        yield from matching_instants(partial(_cron, expression), zone, instant)
         return
     last = instant
     for local in _cron(expression, instant.astimezone(zone)):

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import execute
+from django_pgqueue.db.statements import execute, numbers
 from django_pgqueue.states import State
 
 from .alias import connection_of

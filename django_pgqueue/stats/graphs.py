@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from django_pgqueue.db.arrays import numbers
-from django_pgqueue.db.statements import execute
+from django_pgqueue.db.statements import execute, numbers
 
 from .alias import connection_of
 from .graph_queries import DEPENDENCIES_OF_JOB, DEPENDENTS_OF_JOB, EDGES_OF_NODES, NODES_OF_WORKFLOW

@@ -7,23 +7,72 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from django.db import connections, router
+from django.apps import apps
+from django.db import connections, router, transaction
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.fields import statement_time
-from django_pgqueue.db.statements import clock
+from django_pgqueue.db.statements import Connection, clock
+from django_pgqueue.deletion import APP, GOES_WITH_JOB
 from django_pgqueue.ends.end_check import APPLICATION
 from django_pgqueue.ends.end_checks import CHECKS, sweep
 from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.chunks import ChunkRule
+from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import Pausable, State
-from django_pgqueue.worker.foreground import run_here
+from django_pgqueue.worker.claiming.claimer import Claimer
+from django_pgqueue.worker.claiming.key_pages import STEP_SECONDS, rule_of
+from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
-
-from .claims import KitClaims
+from django_pgqueue.worker.slots.inflight import InFlight
+from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 if TYPE_CHECKING:
-    from django_pgqueue.worker.claiming.lanes import Lanes
     from django_pgqueue.worker.execution.report import Report
+
+
+class KitClaims:
+    """The lanes and the claimer of one call of `run_jobs()`.
+
+    Called by `run_jobs()`. The clock of the lanes stands still and advances only with the queue's clock, so nothing
+    here depends on how long the test takes. Each claim tries again what only another session can change.
+    """
+
+    def __init__(self, connection: Connection, queue_names: Sequence[str] | None) -> None:
+        slots = queue_names and QueueSlots(ServedQueues.of_queue_options(dict.fromkeys(queue_names)))
+        self._connection = connection
+        self._now = 0.0
+        self._most_of_chunk = math.inf
+        self.lanes = Lanes(queue_names or (), None, slots or None, clock=lambda: self._now, chunk_rule=self._rule)
+        self.lanes.retry_never()
+        self._claimer = Claimer(InFlight(1, queue_slots=slots or None), self.lanes, CALLERS_ID, FOREGROUND)
+
+    def claim(self, most: float = math.inf) -> Claimed | None:
+        """Claim the job that comes first, or a chunk of at most `most` jobs. Return None if none is due."""
+        self._most_of_chunk = most
+        self.lanes.scan_again()
+        while True:
+            cursors = self.lanes.ordered(self._connection, from_start=True, most=1)
+            if claimed := self._claimer.claim(self._connection, cursors, 1):
+                return claimed[0]
+            if self.next_in > STEP_SECONDS:  # all lanes are read, and all keys with a due job were visited
+                return None
+
+    @property
+    def next_in(self) -> float:
+        """In how many seconds the next job is due, or a limit may admit one."""
+        return self.lanes.next_due_at(math.inf) - self._now
+
+    def pass_by(self, seconds: float) -> None:
+        """Advance the clock of the lanes."""
+        self._now += seconds
+
+    def _rule(self, chunk_key: str) -> ChunkRule:
+        """Return when a chunk is due: at once."""
+        return ChunkRule(int(min(rule_of(chunk_key).size, self._most_of_chunk)), 0.0)
 
 
 def run_jobs(
@@ -148,3 +197,23 @@ def _beside_pauses_in(alias: str, queue_names: Sequence[str] | None, lanes: Lane
     ]
     left = ((until - seen_at).total_seconds() - clock.shift_seconds for until, seen_at in found if until)
     return min((seconds_left for seconds_left in left if seconds_left > 0), default=math.inf)
+
+
+def delete_all_jobs(*, database: str | None = None) -> None:
+    """Delete all jobs, batches and events, also unfinished jobs, which `Job.objects.all().delete()` refuses.
+
+    It is for tests whose rows are not rolled back. It obeys no rule: nothing is undone, and no callback is enqueued.
+    Receivers are not called, and the foreign keys of your models are not applied: delete your own rows first.
+
+    Args:
+        database: Alias of the database of the jobs. By default the database routers choose it.
+
+    Example:
+        >>> delete_all_jobs()
+        >>> assert not Job.objects.exists()
+    """
+    app = apps.get_app_config(APP)
+    alias = database or router.db_for_write(app.get_model("Job"))
+    with transaction.atomic(using=alias):
+        for name in (*GOES_WITH_JOB, "Job", "UniquenessWindow", "JobBatch", "BatchRemoval", "SentEvent"):
+            app.get_model(name)._base_manager.using(alias)._raw_delete(alias)

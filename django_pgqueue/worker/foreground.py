@@ -17,7 +17,7 @@ import psycopg
 from django.db import connections, transaction
 
 from django_pgqueue import registry
-from django_pgqueue.context import running_database, running_job, set_running
+from django_pgqueue.context import running_database, running_job
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Reactor
@@ -130,7 +130,8 @@ def attempt(alias: str, claimed: Claimed, notes: Notes, asked_to_cancel: Callabl
         recorder.set(None)  # a job that another one runs in this thread keeps its own lines only
         return _attempt(connections[alias], attempt_of(claimed, alias, notes, asked_to_cancel))
     finally:
-        set_running(*before[0])
+        running_job.set(before[0][0])
+        running_database.set(before[0][1])
         recorder.set(before[1])
 
 

@@ -19,7 +19,7 @@ from .foreground_claim import claim
 from .options import Options
 from .runtime.connection import Link
 from .runtime.service import Service
-from .supervision.registration import register
+from .supervision.heartbeat import register
 
 if TYPE_CHECKING:
     from .execution.report import Report

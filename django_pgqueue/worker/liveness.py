@@ -17,10 +17,9 @@ from django_pgqueue.log_events import event
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.background_log import background_log
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.service import Service
-from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
+from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, health_memory
 from django_pgqueue.worker.slots.pool import Pool
 
 logger = logging.getLogger("django_pgqueue.worker")

@@ -8,25 +8,22 @@ so this page shows the whole wiring.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks, follow
-from django_pgqueue.reactions import Reactions, TimedAttempt
+from django_pgqueue.reactions import AttemptsCounter, Reactions
 
 from .claiming.allowance import Allowance
-from .claiming.claim_counter import ClaimCounter
 from .claiming.claimer import Claimer
-from .claiming.ended_limits import EndedLimits
-from .claiming.fetcher import Fetcher
+from .claiming.fetcher import EndedLimits, Fetcher
 from .claiming.lanes import Lanes
-from .claiming.lease_monitor import LeaseGuard, LeaseMonitor
+from .claiming.lease_monitor import ClaimCounter, LeaseGuard, LeaseMonitor
+from .claiming.limited_lanes import LimitedLanes
 from .claiming.listener import Listener, listening_connections
-from .claiming.notification_waker import NotificationWaker
-from .claiming.poll_requests import PollRequests
+from .claiming.notification_waker import NotificationWaker, PollRequests
 from .claiming.shared_scans import SharedScans
 from .completion.attempt_counter import AttemptCounter
 from .completion.breaker_counter import BreakerCounter
@@ -38,14 +35,12 @@ from .isolation.fork_server import ForkServer
 from .liveness import Liveness
 from .maintenance.end_sweeps import LaterChecks
 from .maintenance.maintenance import Maintenance
-from .maintenance.schedule_service import Schedules
+from .maintenance.scheduler import Schedules
 from .options import Options
-from .runtime.connection import ConnectionSource
 from .runtime.counts import counts
-from .runtime.health_memory import health_memory
 from .runtime.service import Service
 from .runtime.shared_connections import Preference, Share, SharedConnections
-from .runtime.shared_memory import ProcessState
+from .runtime.shared_memory import ProcessState, health_memory
 from .slots.inflight import InFlight
 from .slots.leaks import LeakDetector
 from .slots.pool import Pool
@@ -68,15 +63,14 @@ class Services:
         lanes = _lanes(options, shared_scans, queue_slots)
         waiters, claims, counter = Waiters(), ClaimCounter(), AttemptCounter() if get_settings().STATS else None
         polls = PollRequests(NotificationWaker(waiters.hear, self._wake_listener))
-        breakers = BreakerCounter(lambda: self.completer.wake())
+        breakers = BreakerCounter(lambda: self.completer.wake()) if registry.breakers() else None
         self.connections, self.listening = _connections(options, polls.waker)
         share = self.connections.share
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
         self.later_checks = later = LaterChecks(lambda: self.maintenance.wake())
-        reactions = _reactions(self.callbacks, waiters, polls, breakers, counter, later)
-        ended_limits = EndedLimits(lanes.limited, polls, in_flight)
-        self.completer = completer = self._completer(share(Preference.SECOND), reactions, ended_limits, breakers)
+        reactions = self._reactions(waiters, polls, counts, breakers, counter)
+        self.completer = completer = self._completer(reactions, lanes.limited, polls, breakers)
         self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
         self.fork_server = ForkServer(options.database, process_state)
         self.pool = pool = Pool(
@@ -107,14 +101,24 @@ class Services:
         self.in_order += [pool.deadlines, *self._optional(options, background, polls.waker)]
         self.liveness = Liveness(self.in_order, completer, self.callbacks, pool, process_state)
 
+    def _reactions(self, waiters: Waiters, polls: PollRequests, *counters: AttemptsCounter | None) -> Reactions:
+        return Reactions(
+            [Events(self.callbacks.submit)],
+            waiters,
+            on_ready=polls.poll_soon,
+            follow=partial(follow, publish=self.callbacks.publish, later=self.later_checks.add),
+            counters=[counter for counter in counters if counter is not None],
+        )
+
     def _completer(
-        self, link: ConnectionSource, reactions: Reactions, ended_limits: EndedLimits, breakers: BreakerCounter
+        self, reactions: Reactions, limited: LimitedLanes, polls: PollRequests, breakers: BreakerCounter | None
     ) -> Completer:
+        ended_limits = EndedLimits(limited, polls, self.in_flight)
         return Completer(
-            link,
+            self.connections.share(Preference.SECOND),
             reactions,
             on_unwritten=self.process_state.set_unwritten,
-            on_recovery=ended_limits.polls.poll_soon,
+            on_recovery=polls.poll_soon,
             on_written=ended_limits.note,
             on_locked=self.process_state.note_delayed,
             is_awaited=ended_limits.is_awaited,
@@ -168,35 +172,3 @@ def _lanes(options: Options, shared_scans: SharedScans, queue_slots: QueueSlots 
     """
     is_shared = shared_scans.places > 1 and not options.until_empty
     return Lanes(options.queue_names, shared_scans if is_shared else None, queue_slots)
-
-
-def _reactions(
-    callbacks: CallbackRunner,
-    waiters: Waiters,
-    polls: PollRequests,
-    breakers: BreakerCounter,
-    counter: AttemptCounter | None,
-    later: LaterChecks,
-) -> Reactions:
-    """Return the reactions of a worker process. `counter` is None if `PGQUEUE["STATS"]` is off."""
-    events, follow_ends = Events(callbacks.submit), partial(follow, publish=callbacks.publish, later=later.add)
-    if counter is None:
-        return Reactions(
-            [events, counts, breakers],
-            waiters,
-            on_ready=polls.poll_soon,
-            count_successes=breakers.count_successes if registry.breakers() else None,
-            follow=follow_ends,
-        )
-
-    def count_successes(attempts: Sequence[TimedAttempt]) -> None:
-        counter.count_successes(attempts)
-        breakers.count_successes(attempts)
-
-    return Reactions(
-        [events, counts, breakers, counter],
-        waiters,
-        on_ready=polls.poll_soon,
-        count_successes=count_successes,
-        follow=follow_ends,
-    )

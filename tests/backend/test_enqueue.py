@@ -152,7 +152,7 @@ def test_enqueue_task_unknown_to_workers_is_refused(django_assert_num_queries, m
 
 
 def test_register_during_django_setup_makes_module_known(monkeypatch):
-    for name in ("_tasks", "_set_up"):
+    for name in ("_tasks", "imported_at_setup"):
         monkeypatch.setattr(registry, name, getattr(registry, name).copy())
     from tests.framework import elsewhere
 

@@ -12,9 +12,9 @@ from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import execute
 from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
-from django_pgqueue.worker.completion import release
+from django_pgqueue.worker.completion import writer
 from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.maintenance import firing
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner
@@ -44,7 +44,7 @@ def claim_many(engine, count=20, **changes):
 @pytest.mark.promise("bad-row-releases")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_release_trigger_refuses_one_others_are_ready(engine, sqlstate, caplog):
-    release.refusals._logged_at = float("-inf")
+    writer.refusals._logged_at = float("-inf")
     claimed = claim_many(engine)
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):

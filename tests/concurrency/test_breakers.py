@@ -68,7 +68,7 @@ class Process(LimitedWorker):
         super().__init__()
         self.connection = connection
         self.counter = BreakerCounter()
-        self.reactions = Reactions([self.counter], Waiters(), count_successes=self.counter.count_successes)
+        self.reactions = Reactions([], Waiters(), counters=[self.counter])
 
     def start(self, limit=100):
         """Claim jobs."""

@@ -1,4 +1,4 @@
-"""The integration with OpenTelemetry: spans by the messaging conventions, linked, and measurements."""
+"""The integration with OpenTelemetry: spans by the messaging conventions, linked, and own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from django_pgqueue import middleware, signals
-from django_pgqueue.contrib.opentelemetry import OpenTelemetryMiddleware, measurements
+from django_pgqueue.contrib.opentelemetry import OpenTelemetryMiddleware
+from django_pgqueue.contrib.opentelemetry import middleware as own
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -57,7 +58,7 @@ def spans(provider: TracerProvider, reader: InMemoryMetricReader, settings: Any)
 
     yield ended
     for signal in (signals.job_enqueued, signals.worker_process_stopping):
-        signal.disconnect(dispatch_uid=measurements.UID)
+        signal.disconnect(dispatch_uid=own.UID)
     middleware.chain.cache_clear()
 
 
@@ -190,8 +191,8 @@ def test_otel_without_provider_adds_no_header(settings):
     settings.PGQUEUE = {"MIDDLEWARE": LIST}
     assert app.noop.enqueue().headers is None
     run_jobs(raising=True)
-    signals.job_enqueued.disconnect(dispatch_uid=measurements.UID)
-    signals.worker_process_stopping.disconnect(dispatch_uid=measurements.UID)
+    signals.job_enqueued.disconnect(dispatch_uid=own.UID)
+    signals.worker_process_stopping.disconnect(dispatch_uid=own.UID)
 
 
 class ByTask(OpenTelemetryMiddleware):
@@ -223,7 +224,7 @@ def test_otel_jobs_are_counted_and_timed(spans, reader):
     }
     assert consumed == {(app.add.name, None): 3, (tasks.fail_at_once.name, "ValueError"): 1}
     [durations] = [point for point in found["messaging.process.duration"] if point.attributes[task] == app.add.name]
-    assert (durations.count, durations.explicit_bounds) == (3, measurements.SECONDS)
+    assert (durations.count, durations.explicit_bounds) == (3, own.SECONDS)
     assert 0 < durations.sum < 5
 
 
@@ -254,7 +255,7 @@ def test_otel_flush_that_fails_lets_the_other_provider_flush(monkeypatch):
 
     monkeypatch.setattr(trace, "get_tracer_provider", Broken)
     monkeypatch.setattr(metrics, "get_meter_provider", Sound)
-    measurements.flush()
+    own.flush()
     assert flushed == [900]
 
 

@@ -23,7 +23,7 @@ from django_pgqueue.contrib.sentry.stack_text import exception_values, frames_of
 from django_pgqueue.models import Job
 from django_pgqueue.schedules import declarations
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.claiming import unclaimable
+from django_pgqueue.worker.claiming import claimer
 from tests.app import tasks as app
 from tests.contrib import tasks
 
@@ -197,7 +197,7 @@ def test_sentry_line_about_unclaimable_job_is_no_event(init):
     assert items.events == []
     logger.error("job %s could not be cancelled", 7, extra={"event": "job_refused"})
     assert len(items.events) == 1
-    assert template in inspect.getsource(unclaimable)
+    assert template in inspect.getsource(claimer)
 
 
 # ------------------------------------------------------------------ scopes

@@ -17,7 +17,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import Batch, history, lifecycle, send_event
-from django_pgqueue.lifecycle.needs import needs_of
+from django_pgqueue.lifecycle.pruning import needs_of
 from django_pgqueue.models import Job, JobBatch, JobStep, ScheduleRun, SentEvent
 from django_pgqueue.states import NEED_TEXTS, Need, State
 from django_pgqueue.testing import run_jobs, time_travel

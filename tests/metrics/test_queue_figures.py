@@ -14,10 +14,10 @@ from django_pgqueue.metrics import collect
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading
 from django_pgqueue.worker.monitoring import queue_figures
 from django_pgqueue.worker.monitoring.http_server import Request
-from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.monitoring.queue_figures import QueueFigures
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.health_report import HealthReport
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from tests import helpers
 from tests.stats.conftest import connection as connection

@@ -17,7 +17,7 @@ from django_pgqueue import ResultNotStored, aenqueue_many, enqueue_many, redacti
 from django_pgqueue.backend.tasks import PgQueueTask
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.execution import return_value
+from django_pgqueue.worker.execution import report
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks
 
@@ -100,7 +100,7 @@ def test_error_report_of_unstorable_result_hides_it(monkeypatch):
     def refuse(value):
         raise BrokenPipeError("no result can be stored")
 
-    monkeypatch.setattr(return_value, "encode_result", refuse)
+    monkeypatch.setattr(report, "encode_result", refuse)
     tasks.issue_token.enqueue(SECRET)
     with pytest.raises(ResultNotStored) as raised:
         run_jobs(raising=True)

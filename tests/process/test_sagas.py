@@ -9,7 +9,7 @@ from django.test import override_settings
 
 from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, JobStep
-from django_pgqueue.worker.maintenance.sweeps import SWEEP_SECONDS
+from django_pgqueue.worker.maintenance.end_sweeps import SWEEP_SECONDS
 from tests import helpers
 from tests.helpers import wait_until
 from tests.steps import conftest as own

@@ -5,9 +5,8 @@ import time
 import pytest
 
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
-from django_pgqueue.contrib.remote.remote_options import RemoteOptions
 from django_pgqueue.contrib.remote.remote_reports import Reports
-from django_pgqueue.contrib.remote.remote_services import Claims, Extensions, Leases
+from django_pgqueue.contrib.remote.remote_services import Claims, Extensions, Leases, RemoteOptions
 from django_pgqueue.endings import Ending
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.shared_memory import ProcessState

@@ -109,7 +109,7 @@ def test_wait_over_answers_without_jobs(machine):
 @pytest.mark.promise("remote-wait-costs-no-thread-and-no-poll")
 def test_jobs_wake_only_as_many_machines_as_they_need(machine, new_connection, monkeypatch):
     one, machines, jobs = machine(), 60, 5
-    claims = []
+    claims, others = [], threading.active_count()
     original = lifecycle.claim
     monkeypatch.setattr(lifecycle, "claim", lambda *args, **kwargs: claims.append(1) or original(*args, **kwargs))
 
@@ -124,7 +124,7 @@ def test_jobs_wake_only_as_many_machines_as_they_need(machine, new_connection, m
         await in_thread(helpers.make_jobs, connection, jobs)
         await in_thread(connection.execute, "NOTIFY pgqueue")
         answers = await asyncio.gather(*polls)
-        assert threads < 20, "a machine that waits must not cost a thread"
+        assert threads - others < 15, "a machine that waits must not cost a thread"
         return sorted(execution["job_id"] for _, executions in answers for execution in executions)
 
     assert len(asyncio.run(scenario())) == jobs
@@ -134,7 +134,7 @@ def test_jobs_wake_only_as_many_machines_as_they_need(machine, new_connection, m
 @pytest.mark.promise("remote-wait-costs-no-thread-and-no-poll")
 def test_machines_that_wait_at_asgi_server_take_no_threads(machine):
     """Django's handler makes a thread for each request, and would keep it until the request ends."""
-    one, machines = machine(), 30
+    one, machines, others = machine(), 30, threading.active_count()
     body = json.dumps({"worker": one.handle, "wait_seconds": 10}).encode()
     scope = {
         "type": "http",
@@ -156,7 +156,7 @@ def test_machines_that_wait_at_asgi_server_take_no_threads(machine):
             await poll.wait()
         return threads
 
-    assert asyncio.run(scenario()) < 20
+    assert asyncio.run(scenario()) - others < 15
 
 
 @pytest.mark.promise("remote-revoked-token-is-refused-at-once")

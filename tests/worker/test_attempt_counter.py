@@ -32,7 +32,7 @@ def counter():
 
 @pytest.fixture
 def reactions(counter):
-    return Reactions([counter], Waiters(), count_successes=counter.count_successes)
+    return Reactions([], Waiters(), counters=[counter])
 
 
 def claim(engine, count=1, **changes):

@@ -16,7 +16,7 @@ from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
-from django_pgqueue.worker.supervision.health_file import HealthFile
+from django_pgqueue.worker.supervision.health_thread import HealthFile
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
 from tests import helpers
 

@@ -16,8 +16,7 @@ from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import KEEPALIVE, EngineConnection
 from django_pgqueue.models import Job
 from django_pgqueue.worker.runtime import django_connections
-from django_pgqueue.worker.runtime.django_connections import notice_lost_servers
-from django_pgqueue.worker.runtime.session_changes import changes_the_session
+from django_pgqueue.worker.runtime.django_connections import changes_the_session, notice_lost_servers
 from tests.app import tasks
 from tests.helpers import scalar, wait_until
 

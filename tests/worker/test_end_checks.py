@@ -28,8 +28,7 @@ from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.duties import DUTIES
-from django_pgqueue.worker.maintenance.end_sweeps import EndSweep, end_sweeps
-from django_pgqueue.worker.maintenance.sweeps import UNUSED_SECONDS
+from django_pgqueue.worker.maintenance.end_sweeps import UNUSED_SECONDS, EndSweep, end_sweeps
 from tests import helpers
 from tests.concurrency.test_batches import batch_of, callbacks
 from tests.concurrency.test_sagas import dead_job

@@ -25,10 +25,10 @@ from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.models import Job
 from django_pgqueue.states import StepKind
 from django_pgqueue.worker import foreground
-from django_pgqueue.worker.claiming.unclaimable import set_aside
+from django_pgqueue.worker.claiming.claimer import set_aside
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.maintenance.maintenance import Maintenance

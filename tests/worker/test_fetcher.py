@@ -17,14 +17,12 @@ from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming import start_rate
-from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.fetcher import Fetcher
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
-from django_pgqueue.worker.claiming.pacing import Pacing
-from django_pgqueue.worker.claiming.poll_requests import PollRequests
+from django_pgqueue.worker.claiming.lease_monitor import ClaimCounter
+from django_pgqueue.worker.claiming.next_scan import Pacing
+from django_pgqueue.worker.claiming.notification_waker import NotificationWaker, PollRequests
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import Full, InFlight
@@ -108,7 +106,7 @@ def test_fetcher_first_claim_fills_only_the_free_slots(engine, make_fetcher):
 
 def test_fetcher_fast_slots_get_prefetched_jobs_slow_do_not(engine, make_fetcher, monkeypatch):
     helpers.make_jobs(engine, 5000)
-    clock = helpers.Clock(monkeypatch, start_rate)
+    clock = helpers.Clock(monkeypatch, module)
     fetcher = make_fetcher(capacity=10)
     sizes = []
     for _ in range(30):

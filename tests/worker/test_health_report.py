@@ -12,14 +12,12 @@ import time
 import pytest
 
 from django_pgqueue import health
-from django_pgqueue.worker.runtime import health_memory, health_report, shared_memory, worker_memory
-from django_pgqueue.worker.runtime.health_memory import ANSWERS_AT, HealthMemory
+from django_pgqueue.worker.runtime import health_report, shared_memory, worker_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport, judge
-from django_pgqueue.worker.runtime.shared_memory import lease_clock
+from django_pgqueue.worker.runtime.shared_memory import ANSWERS_AT, HealthMemory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision import systemd
-from django_pgqueue.worker.supervision.health_file import HealthFile
-from django_pgqueue.worker.supervision.health_thread import health_thread
+from django_pgqueue.worker.supervision.health_thread import HealthFile, health_thread
 from django_pgqueue.worker.supervision.systemd import SystemdNotifier
 from tests.helpers import Clock
 
@@ -27,7 +25,7 @@ from tests.helpers import Clock
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """Return the clock of this file and of the modules that judge by it. It does not advance by itself."""
-    modules = (health_memory, health_report, shared_memory, systemd, worker_memory, sys.modules[__name__])
+    modules = (health_report, shared_memory, systemd, worker_memory, sys.modules[__name__])
     return Clock(monkeypatch, *modules)
 
 

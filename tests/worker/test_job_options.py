@@ -20,10 +20,9 @@ from django_pgqueue.models import Job, Schedule, ScheduleRun, SearchKey, Uniquen
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.task import Task
-from django_pgqueue.worker.completion import callbacks, pending_calls
+from django_pgqueue.worker.completion import callbacks, receivers
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
-from django_pgqueue.worker.maintenance.schedule_service import Schedules
-from django_pgqueue.worker.maintenance.scheduler import Scheduler
+from django_pgqueue.worker.maintenance.scheduler import Scheduler, Schedules
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.time_limit import HANGING_LIMIT
 from tests import helpers
@@ -447,7 +446,7 @@ def test_deleted_schedule_of_hanging_key_leaves_others_alone(hanging_key):
 def test_slow_key_with_missed_ticks_is_called_once_each(engine, worker, monkeypatch):
     """A tick that is asked for again, in a later turn, uses the call that an earlier turn has started."""
     calls = []
-    monkeypatch.setattr(pending_calls, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(receivers, "PATIENCE_SECONDS", 0.0)
     worker.define_task(unique_key=lambda: calls.append(1) or str(len(calls)))
     worker.scheduler = Scheduler(CallbackRunner())
     schedule_id = helpers.make_schedule(engine, expression="every 1 minute", missed="all")

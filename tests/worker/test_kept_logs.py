@@ -18,7 +18,7 @@ from django_pgqueue.job_log import HALF_CHARACTERS, HALF_LINES, LINE_BYTES, LogB
 from django_pgqueue.lifecycle import ExecutionKey, KeptLog
 from django_pgqueue.models import Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.completion import log_writer
+from django_pgqueue.worker.completion import progress_writer
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
 from django_pgqueue.worker.execution import log_recorder
 from tests import helpers
@@ -267,7 +267,7 @@ def test_notes_refused_lines_are_dropped_and_progress_is_written(engine, monkeyp
         raise psycopg.errors.InsufficientPrivilege("permission denied for table pgqueue_execution_log")
 
     monkeypatch.setattr(lifecycle, "keep_logs", refuse)
-    monkeypatch.setattr(log_writer.outage_log, "may_log", lambda: True)  # an earlier test may have logged just now
+    monkeypatch.setattr(progress_writer.outage_log, "may_log", lambda: True)  # an earlier test may have logged just now
     notes = Notes()
     notes.open_log(claimed.key)(line(1))
     assert notes.write(engine, [claimed.key]) == set()

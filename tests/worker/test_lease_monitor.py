@@ -10,8 +10,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.worker.claiming import lease_monitor
-from django_pgqueue.worker.claiming.claim_counter import ClaimCounter
-from django_pgqueue.worker.claiming.lease_monitor import LeaseMonitor
+from django_pgqueue.worker.claiming.lease_monitor import ClaimCounter, LeaseMonitor
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.slots.inflight import InFlight, Prefetched, Running

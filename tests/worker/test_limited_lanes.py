@@ -12,7 +12,7 @@ from django_pgqueue.limits import Limit
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming import limited_lanes
-from django_pgqueue.worker.claiming.ended_limits import EndedLimits
+from django_pgqueue.worker.claiming.fetcher import EndedLimits
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers

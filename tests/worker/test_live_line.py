@@ -14,9 +14,8 @@ from types import SimpleNamespace
 import pytest
 from django.core.management.base import OutputWrapper
 
-from django_pgqueue.management import terminal
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
-from django_pgqueue.worker.runtime.shared_memory import ProcessState
+from django_pgqueue.management import standard_streams
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory, ProcessState
 from django_pgqueue.worker.supervision import live_line as module
 from django_pgqueue.worker.supervision.live_line import LiveLine, counts_of_children
 
@@ -163,6 +162,6 @@ def test_colours_follow_terminal_variables_and_options(screen, monkeypatch, vari
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with os.fdopen(os.dup(screen[1]), "w") as stream:
-        assert terminal.is_coloured(OutputWrapper(stream), arguments) is coloured
+        assert standard_streams.is_coloured(OutputWrapper(stream), arguments) is coloured
     with open(os.devnull, "w") as stream:
-        assert terminal.is_coloured(OutputWrapper(stream), arguments) is ("force_color" in arguments)
+        assert standard_streams.is_coloured(OutputWrapper(stream), arguments) is ("force_color" in arguments)

@@ -13,8 +13,12 @@ import pytest
 from django_pgqueue import log
 from django_pgqueue.context import running_job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.runtime.background_log import BackgroundLog
-from django_pgqueue.worker.runtime.short_records import MESSAGE_CHARACTERS, TRACEBACK_CHARACTERS, shorten
+from django_pgqueue.worker.runtime.background_log import (
+    MESSAGE_CHARACTERS,
+    TRACEBACK_CHARACTERS,
+    BackgroundLog,
+    shorten,
+)
 from tests.app import tasks
 from tests.documents import blocks
 

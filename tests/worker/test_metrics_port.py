@@ -13,11 +13,10 @@ import pytest
 
 from django_pgqueue.worker.monitoring import http_server
 from django_pgqueue.worker.monitoring.http_server import HttpServer
-from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.options import Options
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.health_report import HealthReport
-from django_pgqueue.worker.runtime.shared_memory import lease_clock
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision import metrics_server
 from django_pgqueue.worker.supervision.metrics_server import MetricsServer, open_port

@@ -16,9 +16,9 @@ from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
 from django_pgqueue.worker.runtime import outages as module
 from django_pgqueue.worker.runtime import service as service_module
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import OutageLog
 from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from tests import helpers
 
 AWAY = psycopg.OperationalError("connection failed:\n\tno such host")

@@ -17,8 +17,8 @@ from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Com
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import OutageLog
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from tests import helpers
 
 KEY = ExecutionKey(7, 0.0)

@@ -25,7 +25,7 @@ from django_pgqueue.worker.maintenance import rescuer
 from django_pgqueue.worker.maintenance.maintenance import Duty, Maintenance
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from tests import helpers
 from tests.app import tasks
 from tests.test_linear_statements import buffers_of

@@ -17,10 +17,9 @@ from django_pgqueue.db import reconnects
 from django_pgqueue.db.reconnects import NotConnected, ReconnectGate, is_lost_connection, pause_seconds
 from django_pgqueue.exceptions import StatementTimeout
 from django_pgqueue.worker.runtime import connection as connection_module
-from django_pgqueue.worker.runtime import retry_pauses
+from django_pgqueue.worker.runtime import service
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.retry_pauses import RetryPauses
-from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.service import RetryPauses, Service
 from django_pgqueue.worker.supervision.heartbeat import HeartbeatSender
 from django_pgqueue.worker.supervision.settlement import Settlement
 from tests import helpers
@@ -33,7 +32,7 @@ WORKERS, CONNECTIONS = 200, 3
 @pytest.fixture
 def now(monkeypatch):
     clock = [1000.0]
-    for module in (reconnects, retry_pauses):
+    for module in (reconnects, service):
         monkeypatch.setattr(module, "time", type("Time", (), {"monotonic": staticmethod(lambda: clock[0])}))
     return clock
 

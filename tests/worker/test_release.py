@@ -6,7 +6,7 @@ import pytest
 
 from django_pgqueue import signals
 from django_pgqueue.models import Job
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from tests import helpers
 from tests.app import tasks
 

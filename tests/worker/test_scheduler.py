@@ -19,9 +19,8 @@ from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.options import JobOptions
 from django_pgqueue.schedules import declarations
-from django_pgqueue.worker.maintenance import firing, schedule_service, scheduler
-from django_pgqueue.worker.maintenance.schedule_service import Schedules
-from django_pgqueue.worker.maintenance.scheduler import Scheduler
+from django_pgqueue.worker.maintenance import firing, scheduler
+from django_pgqueue.worker.maintenance.scheduler import Scheduler, Schedules
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers
 from tests.app import tasks
@@ -667,7 +666,7 @@ def test_schedule_service_no_schedule_reads_once_a_minute(service, monkeypatch):
     executed = []
     execute = statements.execute
     replace_execute(monkeypatch, lambda *given: executed.append(given[1]) or execute(*given))
-    assert service.tick() == schedule_service.NONE_INTERVAL_SECONDS
+    assert service.tick() == scheduler.NONE_INTERVAL_SECONDS
     assert len(executed) == 1
 
 
@@ -684,14 +683,14 @@ def test_schedule_service_missing_privilege_is_logged_once(service, monkeypatch,
 
     monkeypatch.setattr(service.scheduler, "turn", refuse)
     with caplog.at_level("INFO", "django_pgqueue.worker"):
-        assert [service.tick(), service.tick()] == [schedule_service.NONE_INTERVAL_SECONDS] * 2
+        assert [service.tick(), service.tick()] == [scheduler.NONE_INTERVAL_SECONDS] * 2
     assert len(caplog.records) == 1
 
 
 @pytest.mark.promise("schedule-database-error")
 def test_schedule_service_database_error_continues(service, engine, monkeypatch):
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.runtime.retry_pauses.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
     engine.execute("ALTER TABLE pgqueue_schedule RENAME TO gone")
     try:
         service.start()
@@ -724,7 +723,7 @@ def test_schedule_service_error_forgets_confirmations(service, engine, monkeypat
 def test_schedule_service_statement_timeout_fires_next_turn(service, engine, second, monkeypatch):
     """Another session has locked the whole table. The statement must end at its timeout."""
     helpers.make_schedule(engine)
-    monkeypatch.setattr("django_pgqueue.worker.runtime.retry_pauses.ERROR_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("django_pgqueue.worker.runtime.service.ERROR_PAUSE_SECONDS", 0.01)
     service.link.statement_timeout_seconds = 0.2
     with helpers.transaction(second, "LOCK TABLE pgqueue_schedule IN ACCESS EXCLUSIVE MODE"):
         service.start()

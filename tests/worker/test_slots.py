@@ -19,10 +19,9 @@ from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.isolation import fork_server, wire
-from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
 from django_pgqueue.worker.isolation.isolated_process import IsolatedProcess
-from django_pgqueue.worker.isolation.slot_process import SlotProcess
+from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import pool, query_cancel

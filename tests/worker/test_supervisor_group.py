@@ -20,15 +20,14 @@ from django_pgqueue.queue_databases import distinct, queue_aliases
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, of_several
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.monitoring.http_server import Request
-from django_pgqueue.worker.monitoring.pages import Pages
+from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime import health_report
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.health_report import HealthReport, judge_all
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision import stop_signals, supervisor_group
-from django_pgqueue.worker.supervision.database_log import DatabaseFilter
 from django_pgqueue.worker.supervision.stop_signals import PassedOnSignals, StopSignals
-from django_pgqueue.worker.supervision.supervisor_group import SupervisorGroup
+from django_pgqueue.worker.supervision.supervisor_group import DatabaseFilter, SupervisorGroup
 from tests import helpers
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # of execnet

@@ -9,8 +9,8 @@ import pytest
 
 from django_pgqueue import registry
 from django_pgqueue.schedules.job_options import NotReturned
-from django_pgqueue.worker.completion import pending_calls
-from django_pgqueue.worker.completion.pending_calls import PendingCalls
+from django_pgqueue.worker.completion import receivers
+from django_pgqueue.worker.completion.receivers import PendingCalls
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.time_limit import HANGING_LIMIT, call_in_time, hanging_calls
 from tests import helpers
@@ -97,7 +97,7 @@ def expire(calls: PendingCalls) -> None:
 
 
 def test_pending_call_answers_at_once_if_it_returns(pending, monkeypatch):
-    monkeypatch.setattr(pending_calls, "PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr(receivers, "PATIENCE_SECONDS", 10.0)
     assert pending.ask(lambda: 7, "a", 1, str) == 7
     with pytest.raises(ZeroDivisionError):
         pending.ask(lambda: 1 // 0, "a", 1, str)
@@ -175,13 +175,13 @@ def test_pending_calls_wait_for_one_function_only(pending, gate, monkeypatch):
     for number in range(5):
         with pytest.raises(NotReturned):
             pending.ask(lambda: gate.wait(60), f"owner {number}", 1, str)
-    assert waits == [pending_calls.PATIENCE_SECONDS]
+    assert waits == [receivers.PATIENCE_SECONDS]
 
 
 def test_pending_call_that_nobody_asks_for_is_forgotten(pending, gate):
     with pytest.raises(NotReturned):
         pending.ask(lambda: gate.wait(60), "removed", 1, str)
-    pending._calls["removed"][1].began_at -= 1000.0 + pending_calls.FORGOTTEN_SECONDS + 1
+    pending._calls["removed"][1].began_at -= 1000.0 + receivers.FORGOTTEN_SECONDS + 1
     helpers.wait_until(lambda: answer_of(pending, lambda: 7))
     assert "removed" not in pending._calls
     gate.set()

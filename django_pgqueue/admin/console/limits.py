@@ -18,7 +18,7 @@ from django_pgqueue.admin.blocked_keys import DEAD_SEARCHED, blocked_keys
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.limit_controls import changed_keys
-from django_pgqueue.admin.limit_links import limit_url
+from django_pgqueue.admin.links import limit_url
 from django_pgqueue.limits import MAX_KEY_LENGTH, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 

@@ -7,20 +7,19 @@ the SDK and its exporters. Spans are made in the process that runs the job, in w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as telemetry_context
-from opentelemetry import propagate, trace
+from opentelemetry import metrics, propagate, trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
-from django_pgqueue.contrib.chunk_failures import failures_of
-from django_pgqueue.contrib.trace_headers import add_fitting
+from django_pgqueue import signals
+from django_pgqueue.contrib.trace_headers import add_fitting, failures_of
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
 from django_pgqueue.steps import Suspended
-
-from .measurements import SCOPE, Measurements
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -28,6 +27,13 @@ if TYPE_CHECKING:
     from django_pgqueue.context import TaskContext
     from django_pgqueue.middleware import Call
 
+
+SCOPE: Final = "django_pgqueue"
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60, 300, 1800)
+"""Bounds of the buckets of durations: those of the conventions up to 10 s, and further ones for long jobs."""
+FLUSH_MS: Final = 900
+"""How long each of the two providers may take to send what it has. The receivers have two seconds together."""
+UID: Final = "pgqueue-opentelemetry"
 SYSTEM: Final = "pgqueue"
 ORDER: Final = ("traceparent", "tracestate", "baggage")
 """The headers of a trace that are kept first if there is no room for all."""
@@ -38,6 +44,53 @@ REQUESTS: Final[dict[type[BaseException], str]] = {
     Retry: "retried",
 }
 """Exceptions with which a task requests something, and the outcome of the attempt. They are no errors."""
+
+
+class Measurements:
+    """The instruments of one process."""
+
+    def __init__(self) -> None:
+        meter = metrics.get_meter(SCOPE)
+        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Jobs that were enqueued.")
+        self._consumed = meter.create_counter(
+            "messaging.client.consumed.messages", "{message}", "Attempts that have ended."
+        )
+        self._duration = meter.create_histogram(
+            "messaging.process.duration",
+            "s",
+            "Duration of attempts.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        signals.job_enqueued.connect(self.enqueued, weak=False, dispatch_uid=UID)
+        signals.worker_process_stopping.connect(flush, dispatch_uid=UID)
+
+    def enqueued(self, sender: str, queue_name: str, **_: Any) -> None:
+        """Count a job. A receiver of `job_enqueued`."""
+        operation = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+        names = {"messaging.destination.name": queue_name, "pgqueue.task.name": sender}
+        self._sent.add(1, {"messaging.system": "pgqueue", **operation, **names})
+
+    def processed(self, seconds: float, attributes: dict[str, str], error_type: str) -> None:
+        """Time a call of a task's function. `error_type` is empty if it has not failed."""
+        self._duration.record(seconds, _with_error(attributes, error_type))
+
+    def consumed(self, attributes: dict[str, str], error_types: Iterable[str]) -> None:
+        """Count the attempts of a call, by their errors. An empty type is an attempt that has not failed."""
+        for error_type, count in Counter(error_types).items():
+            self._consumed.add(count, _with_error(attributes, error_type))
+
+
+def _with_error(attributes: dict[str, str], error_type: str) -> dict[str, str]:
+    return {**attributes, "error.type": error_type} if error_type else attributes
+
+
+def flush(**_: Any) -> None:
+    """Send the spans and the measurements of this process. A receiver of `worker_process_stopping`."""
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+        force_flush = getattr(provider, "force_flush", None)  # the API's own providers have none
+        if force_flush is not None:
+            with suppress(Exception):  # an exporter that fails must not keep the other provider from its flush
+                force_flush(FLUSH_MS)
 
 
 class OpenTelemetryMiddleware:

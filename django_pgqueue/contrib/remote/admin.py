@@ -17,8 +17,8 @@ from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import lifecycle
 from django_pgqueue.admin import databases
+from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import badge, full_date, moment, moment_ago, seen_at, visible
-from django_pgqueue.admin.operator_log import log_change
 from django_pgqueue.admin.readonly import ListOnlyAdmin, column
 
 from .models import RemoteToken

@@ -17,8 +17,8 @@ from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.fetcher import IDLE_PAUSES_SECONDS, LOCKED_SECONDS
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.pacing import BEHIND_SECONDS, Pacing
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.claiming.next_scan import BEHIND_SECONDS, Pacing
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.slots.inflight import InFlight
 
 from .scope import Scope

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends.end_checks import follow
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.reactions import Observer, TimedAttempt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,15 +52,12 @@ class Engine:
         self._claims: ClaimThread | None = None
         self._counter = AttemptCounter() if get_settings().STATS else None
         self._breakers = BreakerCounter(lambda: self._claim_thread().wake())
-        observers: list[Observer] = [Events(), self._breakers]
-        if self._counter is not None:
-            observers.append(self._counter)
         self.reactions = Reactions(
-            observers,
+            [Events()],
             AnyWaiters(),
             on_ready=self._on_ready,
-            count_successes=self._count_successes,
             follow=follow,
+            counters=[self._breakers, *([] if self._counter is None else [self._counter])],
         )
 
     async def run(
@@ -128,12 +123,6 @@ class Engine:
         claims = self._claims
         if claims is not None:
             claims.expect_jobs()
-
-    def _count_successes(self, attempts: Sequence[TimedAttempt]) -> None:
-        if self._counter is not None:
-            self._counter.count_successes(attempts)
-        if registry.breakers():
-            self._breakers.count_successes(attempts)
 
 
 _engines: dict[str, Engine] = {}

@@ -20,9 +20,8 @@ from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import Dead
 from django_pgqueue.lifecycle import Claimed, TransitionResult
-from django_pgqueue.worker.completion.release import release_executions
 from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
-from django_pgqueue.worker.completion.writer import Finished, finish
+from django_pgqueue.worker.completion.writer import Finished, finish, release_executions
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events, start_of

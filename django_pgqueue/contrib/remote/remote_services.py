@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import logging
 import random
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.db import reconnects
 from django_pgqueue.log_events import event
+from django_pgqueue.options import Isolation
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState, lease_clock
 
 from .client import RemoteClient, RemoteError
-from .remote_options import RemoteOptions
 from .wire import claimed_job
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from django_pgqueue.worker.slots.inflight import InFlight
 
 logger = logging.getLogger("django_pgqueue.worker")
-
 FIRST_PAUSE_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 30.0
 LOG_SECONDS: Final = 10.0
@@ -38,6 +39,25 @@ BATCH: Final = 50
 PROGRESS_SECONDS: Final = 1.0
 FULL_SECONDS: Final = 1.0
 """How long to sleep while no slot is free. A slot that becomes free ends the sleep."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """The command line of `remote-worker`."""
+
+    name: str = field(default_factory=socket.gethostname)
+    queue_names: tuple[str, ...] = ()
+    """Queues to serve, strictly in this order. Empty: all that the token gives access to."""
+    task_names: tuple[str, ...] = ()
+    """Tasks to run. Empty: all that the token gives access to."""
+    concurrency: int = 10
+    wait_seconds: float = 20.0
+    """How long one claim waits for jobs."""
+    grace_seconds: float = 25.0
+    isolation: Isolation | None = None
+    """"process": run every job in an isolated process, whatever its task says."""
+    until_empty: bool = False
+    """Stop when a claim has found no job and none runs."""
 
 
 class Leases:

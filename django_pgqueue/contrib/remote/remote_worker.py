@@ -30,9 +30,8 @@ from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
 from .client import RemoteClient, RemoteError
-from .remote_options import RemoteOptions
 from .remote_reports import Reports
-from .remote_services import Claims, Extensions, Leases
+from .remote_services import Claims, Extensions, Leases, RemoteOptions
 
 logger = logging.getLogger("django_pgqueue.worker")
 

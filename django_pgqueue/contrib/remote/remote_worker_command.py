@@ -17,11 +17,11 @@ from django_pgqueue import __version__, log, middleware, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.management.commands.runworker import exit_worker, positive, seconds
 from django_pgqueue.management.queue_arguments import queue_names
+from django_pgqueue.management.standard_streams import is_coloured
 from django_pgqueue.management.subcommands.subcommand import Options, Subcommand, UsageError
-from django_pgqueue.management.terminal import is_coloured
 
 from .client import RemoteClient
-from .remote_options import RemoteOptions
+from .remote_services import RemoteOptions
 from .remote_worker import RemoteWorker
 
 VARIABLE: Final = "PGQUEUE_REMOTE_TOKEN"

@@ -24,7 +24,7 @@ from django_pgqueue.db.notifications import PAUSES_CHANGED
 from django_pgqueue.worker.claiming.listener import Listener, listening_connections
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_connections import Preference
 

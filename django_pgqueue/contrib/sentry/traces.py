@@ -13,8 +13,7 @@ import sentry_sdk
 from sentry_sdk.tracing import Span
 from sentry_sdk.tracing_utils import has_tracing_enabled
 
-from django_pgqueue.contrib.chunk_failures import failures_of
-from django_pgqueue.contrib.trace_headers import add_fitting
+from django_pgqueue.contrib.trace_headers import add_fitting, failures_of
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
 from django_pgqueue.steps import Suspended
 

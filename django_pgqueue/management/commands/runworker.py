@@ -22,10 +22,11 @@ from django_pgqueue.management import autoreload
 from django_pgqueue.management.queue_arguments import concurrency, served_queues
 from django_pgqueue.management.standard_streams import (
     discard_unwritable_output,
+    is_coloured,
+    is_terminal,
     open_missing_streams,
     write_if_writable,
 )
-from django_pgqueue.management.terminal import is_coloured, is_terminal
 from django_pgqueue.management.worker_databases import chosen_databases
 from django_pgqueue.metrics import collect
 from django_pgqueue.posix import CAN_FORK

@@ -14,9 +14,11 @@ from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
 
-from .batch_notes import BLOCKED
 from .output import Column, add_json, date_of, write_json, write_summary, write_table
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias
+
+BLOCKED: Final = "No job is ready or running. Waiting jobs depend on failed ones: retry those, or cancel the rest."
+
 
 TIMES: Final = ("created_at", "closed_at", "failed_at", "completed_at", "succeeded_at")
 CALLBACKS: Final = ("on_success", "on_complete", "on_failure")

@@ -17,8 +17,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from django_pgqueue import registry
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.task import Task
-from django_pgqueue.worker.execution.stored_values import DoesNotFit
-from django_pgqueue.worker.execution.typed_call import decoded
+from django_pgqueue.worker.execution.stored_values import DoesNotFit, decoded
 
 from .output import date_of
 from .subcommand import NotFound, Options, Subcommand, UsageError, add_database, database_alias

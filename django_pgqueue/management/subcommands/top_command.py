@@ -18,7 +18,7 @@ from django.db import InterfaceError, OperationalError, connections
 from django_pgqueue import stats
 from django_pgqueue.display import visible
 from django_pgqueue.job_search import Filters, find
-from django_pgqueue.management.terminal import is_terminal
+from django_pgqueue.management.standard_streams import is_terminal
 
 from .job_rows import read_rows
 from .jobs_command import when

@@ -17,7 +17,7 @@ from django_pgqueue.stats.batch_counts import batch_counts
 from django_pgqueue.stats.graph_groups import Group, grouped, layers_of
 from django_pgqueue.stats.graphs import NODES_READ, WorkflowGraph, workflow_graph
 
-from .batch_notes import BLOCKED
+from .batch_command import BLOCKED
 from .output import add_json, write_json
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
 

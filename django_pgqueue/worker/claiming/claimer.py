@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from typing import Any, Final
 
 from django_pgqueue import lifecycle
@@ -19,11 +20,13 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, repeat_if_stale
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
 from django_pgqueue.lifecycle.claims import is_sequence_behind
 from django_pgqueue.lifecycle.execute import savepoint
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import Reactions
+from django_pgqueue.reactions import Reactions, ended
+from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import LOG_SECONDS, Refusals
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.queue_slots import UNLIMITED
@@ -31,10 +34,10 @@ from django_pgqueue.worker.slots.queue_slots import UNLIMITED
 from .lane_kinds import ChunkKind, Cursors, Kind, LimitedKind, Part, PlainKind
 from .lanes import Lanes
 from .node_results import with_results
-from .unclaimable import set_aside
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+IN_GRAPH: Final = attrgetter("in_graph")
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 """How long a job is skipped that no claim can take. After an outage of all claims, a claimed job ends these pauses."""
@@ -80,7 +83,7 @@ class Claimer:
         if failure is not None and not claimed:
             raise failure
         self.lanes.move_cursors(claimed)
-        return with_results(connection, claimed)
+        return with_results(connection, claimed) if any(map(IN_GRAPH, claimed)) else claimed
 
     def _groups(self, cursors: Cursors) -> list[tuple[Kind, dict[Lane, Cursor]]]:
         """Divide lanes into groups that one call claims from: consecutive lanes of one kind, in their order.
@@ -208,3 +211,35 @@ class Claimer:
 def _unprepared(connection: Connection) -> AbstractContextManager[None]:
     """Return a context in which an engine connection prepares no statement."""
     return connection.unprepared() if isinstance(connection, EngineConnection) else nullcontext()
+
+
+def set_aside(connection: Connection, job_id: int, error: Exception, worker_id: int, reactions: Reactions) -> bool:
+    """End a job as dead. Return False if the database refuses that too: then the job is skipped as before.
+
+    The claimer calls it, after it has found that only this job's row is to blame. It protects the other jobs: a refusal
+    of this transition too leaves the job as it is.
+    """
+    reason = f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000]
+    try:
+        dead = lifecycle.set_aside(
+            connection,
+            job_id,
+            worker_id=worker_id,
+            exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
+            error=reason,
+        )
+    except lifecycle.FAILURES as refusal:
+        if not lifecycle.may_divide(connection, refusal):
+            raise
+        return False
+    if dead is None:  # another session has changed or locked the job
+        return True
+    logger.error(
+        "job %s cannot be claimed and is now dead: %s",
+        job_id,
+        message_without_detail(error),
+        extra=event("job_refused", job_id=job_id, reason=message_without_detail(error)),
+    )
+    result = TransitionResult(TransitionStatus.DONE, State.DEAD)
+    reactions.after(connection, [ended(dead, result, Ending.FAILED, is_due=False, error=reason)])
+    return True

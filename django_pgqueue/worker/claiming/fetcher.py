@@ -19,10 +19,12 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Final, Protocol
 
 import psycopg
 
+from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import PAUSES_CHANGED
@@ -30,24 +32,25 @@ from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
+from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.counts import counts
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_memory import health_memory
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
-from .claim_counter import ClaimCounter
-from .claimed_ids import ClaimedIds
 from .claimer import Claimer
-from .next_scan import NextScan
-from .pacing import BEHIND_SECONDS, Pacing
-from .poll_requests import PollRequests
-from .start_rate import StartRate
+from .lease_monitor import ClaimCounter
+from .limited_lanes import LimitedLanes
+from .next_scan import BEHIND_SECONDS, NextScan, Pacing
+from .notification_waker import PollRequests
 
 logger = logging.getLogger("django_pgqueue.worker")
 
+ARGUMENTS: Final = attrgetter("arguments")
+EXECUTION_ID: Final = attrgetter("execution_id")
 PREFETCH_SECONDS: Final = 0.1
 WAIT_LIMIT_SECONDS: Final = 1.0
 IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
@@ -273,14 +276,15 @@ class Fetcher(Service):
         claimed = self.claimer.claim(connection, cursors, room)
         if claimed:
             counts.claimed(claimed)
-            size = sum(len(job.arguments) for job in claimed) / len(claimed) + 1
+            size = sum(map(len, map(ARGUMENTS, claimed))) / len(claimed) + 1
             self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
             id_conflicts = self._claimed_ids.in_use(claimed)
             accepted = [job for job in claimed if job not in id_conflicts] if id_conflicts else claimed
             self.in_flight.add(accepted)
             self.pool.submit(accepted)
-            released = [member for job in id_conflicts for member in job.members]
-            release_executions(connection, released, self.reactions)  # to be claimed again, under other ids
+            if id_conflicts:
+                released = [member for job in id_conflicts for member in job.members]
+                release_executions(connection, released, self.reactions)  # to be claimed again, under other ids
         return claimed
 
     # ---------------------------------------------------------------- when to poll
@@ -298,3 +302,82 @@ class Fetcher(Service):
         """Return a sleep that ends when the next job is due, if that is sooner."""
         now = time.monotonic()
         return min(sleep_seconds, max(0.001, self.lanes.next_due_at(now + LOCKED_SECONDS) - now))
+
+
+class ClaimedIds:
+    """The check for ids in use. Only the fetcher's thread uses it.
+
+    Ids restart when the tables are emptied with RESTART IDENTITY, and go back when an older dump is restored. A process
+    that keeps running can then receive the id of an earlier execution that it still runs. The database distinguishes
+    the two executions by the time of the claim, but the threads of this process know an execution by its id alone.
+
+    Called by the fetcher after each claim.
+    """
+
+    def __init__(self, in_flight: InFlight, completer: Completer) -> None:
+        self.in_flight = in_flight
+        self.completer = completer
+        self._highest = 0
+
+    def in_use(self, claimed: Sequence[Claimed]) -> list[Claimed]:
+        """Return the newly claimed jobs whose execution ids this process uses already: it cannot run them.
+
+        While ids rise, which is almost always the case, this costs one comparison for each job. A chunk counts as its
+        first job: the ids of the others are higher.
+        """
+        ids = list(map(EXECUTION_ID, claimed))
+        if min(ids) > self._highest:
+            self._highest = max(ids)
+            return []
+        ids_in_use = self.in_flight.known_before(float("inf")) | self.completer.ids()
+        return [job for job in claimed if any(each.execution_id in ids_in_use for each in job.members)]
+
+
+class StartRate:
+    """Recently started jobs per second."""
+
+    def __init__(self, in_flight: InFlight) -> None:
+        self._in_flight = in_flight
+        self._started, self._measured_at = in_flight.started, time.monotonic()
+        self._smoothed = 0.0
+
+    def per_second(self) -> float:
+        """Return the smoothed rate. Older measurements lose about half of their weight in a tenth of a second."""
+        now = time.monotonic()
+        elapsed = now - self._measured_at
+        if elapsed > 0.005:
+            current = (self._in_flight.started - self._started) / elapsed
+            weight = min(1.0, elapsed / 0.1)
+            self._smoothed += (current - self._smoothed) * weight
+            self._started, self._measured_at = self._in_flight.started, now
+        return self._smoothed
+
+
+class EndedLimits:
+    """Passes the limit keys of ended jobs to the lanes, and wakes the fetcher.
+
+    Called by the completer, in its thread, after it has written a batch.
+    """
+
+    def __init__(self, limited: LimitedLanes, polls: PollRequests, in_flight: InFlight) -> None:
+        self.limited = limited
+        self.polls = polls
+        self.in_flight = in_flight
+
+    def is_awaited(self, report: Report) -> bool:
+        """Return whether other jobs may wait for the end of this job, and no prefetched job takes the slot.
+
+        These are jobs of the same limit key, and dependents of a node of a workflow. Safe from any thread. While there
+        are prefetched jobs, larger batches of completions are better.
+        """
+        claimed = report.claimed
+        return not self.in_flight.waiting and (bool(claimed.in_graph) or self.limited.is_busy(claimed.limit_key))
+
+    def note(self, reports: Sequence[Report]) -> None:
+        """Note the jobs of these reports. Costs nothing if no task of this process has a limit."""
+        if not registry.limits():
+            return
+        keys = {report.claimed.limit_key for report in reports if report.claimed.limit_key is not None}
+        if keys:
+            self.limited.note_ended(keys)
+            self.polls.wake()

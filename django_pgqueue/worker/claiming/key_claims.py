@@ -6,6 +6,7 @@ claim of each key begins, and the next count of its open executions, so that nei
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,13 +14,16 @@ from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.display import visible
 from django_pgqueue.lifecycle import Claimed, Lane
 from django_pgqueue.lifecycle.execute import transaction_of
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyResult, KeyToClaim
+from django_pgqueue.log_events import event
 
 from .key_cursors import KeyCursors
-from .probes import with_probes
+
+logger = logging.getLogger("django_pgqueue.worker")
 
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
@@ -137,3 +141,21 @@ def left_without_slot(keys: Iterable[KeyToClaim], results: Iterable[KeyResult]) 
         for result in results
         if result.is_left or (result.may_have_more and result.limit_key in not_prefetched)
     ]
+
+
+def with_probes(claimed: list[Claimed], controls: KeyControls) -> list[Claimed]:
+    """Return the claimed jobs, with `is_probe` set for those of a key with an open breaker."""
+    if not controls.open_breakers:
+        return claimed
+    return [_probe(job) if job.limit_key in controls.open_breakers else job for job in claimed]
+
+
+def _probe(job: Claimed) -> Claimed:
+    limit_key = visible(job.limit_key or "")
+    logger.info(
+        "job %s probes limit key %s, whose circuit breaker is open",
+        job.job_id,
+        limit_key,
+        extra=event("breaker_probed", limit_key=limit_key, job_id=job.job_id),
+    )
+    return job._replace(is_probe=True)

@@ -24,7 +24,7 @@ from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .lane_walk import LANES_PER_CLAIM, LaneWalk
 from .limited_lanes import LimitedLanes
-from .pacing import Pacing
+from .next_scan import Pacing
 
 PAGE_KEYS: Final = 300
 """How many keys one scan reads. A scan of so many takes 2 to 6 ms."""

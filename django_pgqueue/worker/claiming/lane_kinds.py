@@ -18,7 +18,7 @@ from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
 from django_pgqueue.lifecycle.execute import transaction_of
 
-from .lane_of_job import cursor_behind
+from .lane_cursors import cursor_behind
 from .lanes import Lanes
 
 Cursors = Mapping[Lane, Cursor]

@@ -17,7 +17,7 @@ from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .due_lanes import DueLanes
 from .later_lanes import SOON_SECONDS, LaterLanes
-from .pacing import Pacing
+from .next_scan import Pacing
 
 RENEW_SECONDS: Final = 0.4
 """For this long after a notification, each page begins the circle again. `enqueue()` omits notifications that follow

@@ -19,10 +19,9 @@ from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .key_pages import KeyPages, rule_of
-from .lane_cursors import LaneCursors, exhausted_lanes, forget_oldest
-from .lane_of_job import cursor_behind, lane_of
+from .lane_cursors import LaneCursors, cursor_behind, exhausted_lanes, forget_oldest, lane_of
 from .lane_pages import LanePages
-from .pacing import Pacing
+from .next_scan import Pacing
 from .shared_scans import SharedScans
 
 AGE_LIMIT_SECONDS: Final = 1.0

@@ -22,7 +22,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from django_pgqueue import lifecycle, registry
@@ -34,7 +35,7 @@ from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.states import Outcome
 from django_pgqueue.worker.completion.completer import Completer
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.execution.report import success_ending
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.outages import outage_log
@@ -43,15 +44,36 @@ from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
-from .claim_counter import ClaimCounter
 from .request_answers import RequestAnswers
 
 logger = logging.getLogger("django_pgqueue.worker")
-
 POLL_SECONDS: Final = 1.0
 """Interval of the polls for cancellation requests while no notifications announce them."""
 MARGIN_FRACTION: Final = 0.2
 """The fraction of the lease that is left when a worker that cannot extend it interrupts its own jobs."""
+
+
+class ClaimCounter:
+    """The claims of one thread. Any thread may read the counts.
+
+    The fetcher counts, in its own thread. The lease monitor reads the counts. An execution that is open in the database
+    but not in flight in this process may belong to a claim whose answer has not arrived yet. The lease monitor may
+    release such an execution only after that claim has ended.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.ended = 0
+        """A claim has ended when its jobs are in flight, or when it has failed and its jobs never will be."""
+
+    @contextmanager
+    def claim_under_way(self) -> Iterator[None]:
+        """Count one claim: as begun before its statement is sent, as ended after its answer was processed."""
+        self.begun += 1
+        try:
+            yield
+        finally:
+            self.ended += 1
 
 
 class LeaseMonitor(Service):

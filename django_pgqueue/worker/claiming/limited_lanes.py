@@ -33,7 +33,7 @@ from django_pgqueue.lifecycle.limits import KeyResult
 from .due_keys import DueKeys, Wait, Waits
 from .key_claims import KeyClaims, Visit
 from .later_lanes import LaterLanes
-from .pacing import Pacing
+from .next_scan import Pacing
 
 KEYS: Final = 100
 """How many keys one claim visits."""

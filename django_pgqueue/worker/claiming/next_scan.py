@@ -4,17 +4,23 @@ A notification wakes all idle processes of a supervisor together, so all of them
 time. Each process therefore waits somewhat longer than necessary, by a random time, so that one of them scans first.
 The others skip their own scan if that scan began late enough to answer for it (see `shared_scans`).
 
-Only the fetcher's thread uses this module.
+Only the fetcher's thread uses `NextScan`. `Pacing` is the interval of any scan that recurs.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from .lanes import Lanes
+if TYPE_CHECKING:
+    from .shared_scans import SharedScans
 
+
+FACTOR: Final = 10
+PATIENT_FACTOR: Final = 50
+BEHIND_SECONDS: Final = 1.0
+"""How long a job behind a cursor may wait for a claim from the start, so that such claims delay other jobs less."""
 APART_SECONDS: Final = 0.003
 """Roughly how far apart a notification wakes the processes of one host."""
 MAX_EXTRA_FACTOR: Final = 1.5
@@ -22,10 +28,45 @@ MAX_EXTRA_FACTOR: Final = 1.5
 HELD_BACK_SECONDS: Final = 0.01
 
 
+class Pacing:
+    """The interval of one recurring scan: ten times the duration of the scan.
+
+    Used by `Lanes` for the scan for lanes with ready jobs, and by the fetcher for claims from the start of the lanes.
+
+    The shorter of its last two durations counts. A scan that walks over dead index entries is slow each time. A scan
+    that was slow once only waited, for example for a migration's lock. An interval of ten times that wait would be a
+    stall of its own.
+
+    Args:
+        patience_seconds: The interval is fifty times the duration while that is at most so long.
+    """
+
+    def __init__(self, patience_seconds: float = 0.0) -> None:
+        self._patience_seconds = patience_seconds
+        self._took_seconds = 0.0
+        self.seconds = 0.0
+
+    def after(self, took_seconds: float) -> float:
+        """Record the duration of a scan. Return the interval in seconds; `seconds` keeps it."""
+        before, self._took_seconds = self._took_seconds, took_seconds
+        shorter = min(before, took_seconds)
+        self.seconds = max(FACTOR * shorter, min(PATIENT_FACTOR * shorter, self._patience_seconds))
+        return self.seconds
+
+
+class ScannedLanes(Protocol):
+    """The lanes that the scan reads."""
+
+    shared: SharedScans | None
+
+    def can_continue(self, free_slots: int) -> bool: ...
+    def next_due_at(self, if_overdue: float) -> float: ...
+
+
 class NextScan:
     """When the next scan is due, and which commits it must see."""
 
-    def __init__(self, lanes: Lanes) -> None:
+    def __init__(self, lanes: ScannedLanes) -> None:
         self.lanes = lanes
         self.moment: float | None = None
         """The next scan must see everything that was committed by this time. None: no sibling can answer for it."""

@@ -35,8 +35,6 @@ Ranges = Sequence[tuple[int, int]]
 
 def with_results(connection: Connection, claimed: list[Claimed]) -> list[Claimed]:
     """Return claimed jobs, the nodes among them with the results that they need."""
-    if not any(job.in_graph for job in claimed):
-        return claimed
     needs = _needs(claimed)
     if not needs:
         return claimed

@@ -1,7 +1,7 @@
 """Count the attempts that end in a process, and write the counts into the rollup every few seconds.
 
-The counter is an observer of the transitions (see `reactions`). Successes are the exception: the completer passes them
-in batches, because observing each of them would cost as much as the rest of their completion. Several threads count;
+The counter gets the transitions (see `reactions`), and successes in batches, because observing each of them would cost
+as much as the rest of their completion. Several threads count;
 maintenance and the stop of the process write.
 """
 
@@ -110,10 +110,6 @@ class AttemptCounter:
     def __bool__(self) -> bool:
         """Return whether there is something to write."""
         return bool(self._tallies)
-
-    def wants_successes(self) -> bool:
-        """Return False, because `count_successes()` gets them."""
-        return False
 
     def observe(self, transition: JobTransition, database: str) -> None:
         """Count an attempt that did not succeed."""

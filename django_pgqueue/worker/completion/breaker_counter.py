@@ -70,10 +70,6 @@ class BreakerCounter:
         """Seconds until `write()` should be called, or infinity."""
         return max(0.0, self._due_at - time.monotonic())
 
-    def wants_successes(self) -> bool:
-        """Return False, because `count_successes()` gets them."""
-        return False
-
     def observe(self, transition: JobTransition, database: str) -> None:
         """Count an attempt that failed."""
         attempt = transition.attempt

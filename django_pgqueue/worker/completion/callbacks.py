@@ -26,8 +26,7 @@ from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.process_info import call_here
 
-from .pending_calls import PendingCalls
-from .receivers import Call, Event, calls_of, contained, identity
+from .receivers import Call, Event, PendingCalls, calls_of, contained, identity
 
 if TYPE_CHECKING:
     from django_pgqueue.signals import WorkerSignal

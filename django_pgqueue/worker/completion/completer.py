@@ -24,8 +24,8 @@ from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.counts import counts
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_memory import health_memory
 
 from .breaker_counter import BreakerCounter
 from .progress_writer import Notes
@@ -79,7 +79,7 @@ class Completer(Service):
             on_locked: Called with the executions whose rows another session has locked. Their reports wait longer.
             is_awaited: Whether a slot of this process is free until the end of this job lets others start. It is asked
                 about jobs with a limit and nodes of workflows. Any thread may call it.
-            breakers: Counts for circuit breakers. An observer of `reactions` fills it. None: nobody counts.
+            breakers: Counts for circuit breakers. It is one of the counters of `reactions`. None: nobody counts.
             ends: Does what follows the ends of jobs.
         """
         super().__init__("completer")
@@ -90,7 +90,7 @@ class Completer(Service):
         self._is_awaited = is_awaited
         self._has_awaited = threading.Event()
         """Set if an awaited report is queued: the next write begins at once."""
-        self._breakers = breakers if breakers is not None else BreakerCounter()
+        self._breakers = breakers
         self._ends = ends if ends is not None else EndChecks(Reactor(reactions.react))
         self.pending: deque[Report] = deque()
         self.notes = Notes(self.wake)
@@ -98,6 +98,8 @@ class Completer(Service):
         self._reactions = reactions
         self.unwritten = UnwrittenReports(reactions, self._answered, on_unwritten, self._ends.note_reports)
         """Reports that the database refuses in every form. They are retried with a growing backoff."""
+        timed = (self.notes, self.unwritten, self._ends, breakers)
+        self._timed = [part for part in timed if part is not None]
         self.finished = 0
         """Reports written since the process began."""
         self._writing: list[Report] = []
@@ -169,15 +171,7 @@ class Completer(Service):
                 self._answered()
         self._write_due()
         if not self._writing:
-            return max(
-                0.0,
-                min(
-                    self.notes.due_in_seconds,
-                    self.unwritten.due_in_seconds,
-                    self._breakers.due_in_seconds,
-                    self._ends.due_in_seconds,
-                ),
-            )
+            return max(0.0, min([part.due_in_seconds for part in self._timed]))
         began = time.monotonic()
         reports = self._writing
         with self.link.use() as connection:
@@ -190,7 +184,8 @@ class Completer(Service):
                 locked += self.unwritten.settle(connection, ready, done)
             self._ends.note_reports(ready)
             self._ends.check(connection)
-            self._breakers.write(connection)
+            if self._breakers is not None:
+                self._breakers.write(connection)
         self._on_written(ready)
         self._writing = []
         self.finished += len(reports) - len(locked)
@@ -216,7 +211,7 @@ class Completer(Service):
         if self.notes and not self.notes.due_in_seconds:
             with self.link.use() as connection:
                 self.notes.write(connection)
-        if not self._breakers.due_in_seconds:
+        if self._breakers is not None and not self._breakers.due_in_seconds:
             with self.link.use() as connection:
                 self._breakers.write(connection)
         if not self._ends.due_in_seconds:

@@ -9,25 +9,27 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import countOf
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.endings import ENDINGS, SUCCESSES, Ending
-from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import SUCCEEDED, ExecutionKey, Released, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
-from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended
 from django_pgqueue.steps import FOREVER_SECONDS
 from django_pgqueue.worker.execution.atomic import NoTransaction
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.runtime.refusals import Refusals
 
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
+refusals: Final = Refusals("the release of execution")
 
 
 class Finished(NamedTuple):
@@ -81,11 +83,12 @@ def _count_successes(
     reactions: Reactions, ending: Ending, reports: Sequence[Report], results: Mapping[int, TransitionResult]
 ) -> None:
     """Pass on the reports that this call has written as successes, usually all of them."""
-    if reactions.count_successes is None or ending not in SUCCESSES:
+    if not reactions.counters or ending not in SUCCESSES:
         return
     if not countOf(results.values(), SUCCEEDED) == len(reports) == len(results):
         reports = [report for report in reports if results[report.claimed.execution_id] is SUCCEEDED]
-    reactions.count_successes(reports)
+    for counter in reactions.counters:
+        counter.count_successes(reports)
 
 
 def _transition_of(report: Report, result: TransitionResult) -> JobTransition:
@@ -265,3 +268,40 @@ WRITERS: Final[dict[Ending, Writer]] = {
     Ending.SUSPENDED: _write_suspended,
     Ending.CANCELLED: _write_cancelled,
 }
+
+
+class Releasable(ExecutionInfo, Protocol):
+    """A claimed job, or an open execution as the database reports it.
+
+    The fetcher, the lease monitor and a stopping process call this. An execution whose release the database refuses
+    stays open: the release is retried, or the lease expires and the job is rescued.
+    """
+
+    @property
+    def key(self) -> ExecutionKey: ...
+
+
+def release_executions(
+    connection: Connection, executions: Sequence[Releasable], reactions: Reactions = FOREGROUND
+) -> dict[int, TransitionResult]:
+    """Release these executions in one statement, and react to that.
+
+    Return the result for each execution, without those whose release the database refuses, or that time was up for.
+    """
+    if not executions:
+        return {}
+    rows = [Released(execution.key) for execution in executions]
+    results, refused, _ = lifecycle.divided(connection, rows, lambda part: lifecycle.release(connection, part))
+    for row, error in refused:
+        refusals.note(row.key.execution_id, error)
+    reactions.after(connection, transitions_of(executions, results))
+    return results
+
+
+def transitions_of(executions: Iterable[Releasable], results: Mapping[int, TransitionResult]) -> list[JobTransition]:
+    """Return the transitions of released executions. Jobs that were due at their claim are due now."""
+    return [
+        ended(execution, results[execution.execution_id], Ending.RELEASED, is_due=True)
+        for execution in executions
+        if execution.execution_id in results
+    ]

@@ -7,38 +7,36 @@ attempt ends with a report. It writes to the database only to complete an atomic
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from django_pgqueue import middleware, registry, signals
-from django_pgqueue.context import set_running
+from django_pgqueue.context import ProgressReporter, TaskContext, running_database, running_job
 from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.redaction import hidden_from_reports, hides_result
-from django_pgqueue.worker.runtime.process_info import call_here, end_if_copied, forks
+from django_pgqueue.worker.runtime.process_info import call_here, end_copy, forks
 
-from . import atomic, log_recorder, return_value, typed_call
-from .attempt_context import context_of
+from . import atomic, log_recorder, stored_values
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
 from .node_arguments import arguments_with_results
-from .report import EXPIRED, Report, success_ending
+from .report import EXPIRED, PLAIN, Report, binds, encoded_result, refuse_unrun_value, success_ending
+from .step_runner import AttemptSteps
 from .stored_values import DoesNotFit, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallPlan
-    from django_pgqueue.context import TaskContext
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
 
-    from .progress_sink import ProgressSink
-    from .step_runner import AttemptSteps
+    from .report import ProgressSink
 
 
 class Attempt:
@@ -101,7 +99,8 @@ class Attempt:
         except BaseException as exception:  # noqa: BLE001 -- no exception of a task may end the worker
             return self.ended_by(exception)
         finally:
-            end_if_copied(self.copy)
+            if forks.count != self.copy:
+                end_copy()
 
     async def run_async(self) -> Report:
         """Run a coroutine task on the running event loop. A cancellation by `interrupt()` is reported as released."""
@@ -120,13 +119,15 @@ class Attempt:
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
         finally:
-            end_if_copied(self.copy)
+            if forks.count != self.copy:
+                end_copy()
 
     # ---------------------------------------------------------------- steps
 
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
-        set_running(self.claimed, self.alias)
+        running_job.set(self.claimed)
+        running_database.set(self.alias)
         if self.claimed.start_by is not None:
             self._check_expiry(self.claimed.start_by)
         task = registry.get(self.claimed.task_name)
@@ -178,11 +179,13 @@ class Attempt:
                 return await middleware.arun_inside(self.context, self._aenter)
             return await self._aenter()
         finally:
-            end_if_copied(self.copy)
+            if forks.count != self.copy:
+                end_copy()
 
     def _enter(self) -> Any:
         """Convert the arguments and call the task's function. A copy that a middleware has forked must not call it."""
-        end_if_copied(self.copy)
+        if forks.count != self.copy:
+            end_copy()
         if (plan := self.task.plan) is not None:
             self._convert_call(plan)
         return self._call_function()
@@ -201,7 +204,7 @@ class Attempt:
         """Turn the stored arguments into what the annotations say."""
         first = int(self.task.takes_context)
         # A value that does not fit raises an error whose frames contain all arguments.
-        decoded = hidden_from_reports(typed_call.decoded) if self.task.sensitive else typed_call.decoded
+        decoded = hidden_from_reports(stored_values.decoded) if self.task.sensitive else stored_values.decoded
         args, self.kwargs = decoded(self.task, plan, self.args[first:], self.kwargs, self.alias)
         self.args[first:] = args
 
@@ -209,16 +212,17 @@ class Attempt:
         """Call the task's function."""
         try:
             value = self.task.entry(*self.args, **self.kwargs)
-            if not self.task.is_async and type(value) not in return_value.PLAIN:
-                return_value.refuse_unrun_value(value)
+            if not self.task.is_async and type(value) not in PLAIN:
+                refuse_unrun_value(value)
             return value
         except TypeError as error:
             # Check the binding only after a TypeError: checking before the call would cost 3 µs a job.
-            if not return_value.binds(self.task, self.args, self.kwargs):
+            if not binds(self.task, self.args, self.kwargs):
                 raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
             raise
         finally:
-            end_if_copied(self.copy)
+            if forks.count != self.copy:
+                end_copy()
 
     def _run_atomic(self) -> Report:
         """Call the function and complete the job in one transaction."""
@@ -250,7 +254,7 @@ class Attempt:
         """Encode the result and return the report of a success."""
         finished_at, steps = time.monotonic(), self.steps
         has_steps = steps is not None and steps.end()
-        result = return_value.encoded(self.task, value)
+        result = encoded_result(self.task, value)
         report = Report(
             self.claimed, success_ending(self.task, self.claimed), self.started_at, finished_at, self.task, result
         )
@@ -296,3 +300,38 @@ class Attempt:
         """Record the progress that the task reports to its context."""
         self.progress = progress
         self.notes.note(self.claimed.key, progress)
+
+
+class StartingAttempt(ProgressReporter, Protocol):
+    """An attempt that has found its task."""
+
+    claimed: Claimed
+    alias: str
+    task: TaskDefinition
+    steps: AttemptSteps | None
+    outer_blocks: int
+
+    def was_asked(self) -> bool: ...
+
+
+def context_of(attempt: StartingAttempt, headers: Mapping[str, Any]) -> TaskContext:
+    """Return the context of an attempt. A task with a context can use steps."""
+    claimed, task = attempt.claimed, attempt.task
+    if task.takes_context:
+        attempt.steps = AttemptSteps(claimed, attempt.alias, task, attempt.outer_blocks)
+    context = TaskContext(
+        job_id=claimed.job_id,
+        execution_id=claimed.execution_id,
+        attempt=claimed.attempt,
+        max_attempts=claimed.max_attempts,
+        queue_name=claimed.queue_name,
+        database=attempt.alias,
+        asked_to_cancel=attempt.was_asked,
+        task_name=task.name,
+        headers=headers,
+        _notes=attempt,
+        _steps=attempt.steps,
+    )
+    if attempt.steps is not None:
+        attempt.steps.context = context
+    return context

@@ -28,12 +28,12 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.redaction import hidden_from_reports
 
-from . import return_value, typed_call
+from . import stored_values
 from .attempt import Attempt
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
 from .node_arguments import arguments_with_results
-from .report import EXPIRED, Report, for_each_job, success_ending
+from .report import EXPIRED, Report, binds, encoded_result, for_each_job, success_ending
 from .stored_values import DoesNotFit, read_call
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
 
-    from .progress_sink import ProgressSink
+    from .report import ProgressSink
     from .step_runner import AttemptSteps
 
 
@@ -117,7 +117,7 @@ class ChunkAttempt(Attempt):
         """Return the arguments and the headers of a job. Raise `DoesNotFit` if it does not fit."""
         args, kwargs, headers = read_call(job)
         is_plain = len(args) == 1 and not kwargs  # the usual call, without the 3 µs of a signature
-        if not is_plain and not return_value.binds(self.task, args, kwargs):
+        if not is_plain and not binds(self.task, args, kwargs):
             raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(), which takes one argument")
         return (args, kwargs), headers
 
@@ -182,8 +182,8 @@ class ChunkAttempt(Attempt):
     def _make_chunk(self) -> None:
         plan = self.task.plan
         if plan is not None:
-            rows = typed_call.loaded_rows(plan, [call for call, _ in self.calls.values()], self.alias)
-            convert = hidden_from_reports(typed_call.converted) if self.task.sensitive else typed_call.converted
+            rows = stored_values.loaded_rows(plan, [call for call, _ in self.calls.values()], self.alias)
+            convert = hidden_from_reports(stored_values.converted) if self.task.sensitive else stored_values.converted
             for execution_id, (call, headers) in self.calls.items():
                 if execution_id not in self.left_out:
                     try:
@@ -240,7 +240,7 @@ class ChunkAttempt(Attempt):
         for execution_id, result in results.items():
             if self._own_error(execution_id) is None:
                 try:
-                    encoded[execution_id] = return_value.encoded(self.task, result)
+                    encoded[execution_id] = encoded_result(self.task, result)
                 except ResultNotStored as error:
                     encoded[execution_id] = error
         return encoded

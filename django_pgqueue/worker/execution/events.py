@@ -46,7 +46,7 @@ class Events:
 
     def wants_successes(self) -> bool:
         """Return whether successes are logged or `job_succeeded` has receivers."""
-        return log.is_enabled_for(signals.job_succeeded) or bool(signals.job_succeeded.receivers)
+        return signals.job_succeeded in log.enabled or bool(signals.job_succeeded.receivers)
 
     def observe(self, transition: JobTransition, database: str) -> None:
         """Publish one transition."""
@@ -60,7 +60,7 @@ class Events:
 
     def are_heard(self, signal: TaskSignal, task_name: str | None) -> bool:
         """Return whether publishing would have any effect. If not, the caller need not build the arguments."""
-        return log.is_enabled_for(signal) or signal.has_listeners(task_name)
+        return signal in log.enabled or signal.has_listeners(task_name)
 
     def publish(
         self, signal: TaskSignal, task_name: str | None, about: dict[str, Any], *, is_logged: bool = False

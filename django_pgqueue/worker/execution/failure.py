@@ -23,10 +23,10 @@ from django_pgqueue.exceptions import (
 )
 from django_pgqueue.steps import StepsChanged, Suspended
 
-from . import error_text, retry_policy, return_value
+from . import error_text, retry_policy
 from .atomic import NoTransaction
 from .error_text import is_a
-from .report import STOPS, Report, last_resort
+from .report import STOPS, Report, last_resort, recorded_class
 from .stored_values import DependencyUnfinished, DoesNotFit
 from .timeouts import CANCELLED, timeout_of
 
@@ -79,7 +79,7 @@ def _report_of(attempt: EndedAttempt, exception: BaseException) -> Report:
         attempt.started_at,
         time.monotonic(),
         exception=exception,
-        exception_class=return_value.recorded_class(attempt.known_task, exception),
+        exception_class=recorded_class(attempt.known_task, exception),
         error=error_text.message(exception),
         may_be_committed=attempt.committing,
         has_compensations=attempt.steps is not None and attempt.steps.has_compensations,

@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from django_pgqueue.endings import Ending
-from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
+from django_pgqueue.exceptions import Dead, LeaseLost, ResultNotStored, TaskCancelled, TaskTimeout
 from django_pgqueue.retry import DEFAULT_BACKOFF
+from django_pgqueue.serialization import encode_result
+from django_pgqueue.worker.execution import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from django_pgqueue.definition import TaskDefinition
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.job_log import RecordedLine
+    from django_pgqueue.lifecycle import Claimed, ExecutionKey
+    from django_pgqueue.progress import Progress
     from django_pgqueue.steps import Suspension
 
 
@@ -25,6 +30,8 @@ STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)
 """Exceptions that the worker may raise in a job's thread at any moment."""
 RESULT_UNKNOWN: Final = "the attempt failed, but its exception could not be inspected: that raised another exception"
 EXPIRED: Final = "the job did not start before it expired (expires)"
+PLAIN: Final = frozenset({type(None), bool, int, float, str, list, dict})
+"""Types of return values that cannot be an unstarted coroutine or generator."""
 
 
 @dataclass(slots=True)
@@ -104,3 +111,62 @@ def last_resort(claimed: Claimed, started_at: float, *, may_be_committed: bool =
         return report
 
     return for_each_job(claimed, report_of)
+
+
+def encoded_result(task: TaskDefinition, value: Any) -> str | None:
+    """Return a result as JSON text, or None if it is not stored. Raise `ResultNotStored` if it cannot be encoded.
+
+    `Attempt` calls this. It protects one rule: an error that occurs after the function has succeeded does not repeat
+    the function.
+    """
+    try:
+        if task.adapter is not None:
+            value = task.adapter.result(value)
+        elif task.store_result and (plan := task.plan) is not None:
+            value = plan.encode_result(value)
+        return encode_result(value) if task.store_result and value is not None else None
+    except (KeyboardInterrupt, *STOPS):
+        raise
+    except BaseException as error:
+        reason = error_text.message(error) or type(error).__name__
+        raise ResultNotStored(f"the task succeeded, but its result cannot be stored: {reason}") from error
+
+
+def recorded_class(task: TaskDefinition | None, exception: BaseException) -> str:
+    """Return the path of the exception class that an execution records.
+
+    If a task of Django's task framework returned a result that cannot be stored, this is the class of the cause,
+    because the framework promises that.
+    """
+    is_result_error = type(exception) is ResultNotStored and task is not None and task.adapter is not None
+    return error_text.class_path(exception.__cause__ or exception if is_result_error else exception)
+
+
+def refuse_unrun_value(value: Any) -> None:
+    """Raise `Dead` if a function returned its work unrun, as a coroutine, another awaitable or a generator."""
+    is_generator = inspect.isgenerator(value) or inspect.isasyncgen(value)
+    if not is_generator and not inspect.isawaitable(value):
+        return
+    if inspect.iscoroutine(value):
+        value.close()  # otherwise Python warns that it was never awaited
+    advice = "do the work in the function itself" if is_generator else "write the task with `async def` and await it"
+    raise Dead(f"the task returned a {type(value).__name__}, which is never run: {advice}")
+
+
+def binds(task: TaskDefinition, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether a task's function can be called with these arguments."""
+    try:
+        task.signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+class ProgressSink(Protocol):
+    """Receives what a task reports while it runs."""
+
+    def note(self, key: ExecutionKey, progress: Progress) -> None:
+        """Keep the progress of an attempt. Return without waiting."""
+
+    def open_log(self, key: ExecutionKey) -> Callable[[RecordedLine], None]:
+        """Return a function that keeps a log line of an attempt, and returns without waiting."""

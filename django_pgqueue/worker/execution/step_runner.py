@@ -40,14 +40,11 @@ from django_pgqueue.steps import (
     seconds_until,
 )
 
-from . import atomic, compensations, error_text
-from .async_calls import AsyncCalls
+from . import atomic, error_text, step_store
 from .report import STOPS
-from .step_nesting import inside, refuse_nested
 from .step_order import Place, StepOrder
-from .step_store import store
-from .step_threads import StepThread, refuse_in_transaction
-from .step_values import encoded, read_back, remote, timed_out
+from .step_store import encoded, read_back, remote, store, timed_out
+from .step_threads import AsyncCalls, StepThread, inside, refuse_in_transaction, refuse_nested
 from .stored_values import DoesNotFit, read_value
 
 if TYPE_CHECKING:
@@ -119,7 +116,7 @@ class AttemptSteps:
         place, began = self._enter(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
             return self._read(place.stored.result, step.name)
-        compensations.check(step, self._connection)
+        step_store.check_compensation(step, self._connection)
         try:
             if step.atomic:
                 return self._run_atomic(step, place, began, function, args, kwargs)
@@ -145,7 +142,7 @@ class AttemptSteps:
         place, began = await sync_to_async(self._enter)(step.name, StepKind.STEP), time.monotonic()
         if place.stored is not None and place.stored.is_finished:
             return self._read(place.stored.result, step.name)
-        await sync_to_async(lambda: compensations.check(step, self._connection))()
+        await sync_to_async(lambda: step_store.check_compensation(step, self._connection))()
         try:
             with inside(self, step.name):
                 value = await function(*args, **kwargs)
@@ -256,7 +253,7 @@ class AttemptSteps:
         ended = EndedStep(place.name, place.position, StepKind.STEP, text, time.monotonic() - began, tries)
         read = read_back(place.name, text)
         if step.compensate is not None:
-            options, arguments = compensations.stored(step, read, self._connection, self.claimed.job_id)
+            options, arguments = step_store.compensation_of(step, read, self._connection, self.claimed.job_id)
             ended = ended._replace(compensation=options, compensation_arguments=arguments)
         self._store(ended)
         self.has_compensations = self.has_compensations or ended.compensation is not None

@@ -8,14 +8,21 @@ worker that can read it.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue import codecs
+from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
 from django_pgqueue.envelope import is_envelope
+from django_pgqueue.exceptions import Cancel, Dead
 from django_pgqueue.headers import decode_headers
 from django_pgqueue.serialization import decode_arguments
 
 if TYPE_CHECKING:
+    from django_pgqueue.arguments.converter import Rows
+    from django_pgqueue.arguments.plan import CallArguments, CallPlan, Converted
+    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
 
 
@@ -33,7 +40,7 @@ class DependencyUnfinished(DoesNotFit):
 def read_call(job: Claimed) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
     """Return the positional and the keyword arguments of a job, and its headers. Raise `DoesNotFit` if unreadable."""
     try:
-        return *decode_arguments(job.arguments), decode_headers(job.headers)
+        return *decode_arguments(job.arguments), decode_headers(job.headers) if job.headers is not None else {}
     except ValueError as error:
         raise DoesNotFit(str(error)) from None
 
@@ -47,3 +54,43 @@ def read_value(text: str | None, what: str) -> Any:
         return codecs.decode(value) if is_envelope(value) else value
     except (ValueError, RecursionError) as error:
         raise DoesNotFit(f"{what} cannot be read: {error}") from None
+
+
+def decoded(
+    task: TaskDefinition, plan: CallPlan, args: Sequence[Any], kwargs: Mapping[str, Any], alias: str
+) -> Converted:
+    """Return the arguments of a call.
+
+    `Attempt` calls this inside the middleware and, for an atomic task, inside the transaction. A database error while
+    rows are loaded passes through, so the attempt fails like any other and is retried.
+
+    Raises:
+        DoesNotFit: A stored value does not fit its annotation.
+        Dead, Cancel, ObjectDoesNotExist: A row is gone. The task's `on_missing` decides which of the three is raised.
+    """
+    return converted(task, plan, args, kwargs, loaded_rows(plan, [(args, kwargs)], alias))
+
+
+def loaded_rows(plan: CallPlan, calls: Sequence[CallArguments], alias: str) -> Rows:
+    """Load the rows that these calls of a task name, with one query for each model."""
+    if not plan.loads_rows:
+        return KEYS
+    return LoadedRows(alias, chain.from_iterable(plan.references(args, kwargs) for args, kwargs in calls))
+
+
+def converted(
+    task: TaskDefinition, plan: CallPlan, args: Sequence[Any], kwargs: Mapping[str, Any], rows: Rows
+) -> Converted:
+    """Return the arguments of a call with these rows. Raises as `decoded()`."""
+    try:
+        return plan.decode(args, kwargs, rows)
+    except RowMissing as missing:
+        raise _ending(task, missing) from None
+    except ValueError as error:
+        raise DoesNotFit(f"the job's arguments do not fit {task.name}(): {error}") from None
+
+
+def _ending(task: TaskDefinition, missing: RowMissing) -> Exception:
+    if task.on_missing == "cancel":
+        return Cancel(str(missing))
+    return Dead(str(missing)) if task.on_missing == "dead" else missing.as_does_not_exist()

@@ -6,7 +6,7 @@ forks in milliseconds. With each request it receives three file descriptors: the
 for jobs; a pipe, to which the fork server writes the pid and, when the process ends, its wait status; and a pipe for
 the stack of the isolated process (see `isolated_process`).
 
-The fork server also kills its worker process if that continues after the end of its leases (see `dead_mans_switch`).
+The fork server also kills its worker process if that continues after the end of its leases (`must_kill_worker()`).
 
 When the worker process ends, the fork server kills the isolated processes together with the programs that their jobs
 have started, and exits. Each isolated process leads a process group for this purpose. On Linux the kernel signals the
@@ -29,14 +29,17 @@ from typing import Final, NoReturn
 from django_pgqueue import signals
 from django_pgqueue.posix import signals_named
 from django_pgqueue.waker import Waker, is_readable
+from django_pgqueue.worker.isolation import isolated_process
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 
-from . import isolated_process
-from .dead_mans_switch import is_due, seconds_until_check
-
+MARGIN_SECONDS: Final = 0.3
+"""How long after the end of the leases the worker process may take to exit by itself."""
+CHECK_SECONDS: Final = 1.0
+"""The longest sleep between two checks: a suspended machine may have slept through the end of the leases."""
+SHORTEST_CHECK_SECONDS: Final = 0.05
 INTEGER: Final = struct.Struct("=i")
 FORK_FAILED: Final = -1
 """Sent instead of a pid if the fork failed."""
@@ -45,6 +48,24 @@ ANSWER_SECONDS: Final = 10.0
 [WORKER_ENDED] = signals_named("SIGUSR1") or (signal.SIGTERM,)
 """The kernel sends this to the fork server when the worker ends. Any process may send it, so the fork server then
 checks whether its parent has changed."""
+
+
+def seconds_until_lease_check(process_state: ProcessState) -> float:
+    """Return how long to sleep before the next check.
+
+    A worker process exits by itself at the end of its leases (`LeaseGuard`). It cannot do so if C code keeps the
+    interpreter lock, or if the process is stopped. A timer inside the process would have the same weakness: only its
+    own Python code could renew it. The fork server of the worker process runs no code of the application. It therefore
+    checks the shared memory that the supervisor's heartbeats renew.
+    """
+    if not process_state.running():
+        return CHECK_SECONDS / 2
+    return min(CHECK_SECONDS, max(SHORTEST_CHECK_SECONDS, process_state.lease_left_seconds + MARGIN_SECONDS))
+
+
+def must_kill_worker(process_state: ProcessState) -> bool:
+    """Return whether the worker must be killed: its leases ended longer than the margin ago while jobs still run."""
+    return process_state.lease_left_seconds < -MARGIN_SECONDS and bool(process_state.running())
 
 
 class ForkServer:
@@ -129,8 +150,8 @@ def _main(requests: socket.socket, alias: str, process_state: ProcessState, work
     request_death_signal(WORKER_ENDED)
     statuses: dict[int, int] = {}
     while os.getppid() == worker:
-        ready = waker.wait(seconds_until_check(process_state), requests.fileno())
-        if is_due(process_state):
+        ready = waker.wait(seconds_until_lease_check(process_state), requests.fileno())
+        if must_kill_worker(process_state):
             process_state.exit_reason = ExitReason.LEASE_LOST
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)

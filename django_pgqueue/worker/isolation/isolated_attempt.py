@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.worker.execution.progress_sink import ProgressSink
+    from django_pgqueue.worker.execution.report import ProgressSink
 
     from .slot_process import SlotProcess
 

@@ -37,8 +37,7 @@ from django_pgqueue.worker.execution.process_events import (
     call_start_receivers,
     stop_receivers,
 )
-from django_pgqueue.worker.execution.progress_sink import ProgressSink
-from django_pgqueue.worker.execution.report import Report
+from django_pgqueue.worker.execution.report import ProgressSink, Report
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.background_log import background_log, flush_output, keep_output_open
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions

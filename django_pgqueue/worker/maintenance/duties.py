@@ -18,8 +18,7 @@ from django_pgqueue.lifecycle import breakers, limit_overrides
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
-from .step_duties import StepDuties
-from .sweeps import SWEEP_SECONDS
+from .end_sweeps import SWEEP_SECONDS, StepDuties
 
 RECORD_SECONDS: Final = 7 * DAY_SECONDS
 """How long the records of stopped workers, ended pauses and ended overrides are kept."""

@@ -15,15 +15,25 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.ends.end_check import EndCheck, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, sweep
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.steps import FIRST_MARK
+from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
-from .sweeps import SWEEP_SECONDS, UNUSED_SECONDS
+SWEEP_SECONDS: Final = 10.0
+"""The interval while there are batches, or jobs that wait for events."""
+UNUSED_SECONDS: Final = 60.0
+"""The interval after a sweep that found none. An idle worker of an application without them runs few statements."""
+
 
 PAUSE_FACTOR: Final = 10
 """How many times as long as a page takes the sweep waits before the next one."""
+WOKEN: Final = TransitionResult(TransitionStatus.DONE, State.READY)
 
 
 class EndSweep:
@@ -88,3 +98,28 @@ class LaterChecks:
 def end_sweeps(link: ConnectionSource, reactor: Reactor) -> list[EndSweep]:
     """Return the sweeps of all checks."""
     return [EndSweep(link, end_check, one, reactor) for end_check in CHECKS for one in end_check.sweeps]
+
+
+class StepDuties:
+    """The position of one process in its walk over the waits for events.
+
+    The sweep wakes the jobs whose event has come, but that neither the sender nor the completer has woken: because a
+    process was lost between its commit and that statement, because another session had locked the job, or because the
+    event was inserted by SQL.
+    """
+
+    def __init__(self, link: ConnectionSource, reactions: Reactions) -> None:
+        self._link = link
+        self._reactions = reactions
+        self._mark = FIRST_MARK
+
+    def wake_missed(self) -> bool | float:
+        """Wake jobs whose event has come, of one page. Return whether there is more to do, or in how many seconds."""
+        with self._link.use() as connection:
+            woken = lifecycle.steps.wake_missed(connection, self._mark)
+            transitions = [JobTransition(job_id, None, WOKEN, is_due=True) for job_id in woken.job_ids]
+            if transitions:
+                self._reactions.after(connection, transitions)
+        is_unused = woken.is_empty and self._mark == FIRST_MARK
+        self._mark = woken.mark or FIRST_MARK
+        return UNUSED_SECONDS if is_unused else False

@@ -9,6 +9,7 @@ whose job has a unique key is fired alone: it may wait for another transaction, 
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 import time
@@ -24,12 +25,13 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Fired, Scheduled, Tick
+from django_pgqueue.log_events import event
+from django_pgqueue.registry import in_words
 from django_pgqueue.schedules import expressions, job_options
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.service import restart_time_limit
 
-from . import schedule_log
-
+logger = logging.getLogger("django_pgqueue.worker")
 LATE_SECONDS: Final = 60.0
 """A tick up to this old is late, and fires. An older tick is missed: the schedule's rule for missed ticks applies."""
 FIRST_TICK: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -42,6 +44,34 @@ BATCH: Final = 100
 """Ticks that one statement fires at most. It locks their rows, and if one is refused, it is repeated for parts."""
 TURN_SECONDS: Final = 1.0
 """How long one call of `fire_all()` fires. Then the connection is free for maintenance, and the rest follows."""
+
+
+def log_changed(name: str) -> None:
+    """Log that the stored schedule was replaced by the code's definition."""
+    logger.info(
+        "schedule %s now has the definition of this worker's code",
+        in_words(name),
+        extra=event("schedule_changed", schedule=name),
+    )
+
+
+def log_fired(name: str, tick_at: datetime, job_id: int) -> None:
+    """Log that a tick has made a job."""
+    extra = event("schedule_fired", schedule=name, job_id=job_id)
+    logger.info("schedule %s: job %s for the tick of %s", in_words(name), job_id, tick_at, extra=extra)
+
+
+def log_skipped(name: str, tick_at: datetime, outcome: str) -> None:
+    """Log that a tick has made no job."""
+    extra = event("schedule_skipped", schedule=name, reason=outcome)
+    logger.info("schedule %s: tick of %s %s", in_words(name), tick_at, outcome, extra=extra)
+
+
+def log_failed(name: str, reason: str, cause: BaseException | None, *, is_left: bool) -> None:
+    """Log that a schedule cannot run here, at level WARNING if other workers can run it (`is_left`)."""
+    level, effect = (logging.WARNING, "is left to other workers") if is_left else (logging.ERROR, "does not run")
+    extra = event("schedule_failed", schedule=name, reason=reason)
+    logger.log(level, "schedule %s %s: %s", in_words(name), effect, reason, exc_info=cause, extra=extra)
 
 
 class Containing(Protocol):
@@ -189,10 +219,10 @@ def _report_tick(connection: Connection, tick: Tick, fired: Fired, application: 
     if fired.job_id is None:
         if outcome == "duplicate":
             outcome = f"skipped: {job_options.holder_of(connection, tick.job)} has its unique key"
-        schedule_log.log_skipped(schedule.name, tick.tick_at, outcome)
+        log_skipped(schedule.name, tick.tick_at, outcome)
         return
     counts.fired(tick.tick_at, schedule.seen_at)
-    schedule_log.log_fired(schedule.name, tick.tick_at, fired.job_id)
+    log_fired(schedule.name, tick.tick_at, fired.job_id)
     if tick.job.key is not None:
         wake_workers(connection)
     job_options.send_enqueued(connection, tick.job, fired.job_id, application)

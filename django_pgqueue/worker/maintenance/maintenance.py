@@ -33,17 +33,16 @@ from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import EXPIRED
 from django_pgqueue.worker.runtime.connection import ConnectionSource
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.outages import in_a_line, is_expected, outage_log
 from django_pgqueue.worker.runtime.refusals import Refusals
 from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_memory import health_memory
 
 from .bulk_acts import BulkActs
 from .duties import DUTIES
-from .end_sweeps import LaterChecks, end_sweeps
+from .end_sweeps import SWEEP_SECONDS, LaterChecks, end_sweeps
 from .pruner import Pruner
 from .rescuer import Rescuer
-from .sweeps import SWEEP_SECONDS
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -15,10 +15,10 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, rescues
 from django_pgqueue.reactions import JobTransition, Reactions, ended
-from django_pgqueue.worker.completion.release import transitions_of
+from django_pgqueue.worker.completion.writer import transitions_of
 from django_pgqueue.worker.runtime.connection import ConnectionSource
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.shared_memory import health_memory
 
 from .lease_watch import LeaseWatch, observed_from_seconds
 

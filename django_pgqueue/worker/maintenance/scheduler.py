@@ -1,6 +1,6 @@
 """Store the schedules that this worker's code defines, and fire the schedules that are due (see `firing`).
 
-Called by the service `schedule_service.Schedules` of every worker; there is no leader. The row of a schedule is
+Called by the service `Schedules` of every worker; there is no leader. The row of a schedule is
 complete, so a worker also fires the schedules of other code.
 
 Old and new code can run side by side. A row holds the digest of its definition, the digests of its former definitions,
@@ -25,16 +25,21 @@ from typing import Final
 from psycopg import errors
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import DAY_SECONDS
+from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, concerns_all_statements, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, Scheduled
+from django_pgqueue.log_events import event
 from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.worker.execution import error_text
+from django_pgqueue.worker.maintenance import firing
+from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.refusals import Refusals
+from django_pgqueue.worker.runtime.service import Service
+from django_pgqueue.worker.runtime.shared_memory import health_memory
 
-from . import schedule_log
 from .firing import fire_all
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -49,6 +54,8 @@ RUN_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
 RUNS_KEPT: Final = 100
 CODE_RETENTION_SECONDS: Final = 7 * DAY_SECONDS
 """A schedule that no code has defined for this long is removed."""
+NONE_INTERVAL_SECONDS: Final = 60.0
+"""Interval of the polls while there are no schedules, or while the role may not fire them."""
 
 
 class Scheduler:
@@ -170,7 +177,7 @@ class Scheduler:
         is_left = isinstance(failed, job_options.LeftToOthers)
         if (problem_key := (name, (definition, "left") if is_left else definition)) not in self._logged_problems:
             self._logged_problems.add(problem_key)
-            schedule_log.log_failed(name, reason, failed.__cause__, is_left=is_left)
+            firing.log_failed(name, reason, failed.__cause__, is_left=is_left)
 
     # ---------------------------------------------------------------- schedules and ticks to remove
 
@@ -216,7 +223,7 @@ def _take_over(connection: Connection, row: Scheduled, definition: Definition) -
         former_digests=" ".join([*former, row.digest][-FORMER_LIMIT:]),
     )
     if changed:
-        schedule_log.log_changed(row.name)
+        firing.log_changed(row.name)
     return changed
 
 
@@ -228,3 +235,48 @@ def _concerns_all_schedules(error: Exception, schedule: Scheduled | None) -> boo
     """
     missing = errors.InsufficientPrivilege | errors.UndefinedTable
     return concerns_all_statements(error) or (schedule is None and isinstance(error, missing))
+
+
+class Schedules(Service):
+    """Read the schedules every few seconds and wake for each tick. Without any schedule, read once a minute.
+
+    Started by the worker process as a service.
+    """
+
+    def __init__(
+        self, link: ConnectionSource, application: job_options.Application = job_options.IN_THIS_THREAD
+    ) -> None:
+        super().__init__("schedules")
+        self.link = link
+        self.scheduler = Scheduler(application)
+        self._lacks_privileges = False
+
+    def tick(self) -> float:
+        """Do one round. Return the seconds until the next tick, or until the next poll if that is sooner."""
+        try:
+            with self.link.use() as connection:
+                wait_seconds = self.scheduler.turn(connection)
+                health_memory.answered("schedules")
+        except errors.InsufficientPrivilege as error:
+            self._log_missing_privileges(error)
+            return NONE_INTERVAL_SECONDS
+        except Exception:
+            self.scheduler.forget()
+            raise
+        finally:
+            django_connections.close_all()  # middleware, unique keys and receivers may have opened connections
+        self._lacks_privileges = False
+        if wait_seconds is None:
+            return NONE_INTERVAL_SECONDS
+        return max(0.0, min(wait_seconds, get_settings().SCHEDULE_INTERVAL))
+
+    def _log_missing_privileges(self, error: Exception) -> None:
+        """Log once that the role may not fire schedules, until a round succeeds."""
+        if not self._lacks_privileges:
+            logger.warning(
+                "this worker fires no schedules: its database role lacks the required privileges, "
+                'see "Roles in the database" in the documentation',
+                extra=event("schedules_off"),
+            )
+            logger.debug("the missing privilege", exc_info=error)
+        self._lacks_privileges = True

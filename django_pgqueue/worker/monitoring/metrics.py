@@ -30,8 +30,8 @@ from django_pgqueue.worker.runtime.count_memory import (
     CountMemory,
     CountTable,
 )
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.health_report import HealthReport, judge
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 Values = Sequence[float]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
 from django_pgqueue.log import add_job
 from django_pgqueue.log_events import event
-
-from .short_records import shorten
 
 LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db", "psycopg", "asyncio")
 """The loggers that engine threads use: the engine's own, and those of the libraries that it calls."""
@@ -27,6 +27,11 @@ LIMIT: Final = 10_000
 TRACEBACK_LIMIT: Final = 1_000
 """Above this length of the queue, records lose their exception, because its traceback keeps a job's variables alive."""
 FLUSH_SECONDS: Final = 1.0
+MESSAGE_CHARACTERS: Final = 2_000
+"""Maximum length of a message."""
+TRACEBACK_CHARACTERS: Final = 16_000
+"""Maximum length of a traceback whose exceptions have messages of more than `MESSAGE_CHARACTERS` together."""
+CHAIN_LIMIT: Final = 100
 
 
 class EngineLogFilter(logging.Filter):
@@ -141,3 +146,37 @@ def flush_output() -> None:
 
 background_log: Final = BackgroundLog()
 """The instance of this process. It queues no records before `start()` or `install()`."""
+
+
+def shorten(record: logging.LogRecord) -> None:
+    """Cut the message and the traceback of a record if they are long. Short ones cost two string formattings.
+
+    An exception's message can contain a whole document, and a handler would write it with each attempt. `BackgroundLog`
+    calls `shorten()` in its own thread, so it costs the engine's threads nothing.
+    """
+    message = record.getMessage()
+    if len(message) > MESSAGE_CHARACTERS:
+        record.msg, record.args = _cut(message, MESSAGE_CHARACTERS), None
+    exception = record.exc_info[1] if record.exc_info else None
+    if exception is None or record.exc_text:
+        return
+    # Formatting the traceback to measure it would take 100 µs for each failed attempt.
+    if sum(len(str(each)) for each in _chain(exception)) > MESSAGE_CHARACTERS:
+        record.exc_text = _cut("".join(traceback.format_exception(exception)).rstrip("\n"), TRACEBACK_CHARACTERS)
+
+
+def _chain(exception: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it."""
+    for _ in range(CHAIN_LIMIT):
+        if exception is None:
+            return
+        yield exception
+        exception = exception.__cause__ or exception.__context__
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return a text of about `limit` characters, with a note in the place of its middle."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [… {len(text) - 2 * half:,} characters cut …] {text[-half:]}"

@@ -20,6 +20,7 @@ from django_pgqueue.db.reconnects import ReconnectGate
 from . import django_connections
 from .clone_guard import clone_guard
 from .outages import outage_log
+from .shared_memory import health_memory
 
 
 class ConnectionSource(Protocol):
@@ -89,7 +90,8 @@ class Link:
             else:
                 self.close()
             raise
-        outage_log.succeeded()
+        if health_memory.outage_since:
+            outage_log.succeeded()
         if connection.is_worn:
             self.close()
 

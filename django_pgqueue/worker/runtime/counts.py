@@ -38,7 +38,7 @@ from .shared_memory import ExitReason
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.reactions import JobTransition
+    from django_pgqueue.reactions import JobTransition, TimedAttempt
     from django_pgqueue.worker.execution.report import Report
 
 MEASURED: Final = 16
@@ -127,9 +127,8 @@ class Counts:
             cells[start + WAIT_AT + bisect_left(DURATIONS, seconds)] += weight
             cells[start + WAIT_AT + len(DURATIONS) + 1] += weight * seconds
 
-    def wants_successes(self) -> bool:
-        """Return False: `completed()` counts successes."""
-        return False
+    def count_successes(self, attempts: Sequence[TimedAttempt]) -> None:
+        """Do nothing: `completed()` counts successes."""
 
     def observe(self, transition: JobTransition, database: str) -> None:
         """Count a transition that ended an attempt otherwise than with success, or that ended a job."""

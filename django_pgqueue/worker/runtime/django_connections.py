@@ -11,11 +11,13 @@ The slots call `before_job()` and `after_job()` around each job, and run it in a
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
+from functools import lru_cache
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -28,9 +30,7 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import add_options
 from django_pgqueue.db.server import refuse_an_old_primary
-
-from .ended_sessions import check_before_use
-from .session_changes import KNOWN_LENGTH, changes_the_session, known_to_change
+from django_pgqueue.waker import is_readable
 
 CONNECT_SECONDS: Final = 10
 """How long a job waits for a connection to one host, unless the project's OPTIONS set another value."""
@@ -39,6 +39,18 @@ IDLE_SECONDS: Final = 10.0
 
 _generation = [0]
 _off_slots = [0]
+LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
+ORDINARY: Final = re.compile(
+    LEADING_COMMENTS + r"(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|MERGE|LOCK|TRUNCATE|SHOW|NOTIFY"
+    r"|SAVEPOINT|RELEASE|ROLLBACK|BEGIN|COMMIT|SET\s+(LOCAL|TRANSACTION|CONSTRAINTS))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Beginnings of statements that do not change the session, unless they contain one of `LASTING`."""
+LASTING: Final = ("set_config", "advisory_lock", ";")
+INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
+KNOWN_LIMIT: Final = 2000
+KNOWN_LENGTH: Final = 1000
+"""How many verdicts are cached, and for statements of which length. The ORM repeats the same statements."""
 
 
 class Watched:
@@ -284,3 +296,54 @@ def _abandon(connection: BaseDatabaseWrapper) -> None:
     connection.closed_in_transaction = False
     connection.run_on_commit = []
     connection.close()
+
+
+def check_before_use(connection: BaseDatabaseWrapper, may_replace: Callable[[], bool]) -> None:
+    """Make Django close this connection, and open another one, if its session has ended and `may_replace()` agrees.
+
+    The server ends idle sessions by `idle_session_timeout`, a pooler by its own limit, an operator by
+    `pg_terminate_backend()`. A connection outlives its job, so without this check the next job would fail, which has
+    done nothing wrong. The check polls the socket, which takes 5 µs on a busy machine and sends nothing. It happens
+    when Django is about to use the connection, not when the job starts: a job may wait for a minute before its first
+    statement.
+
+    `django_connections` decides when a session may be replaced. A session that ends between the check and the statement
+    still fails the job.
+
+    Django calls the method that is replaced here before it opens a cursor or begins a transaction, for its own checks.
+    `may_replace()` is called at each of these points.
+    """
+    own = ref(connection)  # a connection that refers to itself would stay open after the end of its thread
+
+    def close_if_ended() -> None:
+        connection = own()
+        if connection is None:
+            return
+        if may_replace() and has_ended(connection):
+            connection.close()
+        type(connection).close_if_health_check_failed(connection)
+
+    connection.close_if_health_check_failed = close_if_ended  # type: ignore[method-assign]
+
+
+def has_ended(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether the server has ended the session of a connection that sends no statement now.
+
+    Other data that waits on the socket, such as a changed setting of the server, is rare. It counts as the end too,
+    because a new session costs little.
+    """
+    raw = connection.connection
+    return isinstance(raw, psycopg.Connection) and (raw.closed or is_readable(raw.fileno()))
+
+
+def changes_the_session(statement: str) -> bool:
+    """Return whether a statement may change its session. Every statement that is not known to be harmless may."""
+    if not ORDINARY.match(statement):
+        return True
+    text = statement.lower().rstrip("; \n")
+    if any(marker in text for marker in LASTING):
+        return True
+    return "temp" in text and INTO_TEMPORARY.search(text) is not None
+
+
+known_to_change = lru_cache(KNOWN_LIMIT)(changes_the_session)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from django_pgqueue.conf import get_settings
 
-from .health_memory import HealthMemory
+from .shared_memory import HealthMemory
 from .worker_memory import WorkerMemory, lease_left_seconds
 
 ROUND_SECONDS: Final = 300.0

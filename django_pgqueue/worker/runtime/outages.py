@@ -19,7 +19,7 @@ from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.log_events import event
 
 from .clone_guard import ForeignDatabase
-from .health_memory import HealthMemory, health_memory
+from .shared_memory import HealthMemory, health_memory
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from django_pgqueue.posix import CAN_FORK, after_fork_in_child
 
@@ -33,14 +33,13 @@ def _count_fork() -> None:
     forks.count += 1
 
 
-def end_if_copied(count: int) -> None:
-    """End this process if it is a copy that application code has forked since `forks.count` was `count`.
+def end_copy() -> NoReturn:
+    """End this process, because it is a copy that application code has forked: `forks.count` has changed.
 
     The copy would otherwise continue as a second worker: it would wait for events for ever, and write on connections
     that it shares with its parent.
     """
-    if forks.count != count:
-        os._exit(1)
+    os._exit(1)
 
 
 def call_here(function: Callable[[], T]) -> T:
@@ -49,7 +48,8 @@ def call_here(function: Callable[[], T]) -> T:
     try:
         return function()
     finally:
-        end_if_copied(count)
+        if forks.count != count:
+            end_copy()
 
 
 forks: Final = Forks()

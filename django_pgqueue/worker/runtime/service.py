@@ -7,18 +7,51 @@ Every service is a subclass of `Service` and runs in a thread of its own. `Worke
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from contextlib import suppress
+from typing import Final
 
+from django_pgqueue.db.reconnects import NotConnected, is_lost_connection, pause_seconds
 from django_pgqueue.log_events import event
 
-from .health_memory import health_memory
 from .outages import is_expected, outage_log
 from .process_info import call_here
-from .retry_pauses import RetryPauses
+from .shared_memory import health_memory
 
+ERROR_PAUSE_SECONDS: Final = 1.0
+ERROR_PAUSE_LIMIT_SECONDS: Final = 5.0
+"""After errors other than lost connections a loop waits for 1, 2, 4, 5, 5 … s, each up to 30 % longer. This bounds the
+delay after an outage."""
 logger = logging.getLogger("django_pgqueue.worker")
+
+
+class RetryPauses:
+    """The pauses of one loop.
+
+    A lost connection costs no pause if a new one can be opened at once. Other errors keep a long backoff, because a
+    statement that fails would fail again.
+    """
+
+    def __init__(self) -> None:
+        self.errors_in_a_row = 0
+        self._losses = 0
+
+    def succeeded(self) -> None:
+        """Record that a round has succeeded."""
+        self.errors_in_a_row = self._losses = 0
+
+    def after(self, error: BaseException) -> float:
+        """Return how many seconds to wait after an error."""
+        self.errors_in_a_row += 1
+        if isinstance(error, NotConnected):
+            return max(0.0, error.retry_at - time.monotonic())
+        if is_lost_connection(error):
+            self._losses += 1
+            return pause_seconds(self._losses - 1)
+        grown = ERROR_PAUSE_SECONDS * 2.0 ** min(self.errors_in_a_row - 1, 10)
+        return min(grown, ERROR_PAUSE_LIMIT_SECONDS) * random.uniform(1, 1.3)  # noqa: S311 -- spreads load
 
 
 class Service(threading.Thread):

@@ -11,8 +11,7 @@ import mmap
 import time
 
 from .count_memory import CountMemory
-from .health_memory import HealthMemory, health_memory
-from .shared_memory import SharedField, lease_clock
+from .shared_memory import HealthMemory, SharedField, health_memory, lease_clock
 
 
 class WorkerMemory:

@@ -17,13 +17,15 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue.log_events import job_event
+from asgiref.sync import sync_to_async
+
+from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
@@ -32,8 +34,6 @@ from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
 
 from .inflight import Full
-from .loop_runs import LoopRuns
-from .orm_thread import OrmThread
 from .stacks import coroutine_frames, execution_of_thread, stack_of_coroutine
 
 if TYPE_CHECKING:
@@ -42,10 +42,16 @@ if TYPE_CHECKING:
 
     from .host import SlotHost
 
+
 logger = logging.getLogger("django_pgqueue.worker")
 
 RETIREMENT_SECONDS: Final = 1.0
 """Time that the coroutines of a retired loop get to clean up, once the loop is no longer blocked."""
+AT_ONCE_SECONDS: Final = 0.01
+"""A loop that ends within this time of its start has probably done nothing."""
+AT_ONCE_LIMIT: Final = 100
+"""How many times in a row a loop may end at once because jobs stop it, by `loop.stop()` or a `SystemExit` of a subtask.
+All other exceptions are those of the loop itself, for example because a job has closed its selector."""
 
 
 class LoopSlots(threading.Thread):
@@ -292,3 +298,82 @@ class LoopSlots(threading.Thread):
             mark(attempt)
             # After its first step: a coroutine that is cancelled before that would report nothing.
             self.loop.call_soon(task.cancel)
+
+
+class LoopRuns:
+    """Runs one event loop, again and again, and counts how many times in a row it ends as soon as it starts.
+
+    `LoopSlots` calls this in the loop's thread. A loop that ends as soon as it starts must not be started for ever:
+    each start takes the processor, and logs a traceback.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._in_a_row = 0
+
+    def run(self) -> bool:
+        """Run the loop until it ends. Return whether it is broken."""
+        began, limit = time.monotonic(), AT_ONCE_LIMIT
+        try:
+            self._loop.run_forever()
+        except BaseException as error:  # a subtask's SystemExit arrives here; it must not stop the other jobs
+            limit = AT_ONCE_LIMIT if isinstance(error, (SystemExit, KeyboardInterrupt)) else 1
+            logger.exception(
+                "a subtask raised an exception that stopped the event loop; the loop is started again",
+                extra=event("event_loop_interrupted"),
+            )
+        self._in_a_row = self._in_a_row + 1 if time.monotonic() - began < AT_ONCE_SECONDS else 0
+        return self._in_a_row >= limit
+
+
+class OrmThread:
+    """The connections of the asynchronous ORM.
+
+    All asynchronous ORM calls of a process run in one thread of asgiref, on one connection for each database.
+    `LoopSlots` calls `before_job()` and `after_job()` around each coroutine job. Everything here runs in the thread of
+    the event loop; what changes a connection is passed to the thread of the ORM.
+
+    Args:
+        loop: The event loop that uses them.
+        running: The jobs that run on the loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, running: Sized) -> None:
+        self._loop = loop
+        self._running = running
+        self._generation = django_connections.generation()
+        self._used_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._close_task: asyncio.Task[None] | None = None
+
+    async def before_job(self) -> int:
+        """Close connections that are older than the last loss of the server. Return what `after_job()` needs."""
+        if django_connections.generation() != self._generation:
+            self._generation = django_connections.generation()
+            await sync_to_async(django_connections.before_job)()
+        return django_connections.statements_off_slots()
+
+    async def after_job(self, statements: int) -> None:
+        """Clean up the connections if any job has used them since `before_job()` returned `statements`."""
+        if django_connections.statements_off_slots() == statements:
+            return
+        await sync_to_async(django_connections.after_job)()
+        self._used_at = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(django_connections.IDLE_SECONDS, self._close_unused)
+
+    def _close_unused(self) -> None:
+        """Close the connections if no job has used them for a while: one timer at a time."""
+        left_seconds = self._used_at + django_connections.IDLE_SECONDS - self._loop.time()
+        if self._running or left_seconds > 0:
+            wait_seconds = left_seconds if left_seconds > 0 else django_connections.IDLE_SECONDS
+            self._timer = self._loop.call_later(wait_seconds, self._close_unused)
+            return
+        self._timer = None
+        # Without the loop's task factory, which a job may have set.
+        self._close_task = asyncio.Task(sync_to_async(self._close_if_idle)(), loop=self._loop)
+
+    def _close_if_idle(self) -> None:
+        """Close this thread's connections unless a job has started since. Its statements wait for this thread."""
+        if not self._running:
+            django_connections.close_idle()

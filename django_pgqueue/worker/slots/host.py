@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.worker.execution.progress_sink import ProgressSink
-    from django_pgqueue.worker.execution.report import Report
+    from django_pgqueue.worker.execution.report import ProgressSink, Report
 
     from .inflight import InFlight
 

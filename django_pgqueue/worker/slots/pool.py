@@ -22,8 +22,7 @@ from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import NOT_COUNTED
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution.report import Report, last_resort, released
-from django_pgqueue.worker.isolation.ending_processes import EndingProcesses
-from django_pgqueue.worker.isolation.slot_process import SlotProcess
+from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
 from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
 
 from .deadlines import Deadlines
@@ -35,7 +34,7 @@ from .thread_slot import ThreadSlot
 if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.worker.execution.progress_sink import ProgressSink
+    from django_pgqueue.worker.execution.report import ProgressSink
     from django_pgqueue.worker.isolation.fork_server import ForkServer
     from django_pgqueue.worker.options import Options
     from django_pgqueue.worker.runtime.shared_memory import ProcessState

@@ -83,7 +83,7 @@ class ThreadSlot(threading.Thread):
                 return self.host.jobs.get(timeout=django_connections.IDLE_SECONDS)
             except Empty:
                 django_connections.close_idle()
-        while self.process.exists:
+        while self.process.current is not None:
             try:
                 return self.host.jobs.get(timeout=IDLE_PROCESS_SECONDS)
             except Empty:

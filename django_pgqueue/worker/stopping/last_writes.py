@@ -18,7 +18,7 @@ from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.completion.release import release_executions
+from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.slots.inflight import InFlight
 

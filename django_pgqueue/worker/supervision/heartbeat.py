@@ -6,12 +6,15 @@ processes. `settlement` closes the executions of processes that have ended.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import django_pgqueue
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -19,14 +22,11 @@ from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import resident_mib_of
 from django_pgqueue.worker.runtime.refusals import Refusals
-from django_pgqueue.worker.runtime.retry_pauses import RetryPauses
-from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
-
-from .registration import register
+from django_pgqueue.worker.runtime.service import RetryPauses
+from django_pgqueue.worker.runtime.shared_memory import ExitReason, HealthMemory, ProcessState, lease_clock
 
 EXITED_AT_ONCE: Final = {
     ExitReason.LEASE_LOST: "the leases have expired, so it was terminated; its jobs are ready again",
@@ -40,6 +40,25 @@ MARK_HEARTBEATS: Final = 4
 """A heartbeat scans ids from the oldest one that was open this many heartbeats ago, because all smaller ids are closed.
 The oldest id of the last heartbeat would be too recent: a claim draws its ids before it commits, and it may take two
 heartbeats before it is abandoned."""
+
+
+def register(connection: EngineConnection, options: Options, pid: int, worker_id: int | None = None) -> int:
+    """Register a worker process under `worker_id`, or under a new id if that is None; return the id.
+
+    Called by the supervisor after it has forked a process, by a heartbeat that finds the record missing because the
+    tables were emptied, and by `foreground_run`. Worker ids are never reused, so a record that is written again under
+    its old id still names the same process.
+    """
+    return lifecycle.register_worker(
+        connection,
+        hostname=socket.gethostname(),
+        pid=pid,
+        supervisor_pid=os.getpid() if pid != os.getpid() else None,
+        version=django_pgqueue.__version__,
+        queue_names=options.served.as_text(),
+        concurrency=options.concurrency,
+        worker_id=worker_id,
+    )
 
 
 @dataclass

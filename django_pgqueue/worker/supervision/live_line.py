@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from django_pgqueue.worker.runtime.health_memory import HealthMemory
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory
 
 from .heartbeat import ChildProcess
 

@@ -25,7 +25,7 @@ from django_pgqueue.lifecycle import Failed, OpenExecution, Released, Transition
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import Outcome
-from django_pgqueue.worker.completion.release import transitions_of
+from django_pgqueue.worker.completion.writer import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.refusals import Refusals

@@ -28,7 +28,7 @@ from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.log_events import event
-from django_pgqueue.reactions import AnyWaiters, JobTransition, Observer, Reactions
+from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.execution.events import Events, call_receivers
@@ -61,7 +61,7 @@ does not notice the end of its client before the statement is over, which takes 
 claim: after the settlement. Without another look, these jobs would wait until their leases expire."""
 NAME: Final = b"pgqueue-requeue"
 Callback = Callable[[], None]
-WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None), counts], AnyWaiters())
+WITHOUT_SIGNALS: Final = Reactions([Events(lambda *signal: None)], AnyWaiters(), counters=[counts])
 """The supervisor's own reactions: it logs, notifies and wakes, but calls no signal receivers. It leaves to the sweep
 what follows the ends of jobs, because the heartbeats of other processes must not wait for it."""
 
@@ -238,11 +238,11 @@ def main(alias: str, processes: list[ChildProcess], written: mmap.mmap) -> NoRet
         def deliver(*signal: Any) -> None:
             callbacks.append(partial(call_receivers, *signal))
 
-        counters: list[Observer] = [breakers, *([counter] if get_settings().STATS else [])]
         reactions = Reactions(
-            [Events(deliver), counts, *counters],
+            [Events(deliver)],
             AnyWaiters(),
             follow=lambda connection, made, react: transitions.extend(made),
+            counters=[counts, breakers, *([counter] if get_settings().STATS else [])],
         )
         no_connection = _settle_all(link, processes, written, reactions)
         if counter:

@@ -27,24 +27,19 @@ from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
 from django_pgqueue.worker.runtime.counts import counts
-from django_pgqueue.worker.runtime.health_memory import health_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import ended_children
-from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, lease_clock
+from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, health_memory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
 from . import watchdog
-from .exit_log import log_exit, log_failed_step
-from .health_file import HealthFile
-from .health_thread import health_thread
-from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender
+from .exit_log import is_stop_requested, log_exit, log_failed_step, order_all
+from .health_thread import HealthFile, health_thread
+from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender, register
 from .helper_processes import HelperProcesses
 from .live_line import LiveLine, counts_of_children
-from .orders import is_stop_requested, order_all
-from .places import retiring_at, vacant_place
-from .registration import register
-from .restart_backoff import RestartBackoff
+from .restart_backoff import RestartBackoff, retiring_at, vacant_place
 from .startup import wait_until_ready
 from .stop_deadline import StopDeadline
 from .stop_signals import PassedOnSignals, StopSignals

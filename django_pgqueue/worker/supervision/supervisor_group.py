@@ -24,15 +24,13 @@ from django_pgqueue.waker import Waker
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions
-from django_pgqueue.worker.runtime.health_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.process_info import ended_children, exit_code_text, set_process_name
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
+from django_pgqueue.worker.runtime.shared_memory import HealthMemory, health_memory
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 
-from .database_log import name_database
-from .health_file import HealthFile
-from .health_thread import health_thread
+from .health_thread import HealthFile, health_thread
 from .live_line import LiveLine, counts_of_processes
 from .metrics_server import MetricsServer
 from .stop_signals import LOOK, PassedOnSignals, StopSignals
@@ -42,6 +40,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 KILLED: Final = 130
 """The exit code after a third signal."""
+NAMED: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db")
 
 
 class Member:
@@ -206,3 +205,29 @@ class SupervisorGroup:
             finally:
                 os._exit(1)  # never return into the code of the main process: there would be two
         return pid
+
+
+class DatabaseFilter(logging.Filter):
+    """Begins each message with the alias of the database, and adds the field `database`.
+
+    The ids of jobs are unique in one database only, so a line about a job must say which database it means. The
+    supervisor of each database calls `name_database()` once, before it forks, so that its processes name the database
+    too.
+    """
+
+    def __init__(self, alias: str) -> None:
+        super().__init__()
+        self._alias = alias
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record. Return True: every record passes."""
+        name = self._alias.replace("%", "%%") if record.args else self._alias
+        record.msg = f"[{name}] {record.msg}"
+        record.database = self._alias
+        return True
+
+
+def name_database(alias: str) -> None:
+    """Name this database in the records of the engine's loggers, in this process and those that it forks."""
+    for name in NAMED:
+        logging.getLogger(name).addFilter(DatabaseFilter(alias))

@@ -30,7 +30,7 @@ from django.contrib.auth.models import Group  # noqa: E402
 from django_pgqueue.arguments.plan import new_plan  # noqa: E402
 from django_pgqueue.serialization import decode_arguments, encode_arguments  # noqa: E402
 from django_pgqueue.task import Task  # noqa: E402
-from django_pgqueue.worker.execution import typed_call  # noqa: E402
+from django_pgqueue.worker.execution import stored_values  # noqa: E402
 
 ROUNDS = 25
 ID, DAY = UUID("0197a3f0-6b7e-7cc3-98c4-dc0c0c07398f"), date(2026, 11, 22)
@@ -122,7 +122,7 @@ def measure(name: str, func: Callable[..., None], args: tuple[Any, ...], kwargs:
 
     def read(call: tuple[list[Any], dict[str, Any]]) -> object:
         plan = task.plan
-        return call if plan is None else typed_call.decoded(task, plan, *call, connection.alias)
+        return call if plan is None else stored_values.decoded(task, plan, *call, connection.alias)
 
     figures = [
         cost(lambda: encode_arguments(*task.encoded_call(args, kwargs)), times),

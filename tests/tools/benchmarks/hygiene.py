@@ -14,7 +14,7 @@ from collections.abc import Callable
 import django
 from django.db import connection
 
-from django_pgqueue.worker.runtime import django_connections, session_changes
+from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.slots import leaks
 from django_pgqueue.worker.slots.inflight import InFlight
 
@@ -66,10 +66,10 @@ def main() -> None:
     show("the same with a connection", around, times=20_000)
     show(
         "each statement: told from those that last (known)",
-        lambda: session_changes.known_to_change(STATEMENT),
+        lambda: django_connections.known_to_change(STATEMENT),
         times=20_000,
     )
-    show("the same, seen for the first time", lambda: session_changes.changes_the_session(STATEMENT), times=2_000)
+    show("the same, seen for the first time", lambda: django_connections.changes_the_session(STATEMENT), times=2_000)
     show("a server-side cursor was used: CLOSE ALL", half_read, plain, times=200)
     show("the session was changed: a new connection", lambda: spoil("SET statement_timeout = 0"), plain, times=20)
     look = leaks.LeakDetector(InFlight(10), asyncio.new_event_loop)

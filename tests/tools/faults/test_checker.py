@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from django_pgqueue.worker.runtime import retry_pauses
+from django_pgqueue.worker.runtime import service
 from django_pgqueue.worker.runtime.service import Service
 from tests.tools.faults import checker, invariants_seen, journal
 from tests.tools.faults.failpoints import with_errors_noted
@@ -237,7 +237,7 @@ def test_complaints_service_error_is_in_the_history(monkeypatch, tmp_path):
             raise OSError("away")
 
     monkeypatch.setenv(journal.DIRECTORY, str(tmp_path))
-    monkeypatch.setattr(retry_pauses, "ERROR_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(service, "ERROR_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))
     failing = Failing("failing")
     count = invariants_seen.ERRORS_A_SECOND + 1

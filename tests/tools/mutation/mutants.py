@@ -560,7 +560,7 @@ AROUND = of_tests(
         "for path in get_settings().MIDDLEWARE[::-1]]",
         inside="middleware.chain",
     ),
-    Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", inside="headers_of"),
+    Mutant("a task's own headers are changed", "dict(task.headers or {})", "(task.headers or {})", inside="row_of"),
     Mutant("made anew for each job", "@cache\ndef chain", "def chain", inside="middleware.chain"),
     Mutant(
         "coroutines have the way of functions",
@@ -797,7 +797,7 @@ BLOCKING = of_tests(
     ),
     Mutant(
         "nobody watches the end of the leases",
-        "        if is_due(process_state):",
+        "        if must_kill_worker(process_state):",
         "        if False:",
         inside="_main",
     ),

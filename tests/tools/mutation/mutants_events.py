@@ -15,7 +15,7 @@ EVENTS = of_tests(
     ),
     Mutant(
         "isolated jobs do not wait for start receivers",
-        "if self._fork_server.has_start_receivers and not self._process.has_started():",
+        "if self._fork_server.has_start_receivers and not self.current.has_started():",
         "if False:",
         inside="SlotProcess.get",
     ),

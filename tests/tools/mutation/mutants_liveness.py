@@ -196,9 +196,9 @@ LIVENESS = [
     ),
     Mutant(
         "receivers run in the completer's thread",
-        "Events(callbacks.submit)",
+        "Events(self.callbacks.submit)",
         "Events()",
-        inside="services._reactions",
+        inside="Services._reactions",
         tests=IN_WORKERS,
     ),
     Mutant(

@@ -106,7 +106,7 @@ COMPENSATIONS = of_tests(
     ),
     Mutant(
         "a compensation that cannot be enqueued is found after the step has run",
-        "        compensations.check(step, self._connection)\n        try:\n            if step.atomic:",
+        "        step_store.check_compensation(step, self._connection)\n        try:\n            if step.atomic:",
         "        try:\n            if step.atomic:",
         inside="AttemptSteps.step",
     ),

@@ -86,7 +86,7 @@ TRUST_CALLS = [
         "a change of the clock is not seen before the next tick",
         old="if _offset(zone, high) != offset:",
         new="if False:",
-        inside="local_times._next_change",
+        inside="expressions._next_change",
         tests=("tests/test_expressions.py",),
     ),
     Mutant(

@@ -69,7 +69,7 @@ def test_mutants_name_tests_that_exist():
     [
         ("Claimer", "django_pgqueue/worker/claiming/lanes.py"),
         ("report_of", "django_pgqueue/db/errors.py"),
-        ("OUTCOME_OF_STATE", "django_pgqueue/db/arrays.py"),
+        ("OUTCOME_OF_STATE", "django_pgqueue/db/statements.py"),
         ("FAILING_KEYS", "django_pgqueue/sql/limits.py"),
     ],
 )
