@@ -36,24 +36,8 @@ WHERE id = %(batch_id)s AND closed_at IS NULL
 RETURNING id
 """
 
-# Return the batches that fail, complete or succeed now, because of a job, a removed job or a nested batch.
-#
-# Caller: lifecycle.batches.batches_to_end(), after jobs of the batches have ended, and from the sweep
-# Locks:  none. Its snapshot is younger than the commit of the caller's completion. Of two sessions that complete the
-#         last two jobs, the one that commits last therefore sees both ends
-# Index:  pgqueue_batch_pkey, pgqueue_job_batch, pgqueue_batch_parent, pgqueue_batch_removal_batch
-# Cost:   at most five index searches for each batch
-#
-# The subqueries are scalar, because the planner could replace EXISTS by a hash of all jobs. OFFSET 0 keeps it from the
-# indexes of the batches that have not ended: if it believes that there are none, it would read them all for each batch.
-BATCHES_TO_END: Final = """/* pgqueue:batches_to_end */
-SELECT batch.id
-FROM unnest(%(batch_ids)s::bigint[]) AS given (id)
-CROSS JOIN LATERAL (
-    SELECT id, closed_at, failed_at, completed_at, succeeded_at FROM pgqueue_batch WHERE id = given.id OFFSET 0
-) AS batch
-CROSS JOIN LATERAL (
-    SELECT
+# Whether a batch has unfinished and failed jobs. A nested batch counts as a job.
+DECISION: Final = """    SELECT
         coalesce(
             (
                 SELECT true FROM pgqueue_job
@@ -85,14 +69,33 @@ CROSS JOIN LATERAL (
             ),
             false
         ) AS has_failed
-    OFFSET 0
+    OFFSET 0"""
+
+# Return the batches that fail, complete or succeed now, because of a job, a removed job or a nested batch.
+#
+# Caller: lifecycle.batches.batches_to_end(), after jobs of the batches have ended, and from the sweep
+# Locks:  none. Its snapshot is younger than the commit of the caller's completion. Of two sessions that complete the
+#         last two jobs, the one that commits last therefore sees both ends
+# Index:  pgqueue_batch_pkey, pgqueue_job_batch, pgqueue_batch_parent, pgqueue_batch_removal_batch
+# Cost:   at most five index searches for each batch
+#
+# The subqueries are scalar, because the planner could replace EXISTS by a hash of all jobs. OFFSET 0 keeps it from the
+# indexes of the batches that have not ended: if it believes that there are none, it would read them all for each batch.
+BATCHES_TO_END: Final = """/* pgqueue:batches_to_end */
+SELECT batch.id
+FROM unnest(%(batch_ids)s::bigint[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id, closed_at, failed_at, completed_at, succeeded_at FROM pgqueue_batch WHERE id = given.id OFFSET 0
+) AS batch
+CROSS JOIN LATERAL (
+""" + DECISION + """
 ) AS job
 WHERE (batch.failed_at IS NULL AND job.has_failed)
    OR (
        batch.closed_at IS NOT NULL AND batch.succeeded_at IS NULL AND NOT job.has_unfinished
        AND (batch.completed_at IS NULL OR NOT job.has_failed)
    )
-"""
+"""  # fmt: skip
 
 # Lock batches until the end of the transaction, to decide their ends.
 #
@@ -131,39 +134,7 @@ WITH seen AS MATERIALIZED (
         OFFSET 0
     ) AS batch
     CROSS JOIN LATERAL (
-        SELECT
-            coalesce(
-                (
-                    SELECT true FROM pgqueue_job
-                    WHERE batch_id = batch.id AND state IN ('waiting', 'ready', 'running')
-                    LIMIT 1
-                ),
-                (
-                    SELECT true
-                    FROM (SELECT completed_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0) AS nested
-                    WHERE completed_at IS NULL
-                    LIMIT 1
-                ),
-                false
-            ) AS has_unfinished,
-            coalesce(
-                (SELECT true FROM pgqueue_job WHERE batch_id = batch.id AND state IN ('dead', 'cancelled') LIMIT 1),
-                (
-                    SELECT true
-                    FROM (
-                        SELECT completed_at, succeeded_at FROM pgqueue_batch WHERE parent_id = batch.id OFFSET 0
-                    ) AS nested
-                    WHERE completed_at IS NOT NULL AND succeeded_at IS NULL
-                    LIMIT 1
-                ),
-                (
-                    SELECT true FROM pgqueue_batch_removal
-                    WHERE batch_id = batch.id AND state IN ('dead', 'cancelled')
-                    LIMIT 1
-                ),
-                false
-            ) AS has_failed
-        OFFSET 0
+""" + DECISION + """
     ) AS job
 ),
 marked AS (
@@ -195,7 +166,7 @@ event AS MATERIALIZED (
 SELECT batch_id, parent_id, name, job_id, call::text, call ->> 'arguments'
 FROM event
 ORDER BY job_id
-"""
+"""  # fmt: skip
 
 # Return one page of the batches that are not complete, in the order of their ids.
 #

@@ -7,6 +7,17 @@ from typing import Final
 
 from .clauses import CLAIMED_JOBS, OPENED
 
+# The due jobs of one chunk lane behind its cursor.
+OF_CHUNK: Final = """          AND limit_key IS NOT NULL
+          AND queue_name = %(queue_name)s
+          AND priority = %(priority)s
+          AND limit_key = %(chunk_key)s
+          AND run_after <= statement_timestamp() + %(time_shift)s::interval
+          AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
+          AND id <> ALL (%(skipped_ids)s::bigint[])
+          AND task_name <> ALL (%(paused_task_names)s::varchar[])
+        ORDER BY run_after, id"""
+
 # Claim the first jobs of one chunk key in a lane, all or none, and open an execution for each.
 #
 # Moves:  ready → running
@@ -32,15 +43,7 @@ WITH head AS MATERIALIZED (
         SELECT run_after
         FROM pgqueue_job
         WHERE state = 'ready'
-          AND limit_key IS NOT NULL
-          AND queue_name = %(queue_name)s
-          AND priority = %(priority)s
-          AND limit_key = %(chunk_key)s
-          AND run_after <= statement_timestamp() + %(time_shift)s::interval
-          AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-          AND id <> ALL (%(skipped_ids)s::bigint[])
-          AND task_name <> ALL (%(paused_task_names)s::varchar[])
-        ORDER BY run_after, id
+""" + OF_CHUNK + """
         LIMIT %(size)s
     ) AS job
 ),
@@ -49,15 +52,7 @@ picked AS MATERIALIZED (
            attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
     FROM pgqueue_job
     WHERE state = 'ready'
-      AND limit_key IS NOT NULL
-      AND queue_name = %(queue_name)s
-      AND priority = %(priority)s
-      AND limit_key = %(chunk_key)s
-      AND run_after <= statement_timestamp() + %(time_shift)s::interval
-      AND (run_after, id) > (%(after_at)s::timestamptz, %(after_id)s::bigint)
-      AND id <> ALL (%(skipped_ids)s::bigint[])
-      AND task_name <> ALL (%(paused_task_names)s::varchar[])
-    ORDER BY run_after, id
+""" + OF_CHUNK + """
     LIMIT (
         SELECT CASE WHEN count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval
                     THEN %(size)s ELSE 0 END

@@ -94,10 +94,8 @@ OPTIONS_OF_EACH: Final = """JOIN json_to_recordset(%(options)s::json) AS chosen 
 ) ON chosen.number = given.number
 ORDER BY given.place"""
 
-# Whether no job of the workflow needs this one (NEEDS).
-UNNEEDED: Final = """          job.in_graph IS NULL
-          OR (
-              SELECT true
+# True if a job of the workflow needs this one, otherwise no row.
+NEEDED: Final = """              SELECT true
               FROM pgqueue_job AS other
               WHERE other.batch_id = job.batch_id
                 AND other.state = ANY (
@@ -107,8 +105,13 @@ UNNEEDED: Final = """          job.in_graph IS NULL
                         ELSE '{waiting,ready,running}'::varchar[]
                     END
                 )
-              LIMIT 1
-          ) IS NULL"""
+              LIMIT 1"""
+
+# Whether no job of the workflow needs this one (NEEDS).
+UNNEEDED: Final = """          job.in_graph IS NULL
+          OR (
+""" + NEEDED + """
+          ) IS NULL"""  # fmt: skip
 
 # Which of the old jobs have an execution that another session has locked, or a pending compensation.
 BUSY: Final = """busy AS MATERIALIZED (

@@ -2,6 +2,14 @@
 
 from typing import Final
 
+# The ready jobs whose `expires_at` has passed.
+LATE: Final = """    WHERE state = 'ready'
+      AND expires_at IS NOT NULL
+      AND expires_at <= statement_timestamp() + %(time_shift)s::interval
+      AND id <> ALL (%(skipped_ids)s::bigint[])
+    ORDER BY expires_at
+    LIMIT %(limit)s"""
+
 # Cancel the late jobs. As in SET_ASIDE, the execution that carries the reason is opened and closed here: nothing ran.
 CANCEL_LATE: Final = """ended AS (
     UPDATE pgqueue_job AS job
@@ -33,12 +41,7 @@ EXPIRE: Final = """/* pgqueue:expire */
 WITH late AS MATERIALIZED (
     SELECT id, task_name, attempt
     FROM pgqueue_job
-    WHERE state = 'ready'
-      AND expires_at IS NOT NULL
-      AND expires_at <= statement_timestamp() + %(time_shift)s::interval
-      AND id <> ALL (%(skipped_ids)s::bigint[])
-    ORDER BY expires_at
-    LIMIT %(limit)s
+""" + LATE + """
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 """ + CANCEL_LATE  # fmt: skip
@@ -51,13 +54,8 @@ WITH late AS MATERIALIZED (
 LATE_JOBS: Final = """/* pgqueue:late_jobs */
 SELECT id
 FROM pgqueue_job
-WHERE state = 'ready'
-  AND expires_at IS NOT NULL
-  AND expires_at <= statement_timestamp() + %(time_shift)s::interval
-  AND id <> ALL (%(skipped_ids)s::bigint[])
-ORDER BY expires_at
-LIMIT %(limit)s
-"""
+""" + LATE + """
+"""  # fmt: skip
 
 # Cancel these jobs if they are still ready and past their `expires_at`.
 #

@@ -4,19 +4,8 @@ from typing import Final
 
 from .clauses import BUSY
 
-# Copy these jobs with their executions and kept log lines to the archive table.
-#
-# Caller: lifecycle.archive(), between LOCK_FINISHED and REMOVE
-# Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once. The statement looks up the key of
-#         pgqueue_execution_log for each execution
-ARCHIVE: Final = """/* pgqueue:archive */
-INSERT INTO pgqueue_archived_job (
-    job_id, task_name, queue_name, state, enqueued_at, finished_at, archived_at, document
-)
-SELECT
-    id, task_name, queue_name, state, enqueued_at, finished_at,
-    statement_timestamp() + %(time_shift)s::interval,
-    json_build_object(
+# A job with all that belongs to it.
+DOCUMENT: Final = """    json_build_object(
         'id', id, 'task_name', task_name, 'queue_name', queue_name, 'priority', priority, 'state', state,
         'arguments', arguments, 'headers', headers, 'result', result,
         'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
@@ -66,10 +55,24 @@ SELECT
             ) AS act
             WHERE job_id = job.id
         )
-    )
+    )"""
+
+# Copy these jobs with their executions and kept log lines to the archive table.
+#
+# Caller: lifecycle.archive(), between LOCK_FINISHED and REMOVE
+# Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once. The statement looks up the key of
+#         pgqueue_execution_log for each execution
+ARCHIVE: Final = """/* pgqueue:archive */
+INSERT INTO pgqueue_archived_job (
+    job_id, task_name, queue_name, state, enqueued_at, finished_at, archived_at, document
+)
+SELECT
+    id, task_name, queue_name, state, enqueued_at, finished_at,
+    statement_timestamp() + %(time_shift)s::interval,
+""" + DOCUMENT + """
 FROM pgqueue_job AS job
 WHERE id = ANY (%(job_ids)s::bigint[])
-"""
+"""  # fmt: skip
 
 # Return each of these jobs as one line of JSON. A line end in JSON text can only be between two tokens, so replacing it
 # by a space changes no value.
@@ -81,63 +84,13 @@ SELECT
     id,
     finished_at,
     translate(
-        json_build_object(
-            'id', id, 'task_name', task_name, 'queue_name', queue_name, 'priority', priority, 'state', state,
-            'arguments', arguments, 'headers', headers, 'result', result,
-            'attempt', attempt, 'max_attempts', max_attempts, 'crashes', crashes, 'isolated', isolated,
-            'enqueued_at', enqueued_at, 'run_after', run_after, 'finished_at', finished_at,
-            'cancel_requested_at', cancel_requested_at, 'unknown_since', unknown_since, 'expires_at', expires_at,
-            'unique_key', unique_key, 'unique_ready_only', unique_ready_only,
-            'limit_key', limit_key, 'limit_weight', limit_weight, 'limit_order', limit_order,
-            'batch_id', batch_id, 'in_graph', in_graph, 'dependencies', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'needs_id', needs_id, 'policy', policy, 'has_cancelled', has_cancelled
-                ) ORDER BY needs_id), '[]')
-                FROM pgqueue_dependency
-                WHERE job_id = job.id
-            ),
-            'progress_done', progress_done, 'progress_total', progress_total,
-            'progress_message', progress_message, 'progress_at', progress_at,
-            'executions', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'id', id, 'attempt', attempt, 'worker_id', worker_id, 'outcome', outcome,
-                    'claimed_at', claimed_at, 'started_at', started_at, 'finished_at', finished_at,
-                    'lease_expires_at', lease_expires_at, 'exception_class', exception_class, 'error', error,
-                    'traceback', traceback, 'limit_key', limit_key, 'limit_weight', limit_weight,
-                    'log', (SELECT json_build_object(
-                        'first_lines', first_lines, 'last_lines', last_lines, 'cut_lines', cut_lines
-                    ) FROM pgqueue_execution_log WHERE execution_id = execution.id)
-                ) ORDER BY id), '[]')
-                FROM pgqueue_execution AS execution
-                WHERE job_id = job.id
-            ),
-            'steps', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'name', name, 'position', position, 'kind', kind, 'attempt', attempt, 'tries', tries,
-                    'result', result, 'error', error, 'started_at', started_at, 'finished_at', finished_at,
-                    'wake_at', wake_at, 'event_name', event_name, 'event_key', event_key, 'event_id', event_id
-                ) ORDER BY position, name), '[]')
-                FROM pgqueue_step
-                WHERE job_id = job.id
-            ),
-            'acts', (
-                SELECT coalesce(json_agg(json_build_object(
-                    'audit_id', audit_id, 'action', act.action, 'done_by', act.done_by, 'reason', act.reason,
-                    'began_at', act.began_at, 'detail', detail
-                ) ORDER BY audited.id), '[]')
-                FROM pgqueue_audit_job AS audited
-                CROSS JOIN LATERAL (
-                    SELECT action, done_by, reason, began_at FROM pgqueue_audit WHERE id = audited.audit_id
-                ) AS act
-                WHERE job_id = job.id
-            )
-        )::text,
+""" + DOCUMENT + """::text,
         chr(10) || chr(13), '  '
     )
 FROM pgqueue_job AS job
 WHERE id = ANY (%(job_ids)s::bigint[])
 ORDER BY id
-"""
+"""  # fmt: skip
 
 # Erase values of these jobs, if they are as they were seen, and add the jobs to the entry of the audit. The details of
 # an act describe arguments of this job, also on the rows of the act's other jobs, so they are removed from all of them.

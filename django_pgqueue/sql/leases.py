@@ -2,6 +2,18 @@
 
 from typing import Final
 
+# Extend the leases, and mark the executions that have started.
+EXTENSION: Final = """    SET lease_expires_at =
+            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
+        started_at = CASE
+            WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
+            THEN statement_timestamp() + %(time_shift)s::interval
+            ELSE execution.started_at
+        END
+    FROM mine
+    WHERE execution.id = mine.id
+    RETURNING execution.id"""
+
 # Extend the leases of the open executions of these workers, and return all open executions.
 #
 # Moves:  running, unchanged
@@ -29,16 +41,7 @@ WITH mine AS MATERIALIZED (
 ),
 extended AS (
     UPDATE pgqueue_execution AS execution
-    SET lease_expires_at =
-            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
-        started_at = CASE
-            WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
-            THEN statement_timestamp() + %(time_shift)s::interval
-            ELSE execution.started_at
-        END
-    FROM mine
-    WHERE execution.id = mine.id
-    RETURNING execution.id
+""" + EXTENSION + """
 )
 SELECT open_execution.worker_id, open_execution.id, open_execution.id IN (SELECT id FROM extended)
 FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
@@ -51,7 +54,7 @@ CROSS JOIN LATERAL (
     ORDER BY worker_id, id
     OFFSET 0
 ) AS open_execution
-"""
+"""  # fmt: skip
 
 # Extend the leases of the given executions. Remote workers use this, and the heartbeat after EXTEND failed because of
 # one row.
@@ -75,17 +78,8 @@ WITH mine AS MATERIALIZED (
     ) AS locked
 )
 UPDATE pgqueue_execution AS execution
-SET lease_expires_at =
-        statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8),
-    started_at = CASE
-        WHEN execution.started_at IS NULL AND execution.id = ANY (%(started_ids)s::bigint[])
-        THEN statement_timestamp() + %(time_shift)s::interval
-        ELSE execution.started_at
-    END
-FROM mine
-WHERE execution.id = mine.id
-RETURNING execution.id
-"""
+""" + EXTENSION + """
+"""  # fmt: skip
 
 # Return the open executions of these workers whose jobs have a cancellation request.
 #

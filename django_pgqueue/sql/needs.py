@@ -6,6 +6,8 @@ tests/deletion/test_needs.py goes through all removals.
 
 from typing import Final
 
+from .clauses import NEEDED
+
 # Return these jobs, the state of each, and why it must stay, as a value of `states.Need`. NULL: nothing needs it.
 #
 # Caller: lifecycle.needs_of(), about jobs that a removal has left, so that its answer can give the reason
@@ -18,17 +20,7 @@ SELECT
     CASE
         WHEN job.state IN ('waiting', 'ready', 'running') THEN 'unfinished'
         WHEN job.in_graph AND (
-            SELECT true
-            FROM pgqueue_job AS other
-            WHERE other.batch_id = job.batch_id
-              AND other.state = ANY (
-                  CASE job.state
-                      WHEN 'succeeded' THEN '{waiting,ready,running,dead,cancelled}'::varchar[]
-                      WHEN 'cancelled' THEN '{waiting,ready,running,dead}'::varchar[]
-                      ELSE '{waiting,ready,running}'::varchar[]
-                  END
-              )
-            LIMIT 1
+""" + NEEDED + """
         ) THEN 'workflow'
         WHEN (
             SELECT true FROM pgqueue_step WHERE job_id = job.id AND compensation IS NOT NULL LIMIT 1
@@ -46,4 +38,4 @@ FROM unnest(%(job_ids)s::bigint[]) AS given (id)
 CROSS JOIN LATERAL (
     SELECT id, state, in_graph, batch_id, limit_order FROM pgqueue_job WHERE id = given.id OFFSET 0
 ) AS job
-"""
+"""  # fmt: skip

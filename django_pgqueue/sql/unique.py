@@ -56,6 +56,17 @@ unstepped AS (
     DELETE FROM pgqueue_step WHERE job_id = ANY (ARRAY (SELECT id FROM placed))
 )"""
 
+# The state of the job that has the key, as `running` if its steps are still to be undone.
+KEPT_STATE: Final = """        SELECT CASE
+                   WHEN (
+                       SELECT true FROM pgqueue_step
+                       WHERE job_id = pgqueue_job.id AND compensation IS NOT NULL LIMIT 1
+                   )
+                   THEN 'running'
+                   ELSE state
+               END
+        FROM pgqueue_job"""
+
 # Add one job, or replace the call of the ready job with the same key. A running job is not changed.
 #
 # Moves:  new → ready; ready, unchanged
@@ -83,15 +94,7 @@ WITH placed AS (
         %(unique_key)s::varchar, %(unique_ready_only)s::boolean,
         %(limit_key)s::varchar, %(limit_weight)s::integer, %(limit_order)s::smallint, %(batch_id)s::bigint
     WHERE (
-        SELECT CASE
-                   WHEN (
-                       SELECT true FROM pgqueue_step
-                       WHERE job_id = pgqueue_job.id AND compensation IS NOT NULL LIMIT 1
-                   )
-                   THEN 'running'
-                   ELSE state
-               END
-        FROM pgqueue_job
+""" + KEPT_STATE + """
         WHERE task_name = %(task_name)s::varchar AND unique_key = %(unique_key)s::varchar
           AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
     ) IS DISTINCT FROM 'running'
@@ -206,15 +209,7 @@ placed AS (
     FROM given
     WHERE (given.rank = 1 OR given.call ->> 'key' IS NULL)
       AND (
-          SELECT CASE
-                     WHEN (
-                         SELECT true FROM pgqueue_step
-                         WHERE job_id = pgqueue_job.id AND compensation IS NOT NULL LIMIT 1
-                     )
-                     THEN 'running'
-                     ELSE state
-                 END
-          FROM pgqueue_job
+""" + KEPT_STATE + """
           WHERE task_name = %(task_name)s::varchar AND unique_key = given.call ->> 'key'
             AND unique_key IS NOT NULL AND (state = 'ready' OR (state = 'running' AND unique_ready_only IS NULL))
       ) IS DISTINCT FROM 'running'
