@@ -19,13 +19,13 @@ BATCHES = [
         Mutant("a batch with a dead job succeeds", "AND NOT job.has_failed AS succeeds", "AS succeeds", "END_BATCHES"),
         Mutant(
             "a cancelled job is no failure",
-            "state IN ('dead', 'cancelled') LIMIT 1),\n                (",
-            "state IN ('dead') LIMIT 1),\n                (",
+            "state IN ('dead', 'cancelled') LIMIT 1),\n            (",
+            "state IN ('dead') LIMIT 1),\n            (",
             "END_BATCHES",
         ),
         Mutant(
             "a nested batch does not count",
-            "AS nested\n                    WHERE completed_at IS NULL",
+            "AS nested\n                WHERE completed_at IS NULL",
             "AS nested WHERE false",
             "END_BATCHES",
         ),
@@ -43,7 +43,7 @@ BATCHES = [
         ),
         Mutant(
             "a removed dead job is forgotten",
-            "WHERE batch_id = batch.id AND state IN ('dead', 'cancelled')\n                    LIMIT 1",
+            "WHERE batch_id = batch.id AND state IN ('dead', 'cancelled')\n                LIMIT 1",
             "WHERE false\n                    LIMIT 1",
             "END_BATCHES",
         ),
