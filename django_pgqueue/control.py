@@ -234,10 +234,12 @@ def clear(
 
 
 def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
+    from .models.operations import JobsToChange  # task modules are imported before models can be
+
     cancelled = 0
     for any_name in names_of(kind, name):
         for batch in lifecycle.bulk_acts.waiting_jobs(connection, **{FILTERS[kind]: any_name}, limit=CLEAR_BATCH):
-            cancelled += len(job_operations.cancel(connection, batch, running=False))
+            cancelled += len(job_operations.cancel(JobsToChange(connection, batch), running=False))
     return cancelled
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from django_pgqueue import Workflow, job_operations
 from django_pgqueue.models import AuditEntry, Job, operations
-from django_pgqueue.models.operations import ChosenJobs, Tally
+from django_pgqueue.models.operations import ChosenJobs, JobsToChange, Tally
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -103,10 +103,14 @@ def test_operations_return_restored_jobs_and_others():
     first, second, *others = (node.job_id for node in workflow.nodes)
     names = {first: tasks.fail.name, second: tasks.noop.name}
     found: set[int] = set()
-    assert job_operations.retry(connection, names, others=found) == {first: State.READY, second: State.WAITING}
+    assert job_operations.retry(JobsToChange(connection, names, others=found)) == {
+        first: State.READY,
+        second: State.WAITING,
+    }
     assert found >= set(others)
     found = set()
-    assert job_operations.cancel(connection, {first: tasks.fail.name}, others=found) == {first: State.CANCELLED}
+    cancelled = job_operations.cancel(JobsToChange(connection, {first: tasks.fail.name}, others=found))
+    assert cancelled == {first: State.CANCELLED}
     assert found == {second, *others}
 
 

@@ -14,11 +14,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue import job_operations
-from django_pgqueue.states import RequestKind, TransitionName
+from django_pgqueue.states import RequestKind, State, TransitionName
 from django_pgqueue.worker_control import AUDITED_AS
 
 if TYPE_CHECKING:
-    from django_pgqueue.models.operations import JobChange
+    from collections.abc import Callable
 
 VIEW_JOB: Final = "pgqueue.view_job"
 LIMITS: Final = (VIEW_JOB, "pgqueue.change_limits")
@@ -54,8 +54,8 @@ class JobAct(OperatorAct):
         return TransitionName(self.name)
 
     @property
-    def change(self) -> JobChange:
-        found: JobChange = getattr(job_operations, self.name)
+    def change(self) -> Callable[..., dict[int, State]]:
+        found: Callable[..., dict[int, State]] = getattr(job_operations, self.name)
         return found
 
 

@@ -15,7 +15,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from django_pgqueue import lifecycle
 from django_pgqueue.models import BATCH_SIZE, Job
-from django_pgqueue.models.operations import Tally, superseded_ids
+from django_pgqueue.models.operations import JobsToChange, Tally, superseded_ids
 from django_pgqueue.states import ActOutcome, Seen, TransitionName
 
 from . import JobAct
@@ -92,7 +92,8 @@ class JobChanges:
             names = self._names(batch)
             seen = {job_id: self._seen[job_id] for job_id in names}
             record = partial(self._record, found, batch)
-            self.act.change(self._connection, names, seen, alone=alone, record=record, **self._options)
+            jobs = JobsToChange(self._connection, names, seen, alone=alone, record=record)
+            self.act.change(jobs, **self._options)
             names |= self._names([job_id for job_id in found if job_id not in names])
             yield {job_id: names[job_id] for job_id in found if job_id in names}
 

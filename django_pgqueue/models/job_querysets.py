@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 from django.db import connections, models, router
 
 from .job_filters import JobFilters
-from .operations import ChosenJobs, check_deletable, operations
+from .operations import ChosenJobs, JobsToChange, check_deletable, operations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from .operations import JobChange
 
 J = TypeVar("J", bound=models.Model)
@@ -37,9 +35,7 @@ class JobChanges(JobFilters[J]):
             The number of jobs of this queryset that changed. Those count too that wait again because a job of the
             queryset that they depend on was retried.
         """
-        others: set[int] = set()
-        change = partial(operations().retry, others=others)
-        return self._in_batches(change, others, only_latest=True, finished_before=True)
+        return self._in_batches(operations().retry, only_latest=True, finished_before=True)
 
     retry.alters_data = True  # type: ignore[attr-defined]  # Django: templates must not call it
     retry.queryset_only = True  # type: ignore[attr-defined]  # not available as Job.objects.retry()
@@ -55,8 +51,7 @@ class JobChanges(JobFilters[J]):
             The number of jobs of this queryset that changed. Those count too that were cancelled because they depend on
             another job of the queryset.
         """
-        others: set[int] = set()
-        return self._in_batches(partial(operations().cancel, running=running, others=others), others)
+        return self._in_batches(partial(operations().cancel, running=running))
 
     cancel.alters_data = True  # type: ignore[attr-defined]  # as above
     cancel.queryset_only = True  # type: ignore[attr-defined]  # as above
@@ -93,19 +88,14 @@ class JobChanges(JobFilters[J]):
 
     _db: str | None
 
-    def _in_batches(
-        self,
-        change: JobChange,
-        others: Collection[int] = (),
-        *,
-        only_latest: bool = False,
-        finished_before: bool = False,
-    ) -> int:
-        """Change the jobs of this queryset, and return how many changed. `change` adds further jobs to `others`."""
+    def _in_batches(self, change: JobChange, *, only_latest: bool = False, finished_before: bool = False) -> int:
+        """Change the jobs of this queryset, and return how many changed."""
         connection = connections[self._db or router.db_for_write(self.model)]
         jobs = self.using(connection.alias)
         chosen = ChosenJobs(jobs, only_latest=only_latest, finished_before=finished_before)
+        others: set[int] = set()
         for task_names, seen in chosen.batches():
-            chosen.note_changed(change(connection, task_names, seen if finished_before else None))
+            batch = JobsToChange(connection, task_names, seen if finished_before else None, others=others)
+            chosen.note_changed(change(batch))
         chosen.note_changed(others)
         return chosen.changed_count

@@ -20,7 +20,7 @@ from django_pgqueue.states import FINISHED, Seen, State
 from .fields import CodecJSONField
 from .job_indexes import CONSTRAINTS, INDEXES
 from .job_querysets import JobChanges
-from .operations import operations
+from .operations import JobsToChange, operations
 from .result_attributes import TaskResultAttributes
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Job(TaskResultAttributes):
             raise ValueError("A job that was never enqueued cannot be changed: call enqueue() on its task.")
         connection = connections[using or self.write_alias]
         compared = None if seen is None or self._state.adding else {self.pk: seen}
-        return bool(change(connection, {self.pk: self.task_name}, compared, alone=True))
+        return bool(change(JobsToChange(connection, {self.pk: self.task_name}, compared, alone=True)))
 
     @property
     def write_alias(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -49,19 +50,29 @@ Record = Callable[[Collection[int]], object]
 those that were cancelled or wait again because they depend on them."""
 
 
-class JobChange(Protocol):
-    """An operation on jobs: a transition, and the reactions to it."""
+@dataclass(frozen=True, slots=True)
+class JobsToChange:
+    """The jobs of an operation, and how it treats them.
 
-    def __call__(
-        self,
-        connection: BaseDatabaseWrapper,
-        task_names: Mapping[int, str],
-        seen: Mapping[int, Seen] | None = None,
-        *,
-        alone: bool = False,
-        record: Record | None = None,
-    ) -> dict[int, State]:
-        """Change the jobs in `task_names` that still equal `seen`; return the state of each job that changed."""
+    Attributes:
+        connection: Of their database.
+        task_names: The names of their tasks, by their ids.
+        seen: What the caller has seen of them: the operation changes only jobs that still equal it. None: any.
+        alone: Whether to wait for rows that are locked.
+        record: Called in the transaction of the change, to write the audit.
+        others: Gets the ids of further jobs that the operation changes, which `record` gets too.
+    """
+
+    connection: BaseDatabaseWrapper
+    task_names: Mapping[int, str]
+    seen: Mapping[int, Seen] | None = None
+    alone: bool = False
+    record: Record | None = None
+    others: set[int] = field(default_factory=set)
+
+
+JobChange = Callable[[JobsToChange], dict[int, State]]
+"""An operation on jobs: a transition, and the reactions to it. It returns the state of each job that changed."""
 
 
 class JobOperations(Protocol):
@@ -69,28 +80,9 @@ class JobOperations(Protocol):
 
     @property
     def run_now(self) -> JobChange: ...
-
-    def retry(
-        self,
-        connection: BaseDatabaseWrapper,
-        task_names: Mapping[int, str],
-        seen: Mapping[int, Seen] | None = None,
-        *,
-        alone: bool = False,
-        record: Record | None = None,
-        others: set[int] | None = None,
-    ) -> dict[int, State]: ...
-    def cancel(
-        self,
-        connection: BaseDatabaseWrapper,
-        task_names: Mapping[int, str],
-        seen: Mapping[int, Seen] | None = None,
-        *,
-        alone: bool = False,
-        record: Record | None = None,
-        running: bool = True,
-        others: set[int] | None = None,
-    ) -> dict[int, State]: ...
+    @property
+    def retry(self) -> JobChange: ...
+    def cancel(self, jobs: JobsToChange, *, running: bool = True) -> dict[int, State]: ...
     def delete_job(self, job: Any, using: str | None) -> tuple[int, dict[str, int]]: ...
     def delete_jobs(self, jobs: Any, alias: str) -> tuple[int, dict[str, int]]: ...
     def delete_batches(self, chosen: Any, alias: str, origin: Any) -> tuple[int, dict[str, int]]: ...

@@ -11,6 +11,7 @@ from django.db import connection, transaction
 from django_pgqueue import history, job_operations, lifecycle
 from django_pgqueue.management.subcommands import batches, changing_actions
 from django_pgqueue.models import ArchivedJob, AuditedJob, AuditEntry, Job
+from django_pgqueue.models.operations import JobsToChange
 from django_pgqueue.states import ActOutcome
 from tests import helpers
 from tests.history.finished import make
@@ -82,7 +83,7 @@ def test_change_that_fails_leaves_no_job_in_the_audit():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        job_operations.retry(connection, {job_id: helpers.NOOP}, record=record)
+        job_operations.retry(JobsToChange(connection, {job_id: helpers.NOOP}, record=record))
     assert Job.objects.get(pk=job_id).state == "dead"
     assert not AuditedJob.objects.exists() and AuditEntry.objects.get().job_count == 0
 
