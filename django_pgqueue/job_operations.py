@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .models.operations import JobsToChange, Transition
 
 
-def retry(jobs: JobsToChange) -> dict[int, State]:
+def retry(act: JobsToChange) -> dict[int, State]:
     """Make finished jobs ready again, and wake the workers after the commit.
 
     The result also has those of these jobs that wait now because another one was retried that they depend on. `others`
@@ -42,13 +42,13 @@ def retry(jobs: JobsToChange) -> dict[int, State]:
     def transition(*args: Any, **options: Any) -> dict[int, State]:
         restored: dict[int, Restored] = {}
         changed = lifecycle.retry(*args, **options, restored=restored)
-        jobs.others.update(found := waiting_ids(restored))
-        return dict.fromkeys(found & jobs.task_names.keys(), State.WAITING) | changed
+        act.others.update(found := waiting_ids(restored))
+        return dict.fromkeys(found & act.task_names.keys(), State.WAITING) | changed
 
-    return _run(jobs, transition, makes_due=True)
+    return _run(act, transition, makes_due=True)
 
 
-def cancel(jobs: JobsToChange, *, running: bool = True) -> dict[int, State]:
+def cancel(act: JobsToChange, *, running: bool = True) -> dict[int, State]:
     """Cancel ready and waiting jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once.
 
     `others` gets the ids of further jobs that were cancelled, because they depend on these.
@@ -57,41 +57,41 @@ def cancel(jobs: JobsToChange, *, running: bool = True) -> dict[int, State]:
 
     def transition(*args: Any, **options: Any) -> dict[int, State]:
         changed = lifecycle.cancel(*args, **options, running=running, advanced=advanced)
-        jobs.others.update(job.job_id for job in advanced if job.state is State.CANCELLED)
+        act.others.update(job.job_id for job in advanced if job.state is State.CANCELLED)
         return changed
 
-    changed = _run(jobs, transition)
+    changed = _run(act, transition)
     if advanced:
-        after_application(jobs.connection, advanced_transitions(advanced))
+        after_application(act.connection, advanced_transitions(advanced))
     return changed
 
 
-def run_now(jobs: JobsToChange) -> dict[int, State]:
+def run_now(act: JobsToChange) -> dict[int, State]:
     """Make ready jobs due at once, and wake the workers after the commit."""
-    return _run(jobs, lifecycle.run_now, makes_due=True)
+    return _run(act, lifecycle.run_now, makes_due=True)
 
 
-def move(jobs: JobsToChange, *, queue_name: str | None = None, priority: int | None = None) -> dict[int, State]:
+def move(act: JobsToChange, *, queue_name: str | None = None, priority: int | None = None) -> dict[int, State]:
     """Change the queue or the priority of ready jobs, and wake the workers after the commit."""
-    return _run(jobs, partial(lifecycle.move, queue_name=queue_name, priority=priority), makes_due=True)
+    return _run(act, partial(lifecycle.move, queue_name=queue_name, priority=priority), makes_due=True)
 
 
-def delete(jobs: JobsToChange) -> dict[int, State]:
+def delete(act: JobsToChange) -> dict[int, State]:
     """Delete finished jobs; return the state that each had. Nobody waits for a finished job, so nobody is notified."""
-    return _run(jobs, lifecycle.delete, reacts=False)
+    return _run(act, lifecycle.delete, reacts=False)
 
 
 def _run(
-    jobs: JobsToChange, transition: Transition, *, makes_due: bool = False, reacts: bool = True
+    act: JobsToChange, transition: Transition, *, makes_due: bool = False, reacts: bool = True
 ) -> dict[int, State]:
     """Run a transition on the jobs that still equal `seen`; return the state of each job that changed.
 
     The reactions come after the transaction of `record`, so that a receiver's failed query cannot roll it back.
     """
-    with nullcontext() if jobs.record is None else transaction.atomic(using=jobs.connection.alias):
-        changed = transition(jobs.connection, list(jobs.task_names), alone=jobs.alone, seen=jobs.seen)
-        if jobs.record is not None:
-            jobs.record({*changed, *jobs.others})
+    with nullcontext() if act.record is None else transaction.atomic(using=act.connection.alias):
+        changed = transition(act.connection, list(act.task_names), alone=act.alone, seen=act.seen)
+        if act.record is not None:
+            act.record({*changed, *act.others})
     if reacts:
-        after_operator(jobs.connection, changed, jobs.task_names, makes_due=makes_due)
+        after_operator(act.connection, changed, act.task_names, makes_due=makes_due)
     return changed

@@ -135,12 +135,12 @@ def test_tally_counts_a_job_once_whichever_batch_changes_it():
     assert tally.changed == {1, 2, 3, 4}
 
 
-def change_of_other_batches(alias_connection, task_names, seen=None, *, alone=False, record=None, others=None):
+def change_of_other_batches(jobs):
     """Change nothing in the first batch. The second one changes all jobs, as the dependents of its own."""
     is_first = change_of_other_batches.first_ids is None
-    change_of_other_batches.first_ids = change_of_other_batches.first_ids or list(task_names)
-    changed = {} if is_first else dict.fromkeys(task_names, State.CANCELLED)
-    record([*changed, *([] if is_first else change_of_other_batches.first_ids)])
+    change_of_other_batches.first_ids = change_of_other_batches.first_ids or list(jobs.task_names)
+    changed = {} if is_first else dict.fromkeys(jobs.task_names, State.CANCELLED)
+    jobs.record([*changed, *([] if is_first else change_of_other_batches.first_ids)])
     return changed
 
 

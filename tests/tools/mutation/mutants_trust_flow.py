@@ -113,8 +113,8 @@ TRUST_FLOW = [
     ),
     Mutant(
         "a command does not record dependents of later batches",
-        old="jobs.record({*changed, *jobs.others})",
-        new="jobs.record(changed)",
+        old="act.record({*changed, *act.others})",
+        new="act.record(changed)",
         inside="job_operations._run",
         tests=("tests/test_changed_jobs.py",),
     ),
