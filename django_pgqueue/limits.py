@@ -152,12 +152,6 @@ class Limit:
         """Whether the key or the weight of a job depends on its arguments."""
         return self.key is not None or callable(self.weight)
 
-    @property
-    def max_weight(self) -> int:
-        """The highest weight that the limit admits."""
-        slots = MAX_NUMBER if self.concurrency is None else self.concurrency
-        return slots if self.rate is None else min(slots, self.burst)
-
 
 def name_of(limit_key: str) -> str:
     """Return the name of the limit to which the limit key of a job belongs."""

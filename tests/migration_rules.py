@@ -15,7 +15,7 @@ from django.db.migrations.state import ProjectState
 from django.db.models.fields import NOT_PROVIDED
 from django.db.models.functions import Now
 
-from django_pgqueue.db.migration_operations import BuildIndex, LockTable, WidenCheck
+from django_pgqueue.db.migration_operations import BuildIndex, LockTable
 
 
 def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
@@ -37,17 +37,13 @@ def broken_rules(migration: Migration, before: ProjectState) -> Iterator[str]:
 def _broken_by_locks(migration: Migration) -> Iterator[str]:
     locks = [place for place, operation in enumerate(migration.operations) if isinstance(operation, LockTable)]
     locked = {operation.model_name for operation in migration.operations if isinstance(operation, LockTable)}
-    altered = {
-        operation.model_name.lower()
-        for operation in migration.operations
-        if isinstance(operation, AddField | WidenCheck)
-    }
+    altered = {operation.model_name.lower() for operation in migration.operations if isinstance(operation, AddField)}
     if altered - locked or locks not in ([], [0]):
         yield "a migration that alters a table begins with its LockTable, and alters no other"
 
 
 def _broken_by(operation: Operation, app_label: str, before: ProjectState) -> Iterator[str]:
-    if isinstance(operation, LockTable | WidenCheck):
+    if isinstance(operation, LockTable):
         return
     if isinstance(operation, AddField):
         yield from (f"{operation.name}: {wrong}" for wrong in _wrong_field(operation.field))

@@ -10,8 +10,8 @@ from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import prepared
 from django_pgqueue.stats import (
     batch_counts,
+    dead_groups,
     graph_queries,
-    incident_queries,
     key_queries,
     limit_queries,
     limited_lanes,
@@ -46,7 +46,7 @@ READING: Final[dict[str, str]] = {
         rollup_queries,
         running,
         suspended,
-        incident_queries,
+        dead_groups,
         ownership,
     )
     for name, text in vars(module).items()

@@ -30,7 +30,7 @@ from django_pgqueue.models import (
 from django_pgqueue.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
-from django_pgqueue.worker.maintenance.lease_watch import limit_seconds
+from django_pgqueue.worker.maintenance.rescuer import limit_seconds
 from django_pgqueue.worker.supervision.stop_deadline import EXIT_AFTER_GRACE_SECONDS
 from tests.documents import CODE, LINK, PAGES, TOP, TUTORIAL, blocks, commands, plain, prose, table
 from tests.statements import STATEMENTS

@@ -11,8 +11,8 @@ import pytest
 from django.db import connections
 
 from django_pgqueue.db import engine_connection
-from django_pgqueue.db.connection_parameters import values_outside
 from django_pgqueue.db.engine_connection import KEEPALIVE, EngineConnection
+from django_pgqueue.db.startup_options import values_outside
 from django_pgqueue.worker.runtime.django_connections import notice_lost_servers
 from tests.helpers import scalar
 

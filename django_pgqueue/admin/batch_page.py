@@ -23,12 +23,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
+from django_pgqueue.admin import batch_words
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of_batch
 
-from . import batch_bar, databases, private, workflow_graph
+from . import databases, private, workflow_graph
 from .batch_acts import buttons
 from .batch_words import badges, note_of
 from .filters import row_id_of
@@ -101,7 +102,7 @@ def batch_page(
         "badges": badges(batch),
         "note": note_of(batch, counts, has_nested=bool(nested["nested"])),
         "is_live": batch.completed_at is None or bool(counts.unfinished.value),
-        "bar": batch_bar.bar(batch.pk, counts),
+        "bar": batch_words.bar(batch.pk, counts),
         "progress": progress(counts),
         "facts": _facts(request, batch),
         "callbacks": list(_callbacks(request, batch)),
@@ -137,7 +138,7 @@ def progress(counts: BatchCounts) -> str:
     """Return how many of the jobs have ended, and the figures by state."""
     ended = counts.succeeded + counts.failed
     share = f" ({ended.value / counts.total.value:.0%})" if counts.total.value and counts.total.is_exact else ""
-    words = {"ended": ended, "total": counts.total, "share": share, "figures": batch_bar.words(counts)}
+    words = {"ended": ended, "total": counts.total, "share": share, "figures": batch_words.words(counts)}
     return (
         _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
         if counts.total.value
@@ -255,7 +256,7 @@ def _nested(request: HttpRequest, batch: Any) -> dict[str, Any]:
                 "url": databases.link(request, address_for(request, "jobbatch_change", each.pk)),
                 "description": visible(vars(each)["short_description"]),
                 "badges": badges(each),
-                "progress": batch_bar.with_words(each.pk, counts[each.pk]),
+                "progress": batch_words.with_words(each.pk, counts[each.pk]),
             }
             for each in shown
         ],

@@ -24,9 +24,8 @@ from django_pgqueue.stats.batch_counts import batch_counts
 
 from . import databases
 from .batch_acts import act_urls, not_found
-from .batch_bar import with_words
 from .batch_page import batch_page
-from .batch_words import badges
+from .batch_words import badges, with_words
 from .filters import row_id_of
 from .formatting import moment_ago, shortened, visible
 from .links import address

@@ -30,11 +30,10 @@ from django_pgqueue.task import Task
 from . import databases
 from .act_view import log_change
 from .argument_form import ArgumentForm
-from .form_page import form_page
+from .form_page import PlaceForm, form_page
 from .formatting import shortened, visible
 from .links import address_for, redirect_to
 from .new_jobs import NotEnqueued, announced, decoded, refusals
-from .place_form import PlaceForm
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):

@@ -17,12 +17,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.admin import readonly
 from django_pgqueue.job_search import RUNNING_WORDS, STATE_OF, Filters, Found, condition_of, find
 from django_pgqueue.models import DeadJob, Job
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import nested_batches
 
-from . import paginator
 from .filters import search_of
 from .formatting import full_date
 from .job_columns import attach_executions
@@ -37,7 +37,7 @@ class FoundPaginator(Paginator):  # type: ignore[type-arg]  # not generic at run
     def __init__(self, found: Found, per_page: int) -> None:
         super().__init__(found.ids, per_page)
         self.found = found
-        self.count_limit = paginator.COUNT_LIMIT
+        self.count_limit = readonly.COUNT_LIMIT
 
     @property
     def is_bounded(self) -> bool:
@@ -70,7 +70,7 @@ class JobChangeList(DatabaseChangeList):
             return NOTHING
         if ids is not None:
             return self._among(search, ids)
-        return find(search, paginator.COUNT_LIMIT)
+        return find(search, readonly.COUNT_LIMIT)
 
     def _among(self, search: Filters, ids: list[int]) -> Found:
         """Return those of some jobs that have the chosen state and names, newest first."""
@@ -78,7 +78,7 @@ class JobChangeList(DatabaseChangeList):
         condition &= search.names_condition
         if search.batch is not None:
             condition &= Q(batch_id__in=nested_batches(search.batch, search.alias))
-        jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: paginator.COUNT_LIMIT])
+        jobs = Job.objects.using(search.alias).filter(condition, pk__in=ids[: readonly.COUNT_LIMIT])
         return Found(list(jobs.order_by("-pk").values_list("pk", flat=True)), has_more=False, scope="")
 
     def get_results(self, request: HttpRequest) -> None:

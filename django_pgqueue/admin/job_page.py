@@ -6,33 +6,36 @@ arguments, headers and result are read as text, because Python cannot decode eve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db.models import OuterRef, QuerySet, Subquery, TextField
 from django.db.models.functions import Cast, Left, Right
 from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from django_pgqueue import registry
+from django_pgqueue.admin import databases, edit_and_retry, live_stack, private, shown
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
-from django_pgqueue.states import Outcome, State
+from django_pgqueue.states import FailurePolicy, Outcome, State
+from django_pgqueue.stats.graphs import Related, dependencies_of, dependents_of
 from django_pgqueue.steps import is_endless
 
-from . import databases, edit_and_retry, live_stack, private, shown
 from .argument_changes import IS_EDITED, related_jobs
 from .blocked_keys import BLOCKS, blocked_by, blocker_of
-from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible
+from .formatting import badge, breakable, dated, duration, moment, seen_at, situation, visible, word_badge
 from .job_actions import offered
 from .job_columns import FAILURES, is_suspended
-from .job_graph import related_of
 from .job_steps import HAS_STEPS, compensation_note, read_steps, shown_step
 from .job_story import story
 from .kept_logs import HAS_LOG, read_logs
@@ -58,6 +61,13 @@ EXECUTIONS_SHOWN: Final = 50
 
 COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkeys(FAILURES, "dead")}
 """The state whose colour an outcome has. Other outcomes are grey."""
+SHOWN: Final = 20
+"""Dependencies, and dependents, that the page shows."""
+POLICIES: Final[dict[str, Promise | str]] = {
+    FailurePolicy.CANCEL: gettext_lazy("cancels the dependent if it fails"),
+    FailurePolicy.IGNORE: gettext_lazy("the dependent runs even if it fails"),
+    FailurePolicy.BLOCK: gettext_lazy("blocks the dependent if it fails"),
+}
 
 
 def job_page(
@@ -281,3 +291,39 @@ def _span(start: datetime | None, end: datetime | None) -> str:
     if start is None or end is None:
         return ""
     return duration(max(end - start, timedelta()))
+
+
+class RelatedRow(NamedTuple):
+    """A dependency or a dependent, as the page shows it."""
+
+    number: str
+    url: str
+    task: SafeString | str
+    badge: SafeString
+    policy: Promise | str
+
+
+def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[RelatedRow], bool]]:
+    """Return two lists, each with its title and whether there are more. Empty for a job of no workflow."""
+    if not job.in_graph:
+        return []
+    found = [
+        (_("Depends on"), dependencies_of(job.pk, SHOWN + 1, job._state.db)),
+        (_("Dependents: they wait for it"), dependents_of(job.pk, SHOWN + 1, job._state.db)),
+    ]
+    return [(title, _rows(request, jobs[:SHOWN]), len(jobs) > SHOWN) for title, jobs in found if jobs]
+
+
+def _rows(request: HttpRequest, jobs: Iterable[Related]) -> list[RelatedRow]:
+    return [_row(request, each) for each in jobs]
+
+
+def _row(request: HttpRequest, job: Related) -> RelatedRow:
+    url: Any = address_for(request, "job_change", job.job_id) if job.state is not None else ""
+    return RelatedRow(
+        f"#{job.job_id}",
+        databases.link(request, url) if url else "",
+        breakable(job.task_name) if job.task_name is not None else "",
+        word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
+        POLICIES.get(job.policy, job.policy),
+    )

@@ -7,29 +7,34 @@ Registered in `__init__`. Both lists use the permissions on `Job`. Rows are read
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.contrib.admin.views.main import ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
+from django_pgqueue.admin import confirmation, databases, search_keys, shown
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 
-from . import confirmation, databases, search_keys, shown
+from .act_view import FORM, act_view
 from .bulk_acts import links_of_list, of_list
 from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
 from .control_acts import back_of, button_urls
+from .edit_and_retry import edit_view
+from .enqueue_form import enqueue_view
 from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
 from .formatting import shortened
 from .job_actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
 from .job_columns import JobColumns, with_latest_execution
-from .job_forms import job_form_urls
 from .job_list import FoundPaginator, JobChangeList
 from .job_page import job_page
 from .limit_form import form_url
@@ -37,6 +42,16 @@ from .links import redirect_to
 from .move_and_delete import DELETE, ON_ONE_JOB
 from .operations import Operation, selected_action
 from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
+
+
+def job_form_urls(site: AdminSite) -> list[URLPattern]:
+    """Return the URLs, below that of the list of jobs."""
+    edit = act_view(site, EDIT_AND_RETRY, partial(edit_view, site=site), FORM)
+    enqueue = act_view(site, ENQUEUE, partial(enqueue_view, site=site), FORM)
+    return [
+        path("<int:object_id>/edit/", edit, name="pgqueue_job_edit"),
+        path("enqueue/<str:task_name>/", enqueue, name="pgqueue_enqueue"),
+    ]
 
 
 class JobAdmin(JobColumns):

@@ -24,10 +24,9 @@ from django_pgqueue.models import Job
 from django_pgqueue.states import Seen
 
 from . import confirmation, shown
-from .form_page import form_page
+from .form_page import PlaceForm, form_page
 from .formatting import visible
 from .job_actions import OPERATIONS, JobOperation
-from .place_form import PlaceForm
 
 
 class MoveForm(PlaceForm):

@@ -7,30 +7,58 @@ and conditions in the URL that no index supports.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
+from django.core import paginator
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.text import capfirst
 
+from django_pgqueue.admin import databases
 from django_pgqueue.db.fields import statement_time
 
-from . import databases
 from .navigation import navigation
-from .paginator import BoundedPaginator
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
+    Paginator = paginator.Paginator[Any]
 else:
-    ModelAdmin = admin.ModelAdmin  # not generic at run time
+    ModelAdmin, Paginator = admin.ModelAdmin, paginator.Paginator  # not generic at run time
 
+COUNT_LIMIT = 10_000
+"""Rows that are counted and can be paged through at most. Beyond that, a filter helps more than page 101.
 
+`count(*)` over a million jobs took 23 ms with everything in cache, and ten times that on a busy table. The count of a
+subquery limited to 10,001 rows took 0.65 ms.
+"""
 LOOKUPS: Final = frozenset({"id", "id__exact", "id__in", "pk", "pk__exact", "pk__in"})
 """Conditions allowed in the URL. Others are refused, because `?arguments__icontains=` would read every row."""
+
+
+class BoundedPaginator(Paginator):
+    """A paginator that counts at most `COUNT_LIMIT` rows. `is_bounded` is true if there are more."""
+
+    count_limit = COUNT_LIMIT
+
+    @cached_property
+    def count(self) -> int:
+        """Return the number of rows, or `COUNT_LIMIT` if there are more."""
+        return min(self._counted, COUNT_LIMIT)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there are more than `COUNT_LIMIT` rows."""
+        return self._counted > COUNT_LIMIT
+
+    @cached_property
+    def _counted(self) -> int:
+        rows = cast("QuerySet[Any]", self.object_list)
+        return rows.order_by().values("pk")[: COUNT_LIMIT + 1].count()
 
 
 def column(description: Any, value: Callable[[Any], Any], **options: Any) -> Any:

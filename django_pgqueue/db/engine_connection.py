@@ -18,9 +18,8 @@ from psycopg.pq import TransactionStatus
 
 from django_pgqueue.exceptions import StatementTimeout
 
-from .connection_parameters import values_outside, with_defaults
 from .server import refuse_an_old_primary
-from .startup_options import StartupOptions
+from .startup_options import StartupOptions, values_outside, with_defaults
 from .statements import Row
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
     from django.db.migrations.state import ProjectState
-    from django.db.models import BaseConstraint, CheckConstraint, Model
 
 logger = logging.getLogger("django_pgqueue.migrations")
 
@@ -156,70 +155,8 @@ class BuildIndex(AddIndexConcurrently):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
 
 
-class WidenCheck(Operation):
-    """Replace a check constraint by one of the same name that allows more values.
-
-    PostgreSQL does not read the table, because all rows fit the wider condition. It needs the `LockTable` of the table
-    as the first operation of the migration. On a database of another kind it is a plain replacement.
-    """
-
-    def __init__(self, model_name: str, constraint: CheckConstraint) -> None:
-        self.model_name = model_name
-        self.constraint = constraint
-
-    def state_forwards(self, app_label: str, state: ProjectState) -> None:
-        """Replace the constraint."""
-        state.remove_constraint(app_label, self.model_name.lower(), self.constraint.name)
-        state.add_constraint(app_label, self.model_name.lower(), self.constraint)
-
-    def database_forwards(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        """Drop the narrow constraint and add the wide one."""
-        self._replace(app_label, schema_editor, from_state, to_state)
-
-    def database_backwards(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        """Add the narrow constraint again. PostgreSQL checks it only for rows that are written from now on."""
-        self._replace(app_label, schema_editor, from_state, to_state)
-
-    def _replace(
-        self,
-        app_label: str,
-        schema_editor: BaseDatabaseSchemaEditor,
-        from_state: ProjectState,
-        to_state: ProjectState,
-    ) -> None:
-        old, new = (state.apps.get_model(app_label, self.model_name) for state in (from_state, to_state))
-        if not self.allow_migrate_model(schema_editor.connection.alias, new):
-            return
-        schema_editor.remove_constraint(old, _constraint(old, self.constraint.name))
-        added = _constraint(new, self.constraint.name)
-        if schema_editor.connection.vendor == "postgresql":
-            _run(schema_editor, f"{added.create_sql(new, schema_editor)} NOT VALID")
-        else:
-            schema_editor.add_constraint(new, added)
-
-    def describe(self) -> str:
-        """Return the text for `migrate --plan`."""
-        return f"Allow more values in {self.constraint.name}"
-
-
 def _run(schema_editor: BaseDatabaseSchemaEditor, statement: str) -> None:
     schema_editor.execute(statement, params=None)
-
-
-def _constraint(model: type[Model], name: str) -> BaseConstraint:
-    return next(constraint for constraint in model._meta.constraints if constraint.name == name)
 
 
 def _take_table(connection: BaseDatabaseWrapper, table: str, lock: str) -> None:

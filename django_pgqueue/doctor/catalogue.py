@@ -10,12 +10,10 @@ from typing import Final
 
 from .access_checks import ACCESS_CHECKS
 from .findings import Check
-from .installation_checks import INSTALLATION_CHECKS
-from .limit_checks import LIMIT_CHECKS
 from .pooler_checks import POOLER_CHECKS
 from .server_checks import SERVER_CHECKS
 from .session_checks import SESSION_CHECKS
-from .settings_checks import SETTINGS_CHECKS
+from .settings_checks import INSTALLATION_CHECKS, LIMIT_CHECKS, SETTINGS_CHECKS
 from .storage_checks import STORAGE_CHECKS
 from .worker_checks import WORKER_CHECKS
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, Final
 
 from django.conf import settings as django_settings
 from django.db import connections
 
-from django_pgqueue import conf
+from django_pgqueue import conf, registry, stats
+from django_pgqueue.conf import get_settings
+from django_pgqueue.stats.ownership import read_ownership
 
-from .findings import Check, Level, Result, ok, worst
-from .session import Session
+from .findings import Check, Level, Result, cannot_see, counted, listed, ok, quoted, worst
+from .session import ROLE, Session
 
 LEASE_SECONDS: Final = 4.0
 Problem = tuple[Level, str, str]
@@ -73,5 +76,64 @@ SETTINGS_CHECKS: Final = (
         "connections have no health checks.",
         "Such settings are valid, but they slow or stop jobs, or cost memory.",
         _settings,
+    ),
+)
+
+
+def _installation(session: Session) -> Result:
+    guard = get_settings().CLONE_GUARD
+    if guard == "off":
+        return ok("Workers do not compare installations, because CLONE_GUARD is off.", clone_guard=guard)
+    found = read_ownership(session.connection)
+    data = {"clone_guard": guard, "differences": found.differences, "adopted_by": found.adopted_by}
+    if found.differences:
+        is_refused = guard == "refuse"
+        reaction = "wait and run no job" if is_refused else "log a warning and run its jobs"
+        what = (
+            f"Workers with the settings of this process {reaction}, because the database belongs to another "
+            f"installation: {found.differences}."
+        )
+        fix = "manage.py pgqueue adopt --dry-run shows what the database contains, and without --dry-run takes it over."
+        return Result(Level.ERROR if is_refused else Level.WARNING, what, fix, data)
+    if not found.is_certain:
+        grant = f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {session.row(ROLE)[0]};"
+        return cannot_see("whether the database was copied from another server", grant, **data)
+    return ok("The database belongs to this installation, or to none yet.", **data)
+
+
+INSTALLATION_CHECKS: Final = (
+    Check(
+        "installation",
+        "Error: the database belongs to another installation, such as the source of a restored dump, and workers with "
+        'the settings of this process wait. Warning: `CLONE_GUARD` is `"warn"`, so they run its jobs.',
+        "Workers that wait run no job and are not in the list of workers.",
+        _installation,
+    ),
+)
+
+
+def _undeclared_limits(session: Session) -> Result:
+    waiting = {limit.name: limit for limit in stats.limits(session.alias) if limit.due.value}
+    undeclared = {name: limit.due.value for name, limit in waiting.items() if not limit.is_declared}
+    if not undeclared:
+        return ok("Tasks of this process declare the limits of all due jobs.", undeclared={})
+    first = max(undeclared, key=undeclared.__getitem__)
+    close = get_close_matches(first, registry.limits(), n=1)
+    hint = f" Did you mean {quoted(close[0])} instead of {quoted(first)}?" if close else ""
+    what = f"Due jobs have {counted(len(undeclared), 'limit')} that no task of this process declares: "
+    return Result(
+        Level.WARNING,
+        f"{what}{listed(undeclared)}.{hint}",
+        "Deploy the code that declares the limit, or cancel the jobs and enqueue them again.",
+        {"undeclared": undeclared},
+    )
+
+
+LIMIT_CHECKS: Final = (
+    Check(
+        "undeclared_limits",
+        "Warning: due jobs have a limit that no task of this process declares.",
+        "Workers with the same code do not start these jobs.",
+        _undeclared_limits,
     ),
 )

@@ -19,14 +19,15 @@ from django_pgqueue.db.transactions import open_transaction_elsewhere
 from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lazy_strings import lazy_problems
-from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
+from django_pgqueue.lifecycle.enqueueing import NewJob, Row, SearchKeys, Uniqueness
 from django_pgqueue.options import UniqueWhile, columns_of
-from django_pgqueue.serialization import encode_arguments
+from django_pgqueue.redaction import BY_POSITION
+from django_pgqueue.search_text import as_search_text
+from django_pgqueue.serialization import encode_arguments, normalise
 from django_pgqueue.signatures import signature_of
 from django_pgqueue.validation import check_call, wrong_key
 
 from .call_limits import limit_of_call
-from .search_keys import search_keys_of
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -36,6 +37,34 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Scheduled
 
 T = TypeVar("T")
+
+
+def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SearchKeys:
+    """Return the search keys of a call. The arguments are as they are stored: `task.encoded_call()` has converted them.
+
+    `new_job()` calls this module for such tasks only.
+
+    An argument that the call does not pass, or that is None, has no key.
+
+    Raises `TypeError` if an argument is a list or an object, and the errors of `encode_arguments()`.
+    """
+    parameters = list(task.signature.parameters.values())[task.takes_context :]
+    positions = [parameter.name for parameter in parameters if parameter.kind in BY_POSITION]
+    passed = {**kwargs, **dict(zip(positions, args, strict=False))}
+    keys = {}
+    for name in task.search:
+        value = normalise(passed.get(name), f"argument {name!r}", 1)
+        if isinstance(value, list | dict):
+            kind = "a list" if isinstance(value, list) else "an object"
+            raise TypeError(
+                f"{task.name}: argument {name!r} is {kind} in JSON, and cannot be a search key: "
+                "pass a string, a number or a boolean, or remove it from the option search"
+            )
+        if value is not None:
+            keys[name] = as_search_text(value)
+    return keys
+
+
 
 
 class CallProject(Protocol):

@@ -6,10 +6,9 @@ and use the same words.
 
 from django_pgqueue.states import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, WORDS
 
-from .filters import LATEST_ERROR, NO_CLASS, Filters, Moment, latest
+from .filters import LATEST_ERROR, NO_CLASS, Filters, Moment, Pauses, latest, word_of
 from .index_ranges import Range, condition_of, ranges
 from .search import SEARCHED, Found, find, is_cut, label_of, meeting
-from .words import Pauses, word_of
 
 __all__ = [
     "FINISHED_WORDS",

@@ -14,8 +14,7 @@ from django_pgqueue.models import Execution, Job, SearchKey
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import FINISHED, STATE_OF, State
 
-from .filters import Filters
-from .words import Pauses
+from .filters import Filters, Pauses
 
 CONDITIONS: Final[dict[str, Q]] = {
     "scheduled": Q(attempt=0),

@@ -15,8 +15,7 @@ from django_pgqueue import lifecycle, stats
 from django_pgqueue.db.statements import execute
 from django_pgqueue.stats.limited_lanes import limited_lanes
 
-from .filters import Filters, Moment, Part
-from .words import Pauses
+from .filters import Filters, Moment, Part, Pauses
 
 READY_SEARCHED: Final = 50_000
 """Ready jobs that are searched in all lanes together, the same number in each. It takes about 20 ms."""

@@ -17,7 +17,7 @@ from django.db import router
 
 from django_pgqueue import registry
 from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.enqueue.search_keys import search_keys_of
+from django_pgqueue.enqueue.new_job import search_keys_of
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.log_events import event

@@ -6,12 +6,11 @@ functions only read, and take part in the transaction that is open on the connec
 """
 
 from .answers import Count, Depth, LaneStats, Overview, PauseStats, QueueFigures, QueueStats, TaskStats, WorkerStats
-from .by_task import throughput_by_task
 from .dead_groups import Incident, Incidents, failure_classes, incidents, jobs_with_exception
 from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
-from .history import failures, throughput
+from .history import failures, throughput, throughput_by_task
 from .key_figures import limit_key, limit_keys
 from .limit_answers import (
     LimitFigures,

@@ -1,4 +1,4 @@
-"""Build the services of one worker process and connect them. Called by `process_main`.
+"""Build the services of one worker process and connect them. Called by `worker_process.main()`.
 
     fetcher → in flight → slots → completer          and beside them: lease monitor, maintenance, listener
 

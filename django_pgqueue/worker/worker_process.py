@@ -1,4 +1,4 @@
-"""One worker process: run its services, and stop them in the right order. Called by `process_main`.
+"""One worker process: run its services, and stop them in the right order. The supervisor calls `main()`.
 
 Stop order, which ensures that no job runs in two processes at once (see `stopping.running_jobs`):
 
@@ -25,19 +25,22 @@ from typing import Final, NoReturn
 from django_pgqueue import signals
 from django_pgqueue.db import server
 from django_pgqueue.log_events import event
+from django_pgqueue.worker.claiming.allowance import Allowance
+from django_pgqueue.worker.claiming.shared_scans import SharedScans
+from django_pgqueue.worker.execution.process_events import WORKER, stop_receivers
+from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
+from django_pgqueue.worker.runtime.clone_guard import clone_guard
+from django_pgqueue.worker.runtime.exit_functions import EXIT_SECONDS, forget_inherited_processes, run_exit_functions
+from django_pgqueue.worker.runtime.process_info import resident_mib
+from django_pgqueue.worker.runtime.process_signals import survive_signals
+from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
+from django_pgqueue.worker.stopping.running_jobs import end_running_jobs
 
-from .claiming.allowance import Allowance
 from .execution import process_events
 from .options import Options
 from .runtime import django_connections, exit_cause
-from .runtime.background_log import background_log, keep_output_open
-from .runtime.clone_guard import clone_guard
-from .runtime.exit_functions import EXIT_SECONDS, run_exit_functions
-from .runtime.process_info import resident_mib
-from .runtime.shared_memory import ExitReason
 from .services import Services
 from .slots import query_cancel
-from .stopping.running_jobs import end_running_jobs
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -280,3 +283,41 @@ class WorkerProcess:
 
     def _has_running_jobs(self) -> bool:
         return bool(self.in_flight.running)
+
+
+def main(
+    options: Options, process_state: ProcessState, orders: int, allowance: Allowance, shared_scans: SharedScans
+) -> NoReturn:
+    """Run this process as a worker process until it has to end, and exit.
+
+    `main()` reads the worker's id, runs a `WorkerProcess`, and ends the process. It never returns, because the code
+    above it belongs to the supervisor.
+    """
+    worker_id = None
+    try:
+        survive_signals()
+        forget_inherited_processes()
+        worker_id = _worker_id(orders)
+        if worker_id is not None:  # otherwise the supervisor has ended, and there is nothing to stop
+            services = Services(options, process_state, worker_id, allowance, shared_scans)
+            WorkerProcess(options, services, allowance, worker_id, orders).run()
+    except BaseException:
+        logger.exception("the worker process failed", extra=event("process_failed"))
+    finally:
+        try:
+            run_exit_functions(None if worker_id is None else stop_receivers(WORKER, options.database))
+            background_log.flush(LAST_LINES_SECONDS)
+        finally:
+            # A normal exit would wait for jobs that were released and still run here, which may never end.
+            os._exit(0 if process_state.exit_reason else 1)
+
+
+def _worker_id(orders: int) -> int | None:
+    """Read this worker's id, the first line that the supervisor sends; return None if the supervisor ended first."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(orders, 1)
+        if not byte:
+            return None
+        line += byte
+    return int(line)

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from django_pgqueue import lifecycle, stats
-from django_pgqueue.admin import paginator
+from django_pgqueue.admin import readonly
 from django_pgqueue.job_search import ready_jobs, search
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker, add_execution
@@ -116,7 +116,7 @@ def test_dead_list_contains_only_dead_jobs_latest_first(operator: Client, make_j
 def test_count_over_limit_stops_and_is_marked(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paginator, "COUNT_LIMIT", 3)
+    monkeypatch.setattr(readonly, "COUNT_LIMIT", 3)
     for _ in range(3):
         make_job()
     assert "only the first" not in operator.get(JOBS).content.decode()
@@ -175,7 +175,7 @@ def reads(client: Client, url: str) -> Iterator[list[Any]]:
     ],
 )
 def test_list_any_filter_avoids_sequential_scan(operator: Client, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paginator, "COUNT_LIMIT", 200)  # the table is as much smaller than a large one
+    monkeypatch.setattr(readonly, "COUNT_LIMIT", 200)  # the table is as much smaller than a large one
     for plan in plans(operator, JOBS + query):
         assert "Seq Scan on pgqueue_job" not in plan, plan
 

@@ -23,7 +23,7 @@ from django.test import override_settings
 from django_pgqueue import history, lifecycle
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.history import archiving, batches
-from django_pgqueue.history.archive_file import ArchiveFile
+from django_pgqueue.history.archiving import ArchiveFile
 from django_pgqueue.history.batches import Pace
 from django_pgqueue.models import ArchivedJob, Execution, ExecutionLog, Job
 from django_pgqueue.states import State
@@ -217,14 +217,14 @@ KILLED = """
 import os, signal, sys, django
 django.setup()
 from django_pgqueue import history
-from django_pgqueue.history import archive_file, archiving
+from django_pgqueue.history import archiving
 archiving.FILE_BATCH = 2
 step, file = sys.argv[1:]
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
-append = archive_file.ArchiveFile.append
+append = archiving.ArchiveFile.append
 if step == "written":
-    archive_file.ArchiveFile.append = lambda file, lines: die(append(file, lines))
+    archiving.ArchiveFile.append = lambda file, lines: die(append(file, lines))
 elif step == "half written":
     write = os.write
     def write_half(descriptor, data):
@@ -232,7 +232,7 @@ elif step == "half written":
             return write(descriptor, data)
         write(descriptor, data[: len(data) // 2])
         die()
-    archive_file.os.write = write_half
+    archiving.os.write = write_half
 history.archive(older_than=30 * 86400, file=file)
 """
 

@@ -17,11 +17,10 @@ from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.states import Pausable
-from django_pgqueue.worker.claiming import due_lanes, lane_pages, lane_walk, later_lanes
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
+from django_pgqueue.worker.claiming import lane_pages, lane_walk, later_lanes
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming.due_lanes import DueLanes
-from django_pgqueue.worker.claiming.lane_walk import LaneCircle
+from django_pgqueue.worker.claiming.lane_walk import DueLanes, LaneCircle
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.later_lanes import LaterLanes
 from tests import helpers
@@ -142,7 +141,7 @@ def test_lanes_that_are_always_busy_leave_turns_to_the_others(engine, make_fetch
 
 @pytest.mark.promise("many-lanes-turns")
 def test_more_busy_lanes_than_are_kept_leave_turns_to_the_others(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(due_lanes, "MOST_LANES", 5)
+    monkeypatch.setattr(lane_walk, "MOST_LANES", 5)
     make_lanes(engine, 20, jobs=300)
     fetcher = make_fetcher(capacity=5)
     fetcher._rate.per_second = lambda: 0.0
@@ -166,7 +165,7 @@ def test_claim_gets_no_more_lanes_than_jobs(engine, make_fetcher, monkeypatch):
 @pytest.mark.parametrize("full", ["group", "lanes"])
 def test_pages_of_a_full_queue_hide_no_lane_of_another(engine, make_fetcher, monkeypatch, full):
     """Queues that share slots fill many pages, and more lanes than are kept. The last page has the job of `zz`."""
-    monkeypatch.setattr(due_lanes, "MOST_LANES", 50 if full == "group" else 5)
+    monkeypatch.setattr(lane_walk, "MOST_LANES", 50 if full == "group" else 5)
     make_lanes(engine, 40, jobs=3)
     fetcher = make_fetcher(capacity=10, queue_slots=slots_of(zz=None, others=2))
     fetcher._rate.per_second = lambda: 0.0
@@ -556,7 +555,7 @@ def test_scan_of_a_page_makes_no_more_steps_than_its_lanes_need(engine, limit):
 def test_random_histories_claim_each_due_job_once(engine, make_fetcher, monkeypatch, seed):
     """Jobs are enqueued late and behind cursors, and queues are paused and resumed. At the end, all jobs have run."""
     chance = random.Random(seed)
-    monkeypatch.setattr(due_lanes, "MOST_LANES", chance.choice([4, 1000]))
+    monkeypatch.setattr(lane_walk, "MOST_LANES", chance.choice([4, 1000]))
     monkeypatch.setattr(later_lanes, "MOST_LANES", chance.choice([4, 1000]))
     slots = None if seed % 2 else slots_of(**{name(3): 1, "others": None})
     fetcher = make_fetcher(capacity=5, queue_slots=slots)
@@ -626,7 +625,7 @@ def test_due_lanes_of_one_priority_take_turns(count, most, added_at):
 
 
 def test_crowded_due_lanes_leave_their_place_after_a_turn(monkeypatch):
-    monkeypatch.setattr(due_lanes, "MOST_LANES", 2)
+    monkeypatch.setattr(lane_walk, "MOST_LANES", 2)
     lanes = DueLanes(lambda queue_name: None)
     every = [Lane(name(number), 0) for number in range(5)]
     served = Counter()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
-from django_pgqueue.worker.supervision import restart_backoff
+from django_pgqueue.worker.supervision import supervisor
 from django_pgqueue.worker.supervision.heartbeat import ChildProcess
-from django_pgqueue.worker.supervision.restart_backoff import HEALTHY_SECONDS, RESTART_BACKOFF_SECONDS, RestartBackoff
+from django_pgqueue.worker.supervision.supervisor import HEALTHY_SECONDS, RESTART_BACKOFF_SECONDS, RestartBackoff
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(restart_backoff, "time", clock)
+    monkeypatch.setattr(supervisor, "time", clock)
     return clock
 
 

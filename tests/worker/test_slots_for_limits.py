@@ -14,9 +14,9 @@ from django_pgqueue import lifecycle, registry, sql
 from django_pgqueue.db import statements
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.limits import Limit
-from django_pgqueue.worker.claiming import key_cursors, lanes
+from django_pgqueue.worker.claiming import key_claims, lanes
 from django_pgqueue.worker.claiming.due_keys import DueKeys
-from django_pgqueue.worker.claiming.key_cursors import MARGIN, KeyCursors
+from django_pgqueue.worker.claiming.key_claims import MARGIN, KeyCursors
 from tests import helpers
 from tests.concurrency.limits import LANE, add, claim
 from tests.test_sql import nodes
@@ -198,7 +198,7 @@ def test_claim_counts_executions_only_of_keys_with_a_concurrency(engine, monkeyp
 
 
 def test_cursors_of_the_keys_that_were_claimed_last_are_kept(monkeypatch):
-    monkeypatch.setattr(key_cursors, "CURSORS", 3)
+    monkeypatch.setattr(key_claims, "CURSORS", 3)
     run_after, cursors = timezone.now(), KeyCursors(lambda: 0.0)
     for number in (0, 1, 2, 1, 3):
         cursors.keep(LANE, [job_of(f"rate:{number}", run_after, 1)])

@@ -15,7 +15,7 @@ from django.db import connections
 from django.test import override_settings
 
 from django_pgqueue.management.commands import runworker
-from django_pgqueue.management.worker_databases import chosen_databases
+from django_pgqueue.management.commands.runworker import chosen_databases
 from django_pgqueue.queue_databases import distinct, queue_aliases
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, of_several
 from django_pgqueue.worker import Options

@@ -6,6 +6,7 @@ view arguments.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,6 @@ from django_pgqueue.admin.filters import SPAN_LABELS, SPANS, moment_of, time_of
 from django_pgqueue.admin.formatting import breakable, full_date, moment, shortened, visible
 from django_pgqueue.admin.job_list import as_parameter
 from django_pgqueue.admin.links import address_for
-from django_pgqueue.admin.sparkline import sparkline
 from django_pgqueue.admin.tracebacks import Piece, pieces
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.models import Execution, Job
@@ -30,6 +30,9 @@ from django_pgqueue.stats import Incident, Incidents
 
 from .page import ConsolePage
 
+WIDTH: Final = 120
+HEIGHT: Final = 24
+BARS: Final = 40
 GROUPS_SHOWN: Final = 50
 DEFAULT_SPAN: Final = "day"
 EVERY: Final = "all"
@@ -38,6 +41,51 @@ ERROR_LIMIT: Final = 2_000
 TRACEBACK_LIMIT: Final = 20_000
 """Characters that are read of each value. PostgreSQL cuts them."""
 LOST: Final = _("lost with its process or worker")
+
+
+class Bar(NamedTuple):
+    """A rectangle, as the values of its attributes."""
+
+    x: str
+    y: str
+    width: str
+    height: str
+
+
+class Sparkline(NamedTuple):
+    """The bars, and a sentence for the tooltip and for screen readers."""
+
+    bars: list[Bar]
+    first: str
+    last: str
+    peak: str
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def sparkline(points: Sequence[tuple[datetime, float]]) -> Sparkline | None:
+    """Return the chart of a rate, given in order; None for fewer than two points. Each bar shows the highest rate."""
+    if len(points) < 2:
+        return None
+    first, last = points[0][0], points[-1][0]
+    span = (last - first).total_seconds() or 1.0
+    highest = [0.0] * BARS
+    for at, rate in points:
+        place = min(int((at - first).total_seconds() / span * BARS), BARS - 1)
+        highest[place] = max(highest[place], rate)
+    peak = max(highest) or 1.0
+    step = WIDTH / BARS
+    bars = [
+        Bar(
+            f"{place * step:.1f}",
+            f"{HEIGHT - rate / peak * HEIGHT:.1f}",
+            f"{step - 0.5:.1f}",
+            f"{rate / peak * HEIGHT:.1f}",
+        )
+        for place, rate in enumerate(highest)
+        if rate
+    ]
+    return Sparkline(bars, full_date(first), full_date(last), f"{peak:,.1f}")
 
 
 class Span(NamedTuple):

@@ -6,7 +6,7 @@ document as that of `manage.py pgqueue status --json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -18,18 +18,71 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin.chart_axes import number_text, seconds_text
+from django_pgqueue.admin.console import activity
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.doctor import Level
+from django_pgqueue.doctor import Finding, Level, examine
+from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
+from django_pgqueue.stats import Overview
 
-from . import activity, banners, links
+from . import links
 from .page import ConsolePage
 from .queue_rows import QueueRow, queue_rows
 
+EXAMINED: Final = ("server", "migrations", "installation", "listening", "pinned_rows")
+"""The ids of the doctor's checks that the overview runs."""
+NAMES_LIMIT: Final = 5
 DAY: Final = timedelta(days=1)
 INCIDENTS_LIMIT: Final = 8
 TASKS_LIMIT: Final = 5
 QUEUES_LIMIT: Final = 20
+
+
+class Banner(NamedTuple):
+    """A warning: its level, a sentence, and what to do about it.
+
+    Only checks of the doctor that take a few milliseconds run here, because the page may be refreshed every two
+    seconds.
+    """
+
+    level: Level
+    text: Promise | str
+    fix: Promise | str = ""
+
+
+def examined(alias: str) -> list[Banner]:
+    """Return what the doctor found. A check that cannot look is left out; the doctor's own page shows it."""
+    findings = examine(alias, [check for check in CHECKS if check.id in EXAMINED])
+    return [Banner(finding.level, finding.what, finding.fix) for finding in findings if _is_worth(finding)]
+
+
+def _is_worth(finding: Finding) -> bool:
+    is_blind = "cannot_see" in finding.data and finding.id != "server"
+    return finding.level.is_at_least(Level.WARNING) and not is_blind
+
+
+def of_overview(overview: Overview) -> list[Banner]:
+    """Return the warnings that follow from the figures."""
+    found = []
+    if overview.unserved_queues:
+        words = {"names": _listed(overview.unserved_queues)}
+        text = _("No live worker serves %(names)s, and jobs are due there.") % words
+        first = shortened(overview.unserved_queues[0])
+        command = "manage.py runworker" if not overview.workers else f"manage.py runworker --queues {first}"
+        found.append(Banner(Level.ERROR, text, command))
+    if overview.lost.value:
+        text = _("%(count)s running jobs are lost: their lease is over, and no worker has rescued them yet.")
+        found.append(Banner(Level.WARNING, text % {"count": overview.lost}))
+    if overview.finished_per_minute is None:
+        text = _("PGQUEUE[“STATS”] is off: there are no rates, no charts and no failures.")
+        found.append(Banner(Level.INFO, text))
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = [shortened(name) for name in names]
+    more = _(" and %(count)s more") % {"count": len(shown) - NAMES_LIMIT} if len(shown) > NAMES_LIMIT else ""
+    return ", ".join(f"“{name}”" for name in shown[:NAMES_LIMIT]) + more
 
 
 class Tile(NamedTuple):
@@ -62,14 +115,14 @@ class TaskRow(NamedTuple):
 
 
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
-    found = banners.examined(alias)
+    found = examined(alias)
     try:
         with transaction.atomic(using=alias):
             figures = _figures(request, alias)
     except DatabaseError as error:
         figures = {"broken": shortened(str(error), 200)}
         if not found:
-            found = [banners.Banner(Level.ERROR, _("The figures could not be read."))]
+            found = [Banner(Level.ERROR, _("The figures could not be read."))]
     return {**figures, "banners": [*found, *figures.get("banners", ())], "doctor_url": links.url(request, "doctor")}
 
 
@@ -91,7 +144,7 @@ def _figures(request: HttpRequest, alias: str) -> dict[str, Any]:
         "more_queues": len(overview.queues) - len(rows),
         "queues_url": links.url(request, "queues"),
         "is_new": _is_new(overview, rows),
-        "banners": banners.of_overview(overview),
+        "banners": of_overview(overview),
         "past": _("7 days") if past and past.span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
         "incidents_url": links.url(request, "incidents"),

@@ -26,9 +26,13 @@ from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events, start_of
 from django_pgqueue.worker.execution.failure import POSTPONED_SECONDS
-from django_pgqueue.worker.execution.node_arguments import arguments_with_results
 from django_pgqueue.worker.execution.report import EXPIRED, Report
-from django_pgqueue.worker.execution.stored_values import DependencyUnfinished, DoesNotFit, read_call
+from django_pgqueue.worker.execution.stored_values import (
+    DependencyUnfinished,
+    DoesNotFit,
+    arguments_with_results,
+    read_call,
+)
 
 from .handles import ExecutionHandle, WorkerHandle
 

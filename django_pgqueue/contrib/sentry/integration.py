@@ -10,6 +10,8 @@ it. Whatever made a job dead, its event is sent exactly once, where `job_dead` i
 
 from __future__ import annotations
 
+import logging
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -22,16 +24,24 @@ from sentry_sdk.scope import Scope, global_event_processors, use_isolation_scope
 from sentry_sdk.utils import event_from_exception
 
 from django_pgqueue import middleware, registry, signals
+from django_pgqueue.contrib.sentry import monitors, traces
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
 from django_pgqueue.steps import Suspended
 
-from . import monitors, privacy, traces
 from .stack_text import exception_values
 
 if TYPE_CHECKING:
     from django_pgqueue.context import TaskContext
     from django_pgqueue.middleware import Call
 
+
+PACKAGE: Final = "django_pgqueue"
+LIBRARIES: Final = sys.stdlib_module_names | {"django", "psycopg", "psycopg_binary", "asgiref", "pydantic", "msgspec"}
+"""Top packages whose functions this package calls with arguments of jobs."""
+HIDING: Final = "django.views.decorators.debug"
+"""The module of `sensitive_variables()`, which wraps the functions that take sensitive arguments."""
+FAILURES: Final = ("job_dead", "job_failed")
+"""The names of the worker's log events that report the failure of a job."""
 IDENTIFIER: Final = "pgqueue"
 FLUSH_SECONDS: Final = 1.5
 """How long the end of a process waits until Sentry has received its events. The receivers have two seconds."""
@@ -40,6 +50,50 @@ KEPT_LIMIT: Final = 200
 CHUNK_IDS: Final = 100
 """How many ids of its jobs the context of a chunk has."""
 REPORTS: Final = ("dead", "failures")
+
+
+def is_about_failure(record: logging.LogRecord | None) -> bool:
+    """Return whether a log record reports a failed or dead job, which the receivers of the signals report too.
+
+    Sentry sends the variables of all frames. The frames of this package, and those of the libraries between it and the
+    project's code, contain the arguments of jobs, so their variables are always removed. A task with `sensitive` passes
+    its arguments to functions that may give them any names, so the events of its attempts contain no variables at all.
+    """
+    name = getattr(record, "event", "")
+    if record is None or record.name != "django_pgqueue.worker" or not isinstance(name, str):
+        return False
+    return name in FAILURES or (name == "job_refused" and "is now dead" in record.msg)
+
+
+def without_engine_values(event: Any) -> Any:
+    """Remove the variables of this package's frames, and of the libraries' frames that it has called."""
+    for frames in _stacks_of(event):
+        is_ours = False
+        for frame in frames:  # the outermost first
+            module = str(frame.get("module") or "")
+            top = module.partition(".")[0]
+            if top == PACKAGE:
+                is_ours = True
+            elif top not in LIBRARIES:
+                is_ours = False
+            if is_ours or module == HIDING:
+                frame.pop("vars", None)
+    return event
+
+
+def without_values(event: Any, hint: dict[str, Any]) -> Any:
+    """Remove the variables of all frames. An event processor for the scopes of sensitive tasks."""
+    for frames in _stacks_of(event):
+        for frame in frames:
+            frame.pop("vars", None)
+    return event
+
+
+def _stacks_of(event: Any) -> Iterator[list[dict[str, Any]]]:
+    """Yield the frames of each stack of an event."""
+    for place in ("exception", "threads"):
+        for value in (event.get(place) or {}).get("values") or ():
+            yield (value.get("stacktrace") or {}).get("frames") or []
 
 
 class PgQueueIntegration(Integration):
@@ -200,9 +254,9 @@ def _filter(event: Any, hint: dict[str, Any]) -> Any:
     """Drop the event of a log line about a failure that has an event of its own. Remove values from the others."""
     if active_integration() is None:
         return event
-    if privacy.is_about_failure(hint.get("log_record")):
+    if is_about_failure(hint.get("log_record")):
         return None
-    return privacy.without_engine_values(event)
+    return without_engine_values(event)
 
 
 def describe_call(scope: Scope, context: TaskContext) -> None:
@@ -246,7 +300,7 @@ def _describe_task(scope: Scope, task_name: str, tags: Mapping[str, Any]) -> Non
         scope.set_tag(name, str(value))
     task = registry.get(task_name)
     if task is not None and task.sensitive:
-        scope.add_event_processor(privacy.without_values)
+        scope.add_event_processor(without_values)
 
 
 def _capture(

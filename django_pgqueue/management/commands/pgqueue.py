@@ -20,10 +20,9 @@ from django_pgqueue.management.subcommands.deploy_command import CHECK_DEPLOY
 from django_pgqueue.management.subcommands.doctor_command import DOCTOR
 from django_pgqueue.management.subcommands.enqueue_command import ENQUEUE
 from django_pgqueue.management.subcommands.health_command import HEALTH
-from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE
+from django_pgqueue.management.subcommands.history_commands import ARCHIVE, ERASE, PRUNE
 from django_pgqueue.management.subcommands.jobs_command import JOBS
 from django_pgqueue.management.subcommands.limits_command import LIMITS
-from django_pgqueue.management.subcommands.prune_command import PRUNE
 from django_pgqueue.management.subcommands.queue_commands import CLEAR, DRAIN, PAUSE, RESUME
 from django_pgqueue.management.subcommands.queues_command import QUEUES
 from django_pgqueue.management.subcommands.run_command import RUN

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
+from django.db import connections
 
 from django_pgqueue import __version__, log, middleware, registry
 from django_pgqueue.conf import Settings, get_settings
@@ -27,12 +28,34 @@ from django_pgqueue.management.standard_streams import (
     open_missing_streams,
     write_if_writable,
 )
-from django_pgqueue.management.worker_databases import chosen_databases
+from django_pgqueue.management.subcommands.subcommand import database_alias
 from django_pgqueue.metrics import collect
 from django_pgqueue.posix import CAN_FORK
+from django_pgqueue.queue_databases import distinct, served_aliases
 from django_pgqueue.worker import Options, Supervisor, SupervisorGroup
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.supervision.metrics_server import open_port
+
+
+def chosen_databases(arguments: dict[str, Any]) -> list[str]:
+    """Return the aliases to serve, each once. Raise `CommandError` if one cannot be served."""
+    given = arguments["database"]
+    if arguments["all_databases"]:
+        if given:
+            raise CommandError("Pass --database or --all-databases, not both.")
+        if not (aliases := distinct(served_aliases())):
+            raise CommandError("No database has the tables of the queue: pass --database.")
+        return aliases
+    given = [given] if isinstance(given, str) else given  # a string comes from `call_command()`
+    aliases = [database_alias({"database": alias}) for alias in dict.fromkeys(given or [None])]
+    for alias in aliases:
+        if connections[alias].vendor != "postgresql":
+            raise CommandError(
+                f"The database {alias!r} is not PostgreSQL: pass the alias of one that is with --database."
+            )
+    for alias in set(aliases) - set(distinct(aliases)):
+        raise CommandError(f"--database {alias} leads to the same database as another alias: pass one of them.")
+    return aliases
 
 
 def add_arguments(parser: CommandParser | argparse.ArgumentParser) -> None:

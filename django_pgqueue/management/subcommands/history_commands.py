@@ -12,9 +12,10 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
 from django_pgqueue import history
+from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.history.batches import Choice, finished_states, names_of_queues, names_of_tasks
 from django_pgqueue.states import FINISHED
-from django_pgqueue.worker.maintenance.pruner import kinds
+from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
 
 from .subcommand import (
     ExitCode,
@@ -180,3 +181,27 @@ ARCHIVE = Subcommand("archive", "Move old finished jobs to an archive table or a
 ERASE = Subcommand(
     "erase", "Erase arguments, results, errors and log lines of finished jobs.", _add_erase, acting(_erase)
 )
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_database(parser)
+    parser.add_argument("--dry-run", action="store_true", help="Print what would be deleted, and delete nothing.")
+
+
+def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
+    connection = connect(database_alias(options), "prune")
+    try:
+        if not options["dry_run"]:
+            deleted = Pruner().prune(connection)
+            stdout.write(f"Deleted {deleted:,} finished jobs.")
+        found = Pruner().count(connection)
+        if options["dry_run"]:
+            for (task_name, state), (count, _) in found.items():
+                stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
+        if kept := sum(each.kept for each in found.values()):
+            stdout.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
+    finally:
+        connection.close()
+
+
+PRUNE = Subcommand("prune", "Delete finished jobs whose retention has ended.", _add_arguments, _run)

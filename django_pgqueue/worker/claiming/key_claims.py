@@ -10,25 +10,74 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle, limits, registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.display import visible
-from django_pgqueue.lifecycle import Claimed, Lane
+from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.execute import transaction_of
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyResult, KeyToClaim
 from django_pgqueue.log_events import event
 
-from .key_cursors import KeyCursors
-
+CURSORS: Final = 5000
+"""How many keys have a cursor."""
+MARGIN: Final = timedelta(seconds=2)
+LOOK_BACK_SECONDS: Final = 0.5
+"""How often a claim from a key begins `MARGIN` before its cursor."""
+TOLERANCE: Final = timedelta(milliseconds=1)
 logger = logging.getLogger("django_pgqueue.worker")
-
 COUNT_SECONDS: Final = 2.0
 """How long a process remembers which executions of a key have ended. Ids of executions can restart."""
 COUNTS: Final = 20_000
 """Of how many keys it remembers that."""
+
+
+class KeyCursors:
+    """The cursors of one fetcher.
+
+    Used by `LimitedLanes`, in the fetcher's thread. Without cursors, each claim from a key would walk again over the
+    index entries of all its claimed jobs, while a transaction elsewhere has an old snapshot. Jobs that commit late can
+    lie behind a cursor. For these, a claim begins `MARGIN` before the cursor now and then. Claims must not all do so:
+    at 5,000 jobs a second, they would walk over 10,000 entries each. For older jobs, the walk over all keys drops the
+    cursor.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last: dict[tuple[Lane, str], tuple[Cursor, float]] = {}
+        """The last claimed job of each key, and when a claim begins before it again. The newest entry comes last."""
+
+    def beginning(self, lane: Lane, key: str) -> Cursor:
+        """Return where the next claim from a key begins."""
+        if (found := self._last.get((lane, key))) is None:
+            return Cursor()
+        cursor, looks_back_at = found
+        return cursor if self._clock() < looks_back_at else Cursor(cursor.run_after - MARGIN, 0)
+
+    def keep(self, lane: Lane, claimed: Iterable[Claimed]) -> None:
+        """Move the cursor of each key to its last claimed job, even if that is further back."""
+        now = self._clock()
+        last = {job.limit_key: job for job in claimed if job.limit_key is not None}
+        for key, job in last.items():
+            _, looks_back_at = self._last.pop((lane, key), (None, 0.0))
+            if looks_back_at <= now:
+                looks_back_at = now + LOOK_BACK_SECONDS
+            self._last[lane, key] = Cursor(job.run_after, job.job_id), looks_back_at
+        while len(self._last) > CURSORS:
+            del self._last[next(iter(self._last))]
+
+    def drop_if_behind(self, lane: Lane, key: str, run_after: datetime) -> None:
+        """Let the next claim begin at the first job of a key, if that job comes before the cursor."""
+        found = self._last.get((lane, key))
+        if found is not None and run_after < found[0].run_after - TOLERANCE:
+            del self._last[lane, key]
+
+    def forget(self, lane: Lane, key: str) -> None:
+        """Let the next claim from a key begin at its first job."""
+        self._last.pop((lane, key), None)
 
 
 class Visit(NamedTuple):

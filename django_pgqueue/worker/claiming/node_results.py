@@ -20,7 +20,7 @@ from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.lifecycle.types import NodeResult
 from django_pgqueue.placeholders import MARK
-from django_pgqueue.worker.execution.node_arguments import needed_ranges
+from django_pgqueue.worker.execution.stored_values import needed_ranges
 
 logger = logging.getLogger("django_pgqueue.worker")
 

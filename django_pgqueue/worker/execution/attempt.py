@@ -25,10 +25,9 @@ from django_pgqueue.worker.runtime.process_info import call_here, end_copy, fork
 from . import atomic, log_recorder, stored_values
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
-from .node_arguments import arguments_with_results
 from .report import EXPIRED, PLAIN, Report, binds, encoded_result, refuse_unrun_value, success_ending
 from .step_runner import AttemptSteps
-from .stored_values import DoesNotFit, read_call
+from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallPlan

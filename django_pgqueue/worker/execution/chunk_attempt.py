@@ -32,9 +32,8 @@ from . import stored_values
 from .attempt import Attempt
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
-from .node_arguments import arguments_with_results
 from .report import EXPIRED, Report, binds, encoded_result, for_each_job, success_ending
-from .stored_values import DoesNotFit, read_call
+from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments

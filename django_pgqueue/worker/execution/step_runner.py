@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
@@ -23,7 +23,7 @@ from django_pgqueue import lifecycle, registry
 from django_pgqueue.context import TaskContext
 from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
 from django_pgqueue.lifecycle import TransitionStatus
-from django_pgqueue.lifecycle.steps import EndedStep
+from django_pgqueue.lifecycle.steps import EndedStep, StoredStep
 from django_pgqueue.log_events import job_event
 from django_pgqueue.retry import delay_after
 from django_pgqueue.states import StepKind
@@ -39,10 +39,9 @@ from django_pgqueue.steps import (
     key_text,
     seconds_until,
 )
+from django_pgqueue.worker.execution import atomic, error_text, step_store
 
-from . import atomic, error_text, step_store
 from .report import STOPS
-from .step_order import Place, StepOrder
 from .step_store import encoded, read_back, remote, store, timed_out
 from .step_threads import AsyncCalls, StepThread, inside, refuse_in_transaction, refuse_nested
 from .stored_values import DoesNotFit, read_value
@@ -54,9 +53,78 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
 
 logger = logging.getLogger("django_pgqueue.worker")
-
 LOCK_PAUSE_SECONDS: Final = 0.005
 """How long to wait before a step is stored again, if a heartbeat has locked the execution."""
+
+
+class Place(NamedTuple):
+    """The place of a step among the steps of its job, and the step if it is stored.
+
+    `StepRunner` calls `enter()` for each step. It protects one rule: a job continues with code that still calls its
+    stored steps in their order. A step that the code has gained gets a position between the stored ones.
+    """
+
+    name: str
+    position: float
+    stored: StoredStep | None
+
+
+class StepOrder:
+    """The steps of one attempt, in the order of their calls."""
+
+    def __init__(self, stored: Sequence[StoredStep]) -> None:
+        self._stored = stored
+        self._indexes = {step.name: index for index, step in enumerate(stored)}
+        self._called: set[str] = set()
+        self._next = 0
+        """The index behind the last stored step that was called."""
+        self._position = 0.0
+        self._added = 0
+        """How many new steps were called since the last stored one."""
+
+    def enter(self, name: str, kind: StepKind) -> Place:
+        """Return the place of the step that is called now.
+
+        Raises:
+            StepError: The attempt has called the step before.
+            StepsChanged: The order or the kind of the stored steps does not fit the code.
+        """
+        if name in self._called:
+            raise StepError(f"the step {name!r} is called twice in one attempt: give each step a name of its own")
+        index = self._indexes.get(name)
+        stored = None if index is None else self._stored[index]
+        if index is None:
+            self._position = self._new_position()
+        elif index < self._next:
+            raise StepsChanged(
+                f"the step {name!r} is called after the step {self._stored[self._next - 1].name!r}, and this job has "
+                "stored it before that step: restore the order of the steps, or give the moved step a new name"
+            )
+        else:
+            assert stored is not None  # noqa: S101 -- for mypy: it has an index
+            if stored.kind is not kind:
+                raise StepsChanged(
+                    f"the step {name!r} is called as {kind.value!r}, and this job has stored it as "
+                    f"{stored.kind.value!r}: give the new step a name of its own"
+                )
+            self._next, self._position, self._added = index + 1, stored.position, 0
+        self._called.add(name)
+        return Place(name, self._position, stored)
+
+    def _new_position(self) -> float:
+        """Return a position between the last called step and the next stored one.
+
+        The nth new step takes 1/(n + 1) of what is left between them, so 1/(n + 1) of the whole remains, and a loop of
+        a million new steps finds room. If each took one half, the positions would be equal after 50.
+        """
+        if self._next == len(self._stored):
+            return self._position + 1.0
+        self._added += 1
+        return self._position + (self._stored[self._next].position - self._position) / (self._added + 1)
+
+    def not_called(self) -> list[str]:
+        """Return the stored steps that the code has not called."""
+        return [step.name for step in self._stored if step.name not in self._called]
 
 
 class AttemptSteps:

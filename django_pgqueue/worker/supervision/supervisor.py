@@ -13,13 +13,13 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NoReturn
 
 from django_pgqueue.conf import get_settings
 from django_pgqueue.waker import Waker
-from django_pgqueue.worker import process_main, worker_process
+from django_pgqueue.worker import worker_process
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
@@ -32,21 +32,60 @@ from django_pgqueue.worker.runtime.outages import outage_log
 from django_pgqueue.worker.runtime.process_info import ended_children
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState, health_memory, lease_clock
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
+from django_pgqueue.worker.supervision import watchdog
 
-from . import watchdog
 from .exit_log import is_stop_requested, log_exit, log_failed_step, order_all
 from .health_thread import HealthFile, health_thread
 from .heartbeat import EXITED_AT_ONCE, ChildProcess, HeartbeatSender, register
 from .helper_processes import HelperProcesses
 from .live_line import LiveLine, counts_of_children
-from .restart_backoff import RestartBackoff, retiring_at, vacant_place
 from .startup import wait_until_ready
 from .stop_deadline import StopDeadline
 from .stop_signals import PassedOnSignals, StopSignals
 
+RESTART_BACKOFF_SECONDS: Final = (0.0, 0.2, 1.0, 5.0, 15.0)
+"""The delays before processes that died are replaced. The first is replaced at once."""
+HEALTHY_SECONDS: Final = 30.0
+"""A process that lived longer than this before it died resets the backoff."""
 logger = logging.getLogger("django_pgqueue.worker")
-
 TURN_SECONDS: Final = 1.0
+
+
+class RestartBackoff:
+    """The delays before processes that died are replaced.
+
+    Processes that die together, as all of a worker do at a failover, take one step of the backoff. If each took one, a
+    worker with five processes would start none for 15 s after a failover, although no replacement has failed.
+    """
+
+    def __init__(self) -> None:
+        self._restarts = 0
+        self._stepped_at = self._due_at = float("-inf")
+
+    def seconds_after(self, process: ChildProcess) -> float:
+        """Return how long to wait before a process that has died now is replaced."""
+        now = time.monotonic()
+        if now - process.born_at > HEALTHY_SECONDS:
+            self._restarts = 0
+        elif process.born_at < self._stepped_at:  # it is not the replacement of the process that died then
+            return max(0.0, self._due_at - now)
+        seconds = RESTART_BACKOFF_SECONDS[min(self._restarts, len(RESTART_BACKOFF_SECONDS) - 1)]
+        self._restarts += 1
+        self._stepped_at, self._due_at = now, now + seconds
+        return seconds
+
+
+def vacant_place(children: Collection[ChildProcess], options: Options) -> int | None:
+    """Return the first place without a process, or None. A retiring process leaves its place free."""
+    keep_all = options.until_empty
+    taken = {process.place for process in children if keep_all or not process.state.retires}
+    return next((place for place in range(options.processes) if place not in taken), None)
+
+
+def retiring_at(children: Collection[ChildProcess], place: int) -> ProcessState | None:
+    """Return the shared memory of the process that retires from this place, or None. There is at most one."""
+    states = (process.state for process in children if process.place == place)
+    return next((state for state in states if state.retires), None)
 
 
 class Supervisor:
@@ -252,7 +291,7 @@ class Supervisor:
                 health_memory.become(child_health)
                 counts.use(self.memory.counts_of(child_health))
                 self.shared_scans.place = place
-                process_main.main(self.options, process_state, reader, allowance, self.shared_scans)
+                worker_process.main(self.options, process_state, reader, allowance, self.shared_scans)
             finally:
                 os._exit(1)  # never return into the parent's code: this process would be a second supervisor
         os.close(reader)

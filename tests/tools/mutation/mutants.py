@@ -348,7 +348,12 @@ PAUSES = of_tests(
         "            is_last = True\n            yield",
         inside="bulk_selection.waiting_jobs",
     ),
-    Mutant("a clear stops what runs", "batch, running=False)", "batch, running=True)", inside="control._clear"),
+    Mutant(
+        "a clear stops what runs",
+        "JobsToChange(connection, batch), running=False)",
+        "JobsToChange(connection, batch), running=True)",
+        inside="control._clear",
+    ),
     Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", inside="control._pause"),
     Mutant(
         "announced jobs wait for the next scan",

@@ -12,7 +12,7 @@ CONTRIB = of_tests(
     ),
     Mutant(
         "the log line of a dead job is a second event",
-        '    if privacy.is_about_failure(hint.get("log_record")):',
+        '    if is_about_failure(hint.get("log_record")):',
         "    if False:",
         inside="_filter",
     ),

@@ -105,13 +105,13 @@ GRAPHS = [
             "an unfinished result is None",
             "if node.state != State.SUCCEEDED:",
             "if False:",
-            inside="node_arguments._decoded",
+            inside="stored_values._decoded",
         ),
         Mutant(
             "a removed result is None",
             "if node is None:\n        return Dead(",
             "if node is None:\n        return (",
-            inside="node_arguments._decoded",
+            inside="stored_values._decoded",
         ),
         Mutant(
             "an optional result fails",

@@ -19,21 +19,6 @@ REPLACED = of_tests(
         }.items()
     ),
 )
-WIDENED = of_tests(
-    ("tests/test_widen_check.py",),
-    Mutant(
-        "a wider constraint makes PostgreSQL read the table",
-        "(new, schema_editor)} NOT VALID",
-        "(new, schema_editor)}",
-        inside="WidenCheck._replace",
-    ),
-    Mutant(
-        "a table that a router excludes gets a wider constraint",
-        "allow_migrate_model(schema_editor.connection.alias, new)",
-        "allow_migrate_model(schema_editor.connection.alias, new) and False",
-        inside="WidenCheck._replace",
-    ),
-)
 CALLBACKS = (
     *of_tests(
         ("tests/test_check_deploy.py",),
@@ -165,4 +150,4 @@ COMPLETIONS = of_tests(
         inside="Compensations",
     ),
 )
-SAGAS = (*REPLACED, *WIDENED, *CALLBACKS, *COMPENSATIONS, *RUNS, *COMPLETIONS)
+SAGAS = (*REPLACED, *CALLBACKS, *COMPENSATIONS, *RUNS, *COMPLETIONS)

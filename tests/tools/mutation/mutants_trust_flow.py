@@ -45,7 +45,7 @@ TRUST_FLOW = [
         "a node whose dependency runs again is dead",
         old="if node.state not in FINISHED:",
         new="if False:",
-        inside="node_arguments._decoded",
+        inside="stored_values._decoded",
         tests=("tests/graphs/test_retry.py",),
     ),
     Mutant(

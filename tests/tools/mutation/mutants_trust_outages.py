@@ -32,7 +32,7 @@ TRUST_OUTAGES = [
         "leases are observed only after their end",
         old="FROM_HEARTBEATS: Final = 2.75",
         new="FROM_HEARTBEATS: Final = 0.0",
-        inside="lease_watch.FROM_HEARTBEATS",
+        inside="rescuer.FROM_HEARTBEATS",
         tests=WATCH,
     ),
     Mutant(
