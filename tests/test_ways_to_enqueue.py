@@ -110,7 +110,7 @@ def by_callback(engine, task):
 def by_compensation(engine, task):
     [job_id] = helpers.make_jobs(engine)
     claimed = helpers.claim_one(engine)
-    options, arguments = step_store.stored(Step("charge", compensate=task), 4711, connection, job_id)
+    options, arguments = step_store.compensation_of(Step("charge", compensate=task), 4711, connection, job_id)
     step = EndedStep("charge", 1, StepKind.STEP, None, 0.1, compensation=options)
     lifecycle.steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments))
     lifecycle.fail(engine, helpers.failed(claimed.key, None))
