@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tools.benchmarks.counts import recorded
+from tests.tools.benchmarks.counts import figures, recorded
 from tests.tools.benchmarks.counts.figures import Found
 from tests.tools.benchmarks.counts.private_server import Program, has_extensions, private_server
 
@@ -40,8 +40,21 @@ def check(found: Found, name: str) -> None:
             warnings.warn(recorded.message(changed), stacklevel=1)
 
 
-def test_plain_job_calls_and_statements_as_recorded(program):
-    check(program.count(meter="calls"), "calls")
+@pytest.fixture(scope="module")
+def calls(program: Program) -> Found:
+    """Return the calls and the statements of each form."""
+    return program.count(meter="calls")
+
+
+def test_plain_job_calls_and_statements_as_recorded(calls):
+    check(calls, "calls")
+
+
+def test_plain_job_enters_few_files_and_functions(calls):
+    """A newcomer can read what happens to one job. A feature that the job does not use is not part of it."""
+    entered = figures.entered(calls, ["thread", "enqueue"])
+    assert entered["thread"]["files"] <= 45 and entered["thread"]["functions"] <= 200
+    assert entered["enqueue"]["files"] <= 12
 
 
 @pytest.mark.skipif(not HAS_MONITORING, reason="sys.monitoring needs Python 3.12")
