@@ -1,4 +1,4 @@
-"""The words for the states of batches, their badges, and a sentence about a batch that does not go on."""
+"""Show the state of a batch: its word and badge, why it does not go on, and a bar of its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page with one form, for an operation that needs values from the operator.
+"""A page with one form, for an operation that needs values from the operator, and the fields of a queue and a priority.
 
 `move_and_delete`, `edit_and_retry` and `enqueue_form` use it. It works without JavaScript.
 """

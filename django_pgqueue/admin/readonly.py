@@ -1,7 +1,7 @@
 """The base class of all lists in this admin: read-only, and bounded however many rows a table has.
 
 It turns off everything in Django's change list that would scan the table: the full count, facets, sorting by columns,
-and conditions in the URL that no index supports.
+and conditions in the URL that no index supports. `BoundedPaginator` counts 10,000 rows at most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Remember whether the server behind a database alias accepts the start-up options of engine connections.
+"""The start-up options of connections: which ones this package sets, and whether the server accepts them.
 
 Poolers refuse or ignore such options, each with its own message, and libpq does not reveal the SQLSTATE of a refused
 connection. Therefore any failure with options counts as a refusal if a connection without options succeeds next, and

@@ -1,7 +1,7 @@
 """Read the stored calls of jobs, schedules and callbacks in batches, and compare them with this process's tasks.
 
-`manage.py pgqueue check-deploy` calls it. It only reads, and each batch is a statement of its own, so it holds neither
-a lock nor an old snapshot.
+`manage.py pgqueue check-deploy` calls it, and prints the `Findings`. It only reads, and each batch is a statement of
+its own, so it holds neither a lock nor an old snapshot.
 """
 
 from __future__ import annotations

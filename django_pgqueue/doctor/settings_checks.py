@@ -1,4 +1,4 @@
-"""The check of the settings of this process, for combinations that are valid and still unwise."""
+"""Checks of what this process declares: its settings, the limits of its tasks, and the installation it belongs to."""
 
 from __future__ import annotations
 

@@ -65,8 +65,6 @@ def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[st
     return keys
 
 
-
-
 class CallProject(Protocol):
     """Calls a function of the project. `source` names it, for messages."""
 

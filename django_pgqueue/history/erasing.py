@@ -1,4 +1,7 @@
-"""Erase arguments, results, errors and kept log lines of finished jobs, and record it in the audit."""
+"""Erase arguments, results, errors and kept log lines of finished jobs, and record it in the audit.
+
+The arguments of callbacks are erased with them: the rows of complete batches have these as long as they are kept.
+"""
 
 from __future__ import annotations
 

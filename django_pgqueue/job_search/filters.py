@@ -1,4 +1,7 @@
-"""The filters of a search: states, names, a limit key, a time span and an exception class."""
+"""The filters of a search: states, names, a limit key, a time span and an exception class.
+
+`word_of()` finds the word of a state that people read: `due`, `retrying`, `lost` and so on.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,6 @@ def word_of(row: Mapping[str, Any], open_until: datetime | None, pauses: Pauses)
     if row["run_after"] > row["seen_at"]:
         return "retrying" if row["attempt"] else "scheduled"
     return "paused" if pauses.stop(row["queue_name"], row["task_name"]) else "due"
-
-
 
 
 class Moment(NamedTuple):

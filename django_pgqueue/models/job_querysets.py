@@ -1,4 +1,7 @@
-"""The methods of a queryset of jobs that change many jobs. They go through `job_operations`, as those of one job do."""
+"""The methods of `JobQuerySet`: the filters by what a job waits for, and the methods that change many jobs.
+
+These go through `job_operations`, as those of one job do.
+"""
 
 from __future__ import annotations
 

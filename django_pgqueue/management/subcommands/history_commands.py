@@ -1,4 +1,4 @@
-"""`manage.py pgqueue archive|erase`: move finished jobs to an archive, and erase their values."""
+"""`manage.py pgqueue archive|erase|prune`: archive finished jobs, erase their values, and delete them."""
 
 from __future__ import annotations
 

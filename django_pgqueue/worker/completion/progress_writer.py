@@ -1,4 +1,4 @@
-"""Keep the latest progress of each running job, and write all of them in one statement a second.
+"""Keep the latest progress and the log lines of running jobs, and write all of them in one statement each a second.
 
 Attempts call `Notes.note()`. In a worker process the completer calls `Notes.write()`, because the last progress of an
 attempt must be written before its completion, which closes the execution. While no job reports progress, nothing is

@@ -1,4 +1,4 @@
-"""Describe how one attempt ended.
+"""Describe how one attempt ended, and encode its result.
 
 `Attempt` returns a `Report`; the completer needs nothing else to write the completion and to publish its events.
 """

@@ -2,7 +2,7 @@
 
 Attempts, their steps and the endpoint of remote workers call these functions. They protect one rule: a value that this
 process cannot read says nothing about the job. So the job is released without counting the attempt, and waits for a
-worker that can read it.
+worker that can read it. `decoded()` then turns the arguments into what the annotations of the task say.
 """
 
 from __future__ import annotations
