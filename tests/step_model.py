@@ -165,11 +165,16 @@ class Model:
         steps = {name: step for name, step in kept.items() if step.compensation_id is None}
         self.move(job, State.READY, due=self.now, asked=False, expires=None, steps=steps)
 
+    def can_be_deleted(self, job: Job) -> bool:
+        """Return whether an operator can delete the job, who thereby ends the wait of other compensations for it."""
+        return job.state in FINISHED and not job.has_compensations()
+
     def can_be_removed(self, job: Job) -> bool:
-        return job.state in FINISHED and not job.has_compensations() and not self.delays_compensations(job)
+        """Return whether the job is removed at its retention."""
+        return self.can_be_deleted(job) and not self.delays_compensations(job)
 
     def delays_compensations(self, job: Job) -> bool:
-        """Return whether other compensations wait for this one, which has to be retried."""
+        """Return whether other compensations wait for this one, which has to be retried or deleted."""
         undone = [
             each for each in self.jobs.values() if job.id in (step.compensation_id for step in each.steps.values())
         ]

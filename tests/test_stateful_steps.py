@@ -258,7 +258,7 @@ class Steps(History):
             self.model.retry(job)
 
     def delete(self, job: Job) -> None:
-        gone = {job.id: job.state} if self.model.can_be_removed(job) else {}
+        gone = {job.id: job.state} if self.model.can_be_deleted(job) else {}
         assert lifecycle.delete(self.engine, [job.id], lock_seconds=0.0) == gone
         self.model.remove(gone)
 
