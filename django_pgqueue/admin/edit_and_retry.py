@@ -24,7 +24,6 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from django_pgqueue import codecs, display, lifecycle, registry
 from django_pgqueue.acts import EDIT_AND_RETRY
-from django_pgqueue.admin import new_jobs
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.headers import decode_headers
@@ -41,7 +40,16 @@ from .call_values import Call, differences
 from .form_page import form_page
 from .formatting import visible
 from .links import address_for, redirect_to
-from .new_jobs import NotEnqueued, announced, decoded, refusals
+from .new_jobs import (
+    NotEnqueued,
+    announced,
+    begin_once,
+    decoded,
+    read_token,
+    refusals,
+    sent_before,
+    token_field,
+)
 from .private import TEXT_LIMIT
 
 
@@ -95,7 +103,7 @@ def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResp
         submit=_("Enqueue as a new job"),
         back=address_for(request, "job_change", object_id),
         notes=_notes(job, form),
-        hidden=new_jobs.field(request) + shown.hidden(_seen(request, job)),
+        hidden=token_field(request) + shown.hidden(_seen(request, job)),
     )
 
 
@@ -163,16 +171,16 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, c
 
     If the form was sent before, return the job that it made then.
     """
-    seen, token = shown.read(request).get(job.pk), new_jobs.read(request)
+    seen, token = shown.read(request).get(job.pk), read_token(request)
     if seen is None or token is None:
         raise NotEnqueued(_("Nothing was changed: the form did not say which state the page showed. Open it again."))
     connection = connections[str(job._state.db)]
     changes = _changes(task, stored, call)
     with refusals(), transaction.atomic(using=connection.alias):
         chosen = {"jobs": [job.pk], "changed": sorted(changes)}
-        audit_id = new_jobs.begin(connection, token, EDIT_AND_RETRY.name, chosen, by=request.user.get_username())
+        audit_id = begin_once(connection, token, EDIT_AND_RETRY.name, chosen, by=request.user.get_username())
         if audit_id is None:
-            return new_jobs.sent_before(request, connection, token)
+            return sent_before(request, connection, token)
         unchanged = Job.objects.using(connection.alias).filter(
             state=seen.state, finished_at=seen.finished_at, pk=job.pk
         )

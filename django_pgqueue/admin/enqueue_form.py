@@ -21,7 +21,6 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from django_pgqueue import lifecycle, registry
 from django_pgqueue.acts import ENQUEUE
-from django_pgqueue.admin import new_jobs
 from django_pgqueue.db.fields import aware
 from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.queue_databases import queue_aliases
@@ -33,7 +32,16 @@ from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page
 from .formatting import shortened, visible
 from .links import address_for, redirect_to
-from .new_jobs import NotEnqueued, announced, decoded, refusals
+from .new_jobs import (
+    NotEnqueued,
+    announced,
+    begin_once,
+    decoded,
+    read_token,
+    refusals,
+    sent_before,
+    token_field,
+)
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):
@@ -87,7 +95,7 @@ def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpR
         submit=_("Enqueue"),
         back=address_for(request, "job_changelist"),
         notes=[_("The job is added to the database %s.") % alias] if len(queue_aliases()) > 1 else [],
-        hidden=new_jobs.field(request),
+        hidden=token_field(request),
     )
 
 
@@ -108,15 +116,15 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
 
     If the form was sent before, return the job that it made then.
     """
-    token, options = new_jobs.read(request), form.options()
+    token, options = read_token(request), form.options()
     if token is None:
         raise NotEnqueued(_("No job was added: the form was incomplete. Open it again."))
     connection = connections[alias]
     with refusals(), transaction.atomic(using=alias):
         chosen = {"task": task.name, **({"queue": options["queue_name"]} if "queue_name" in options else {})}
-        audit_id = new_jobs.begin(connection, token, ENQUEUE.name, chosen, by=request.user.get_username())
+        audit_id = begin_once(connection, token, ENQUEUE.name, chosen, by=request.user.get_username())
         if audit_id is None:
-            return new_jobs.sent_before(request, connection, token)
+            return sent_before(request, connection, token)
         if task.adapter is not None and "queue_name" in options:
             task.adapter.check_queue(options["queue_name"])
         configured = task.using(**options, database=alias)

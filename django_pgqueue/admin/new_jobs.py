@@ -1,6 +1,6 @@
-"""The parts that the forms which make a job have in common: read the call, and announce the job.
+"""The parts that the forms which make a job have in common: read the call, send a form once, and announce the job.
 
-`edit_and_retry` and `enqueue_form` use it.
+`edit_and_retry` and `enqueue_form` use it, and `console.bulk_preview` the token of a form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .formatting import visible
 
 REFUSALS = (TypeError, ValueError, InvalidTask, DoesNotFit, Dead, Cancel, ObjectDoesNotExist, DuplicateJob)
 """The errors by which `enqueue()` and the reading of arguments refuse a call."""
-FIELD: Final = "form_token"
+FORM_FIELD: Final = "form_token"
 
 
 class NotEnqueued(Exception):
@@ -58,24 +58,24 @@ def announced(task: Task[..., Any], job: Job) -> None:
         task.adapter.enqueued(job.pk, str(job._state.db), job.queue_name)
 
 
-def field(request: HttpRequest) -> SafeString:
+def token_field(request: HttpRequest) -> SafeString:
     """Return the hidden input: a new token, or that of the form that was posted with errors.
 
     `edit_and_retry`, `enqueue_form` and `console.bulk_preview` use it. The token is stored with the audit entry of the
     act, in the transaction that makes the job. A second request with the token waits for that transaction, and then
     finds the job or the act.
     """
-    return format_html('<input type="hidden" name="{}" value="{}">', FIELD, read(request) or uuid4())
+    return format_html('<input type="hidden" name="{}" value="{}">', FORM_FIELD, read_token(request) or uuid4())
 
 
-def read(request: HttpRequest) -> UUID | None:
+def read_token(request: HttpRequest) -> UUID | None:
     """Return the token of the posted form, or None if it has no valid one."""
     with suppress(ValueError):
-        return UUID(request.POST.get(FIELD, ""))
+        return UUID(request.POST.get(FORM_FIELD, ""))
     return None
 
 
-def begin(connection: Any, token: UUID, action: str, chosen: dict[str, Any], *, by: str) -> int | None:
+def begin_once(connection: Any, token: UUID, action: str, chosen: dict[str, Any], *, by: str) -> int | None:
     """Begin the audit entry of an act; return its id, or None if the form was sent before."""
     return lifecycle.begin_audit_once(connection, token, action, chosen, done_by=by)
 

@@ -2,7 +2,7 @@
 
 A link leads here (`bulk_acts.preview_url()`), or "Select all" in a list of jobs. The form repeats the filter and the
 time of the preview, so workers change only jobs that were in the filter at that time and have not changed since. Each
-form requests one act, however often it is sent (see `new_jobs.FIELD`).
+form requests one act, however often it is sent (see `new_jobs.token_field()`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import lifecycle, queues, stats
 from django_pgqueue.acts import JOB_ACTS
-from django_pgqueue.admin import bulk_acts, databases, new_jobs
+from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.links import redirect_to
 from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.options import OPTIONS
@@ -64,7 +65,7 @@ def preview_context(alias: str, action: str, selection: Selection) -> dict[str, 
         "fields": [
             *bulk_acts.parameters(selection).items(),
             ("previewed_at", preview.at.isoformat()),
-            (new_jobs.FIELD, str(uuid4())),
+            (FORM_FIELD, str(uuid4())),
         ],
         "succeeded": preview.states.get(State.SUCCEEDED, 0) if action == TransitionName.RETRY else 0,
         "succeeded_text": bulk_acts.count_text(preview.states.get(State.SUCCEEDED, 0), has_more=preview.has_more),
@@ -110,7 +111,7 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
 
     Raise `ValueError` if the form is invalid.
     """
-    token = new_jobs.read(request)
+    token = read_token(request)
     if token is None:
         raise ValueError(_("The form was incomplete. Try again from here."))
     try:
