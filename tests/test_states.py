@@ -483,6 +483,13 @@ def test_prune_continues_from_its_mark(engine):
     assert lifecycle.prune(engine, State.CANCELLED, 0.0, after=rest.last) == (0, 0, rest.last, False)
 
 
+def test_prune_jobs_of_one_instant_by_pages(engine):
+    lifecycle.cancel(engine, helpers.make_jobs(engine, 5))
+    first = lifecycle.prune(engine, State.CANCELLED, 0.0, limit=2)
+    assert (first.removed, first.is_full) == (2, True)
+    assert lifecycle.prune(engine, State.CANCELLED, 0.0, after=first.last).removed == 3
+
+
 def test_set_aside_stores_error_and_counts_no_attempt(engine, job_in):
     specimen = job_in("new")
     assert set_aside(engine, specimen)

@@ -261,6 +261,22 @@ def watched():
     connection_created.disconnect(django_connections._watch_connection)
 
 
+def test_receiver_that_raises_leaves_no_open_transaction(committing, watched, runner, signal):
+    in_transaction = []
+
+    def begin_and_raise(number, **about):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        in_transaction.append(not connection.get_autocommit())
+        connection.set_autocommit(False)
+        raise ValueError
+
+    signal.connect(begin_and_raise)
+    send(runner, signal, 1, 2)
+    runner.drain(10.0)
+    assert in_transaction == [False, False]
+
+
 @pytest.mark.promise("lost-session-fails-one-receiver")
 def test_terminated_session_fails_one_receiver_at_most(committing, engine, watched, runner, signal):
     pids, failures = [], []

@@ -207,7 +207,7 @@ def due_ticks(schedule: Scheduled) -> list[datetime]:
     )
     ticks = [schedule.next_run_at, *later_ticks][-MISSED_LIMIT:]
     on_time = schedule.seen_at - timedelta(seconds=LATE_SECONDS)
-    if schedule.next_run_at >= on_time or schedule.missed == "all":
+    if schedule.missed == "all":
         return ticks
     late = [tick for tick in ticks if tick >= on_time]
     return late or ticks[-1:] if schedule.missed == "latest" else late

@@ -145,7 +145,12 @@ SCHEDULES = of_tests(
     ),
     Mutant("the first missed tick runs for all", "ticks[-1:] if", "ticks[:1] if", inside="due_ticks"),
     Mutant("the first missed ticks are made up for", "[-MISSED_LIMIT:]", "[:MISSED_LIMIT]", inside="due_ticks"),
-    Mutant("what is only late is missed", "schedule.next_run_at >= on_time or ", "", inside="due_ticks"),
+    Mutant(
+        "what is only late is missed",
+        "LATE_SECONDS: Final = 60.0",
+        "LATE_SECONDS: Final = 0.0",
+        inside="firing.LATE_SECONDS",
+    ),
     Mutant(
         "old code never takes over again",
         "is_older and self._silent_seconds(row) <= CONFIRMED_SECONDS",
@@ -180,8 +185,8 @@ SCHEDULES = of_tests(
     Mutant("one of the code follows its task", "schedule.options if schedule.is_of_code else ", "", inside="next_job"),
     Mutant(
         "an error of one schedule ends the turn",
-        "except (ValueError, ArithmeticError) as error:",
-        "except KeyError as error:",
+        "or _concerns_all_schedules(error, schedule)",
+        "or True",
         inside="Scheduler._contain_errors",
     ),
 )
@@ -232,9 +237,9 @@ UNIQUE = of_tests(
         inside="_existing",
     ),
     Mutant(
-        "one that was added late wakes nobody",
-        "if not is_duplicate:",
-        "if not is_duplicate and added:",
+        "new jobs with keys wake nobody",
+        "    inserting.announce(connection, ((job_id, job.row) for job_id, job in announced.items()))\n",
+        "",
         inside="insert_keyed",
     ),
 )

@@ -195,7 +195,7 @@ LEASES = [
         "        watched.is_checked = False\n",
         "",
         inside="django_connections.before_job",
-        tests=("tests/process/test_isolation.py",),
+        tests=("tests/process/test_ended_sessions.py", "tests/worker/test_callbacks.py"),
     ),
     Mutant(
         "a rescue of a job that ran leaves its task unknown",
