@@ -60,6 +60,13 @@ def test_cancel_counts_only_jobs_of_the_queryset():
     assert workflow.jobs.filter(state="cancelled").count() == 6
 
 
+def test_cancel_counts_no_dependent_that_was_not_chosen():
+    first = star().nodes[0].job_id
+    ended = tasks.noop.enqueue().pk
+    assert Job.objects.filter(pk=ended).cancel() == 1
+    assert Job.objects.filter(pk__in=[first, ended]).cancel() == 1
+
+
 def test_workflow_cancel_counts_all_jobs():
     assert star().cancel() == 6
 

@@ -180,11 +180,10 @@ def test_connect_slow_failure_of_known_server_is_not_repeated(proxy, monkeypatch
     """To repeat it at once would double the time until the loss of a server is noticed."""
     assert is_prepared()
     monkeypatch.setattr(startup_options, "SLOW_SECONDS", 0.0)
-    proxy.is_down = True
+    proxy.answer = lambda startup: ("57P03", "the database system is starting up")
     with pytest.raises(psycopg.OperationalError):
         connect()
-    proxy.is_down = False
-    assert proxy.with_options() == [True]
+    assert proxy.with_options() == [True, True]
 
 
 def test_connect_options_accepted_later_are_used_again(proxy, monkeypatch):

@@ -124,7 +124,11 @@ class HooksConfig(AppConfig):
         django_connections.IDLE_SECONDS = 0.5  # type: ignore[misc]
 
     def slow_start_receiver(self) -> None:
-        signals.worker_process_started.connect(lambda **_: time.sleep(60), weak=False)
+        def receiver(**named: Any) -> None:
+            note("receiver began")
+            time.sleep(60)
+
+        signals.worker_process_started.connect(receiver, weak=False)
 
     def slow_exit_function(self) -> None:
         kinds: list[str] = []

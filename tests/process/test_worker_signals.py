@@ -141,11 +141,10 @@ def test_broken_stop_receivers_delay_stop_at_most(start_with, notes, how):
         assert len(lines_of(notes(), "worker_stopping")) == 1
 
 
-def test_stop_during_start_receivers_is_not_delayed(start_with):
+def test_stop_during_start_receivers_is_not_delayed(start_with, notes):
     job = tasks.noop.enqueue()
     worker = start_with("slow_start_receiver")
-    worker.wait_for_child()
-    time.sleep(1)
+    worker.wait_until(notes)
     assert stop(worker, 40) < 20
     assert Job.objects.get(pk=job.pk).state == "ready"
     assert not Execution.objects.filter(job=job).exists()

@@ -67,14 +67,14 @@ def test_throughput_above_two_billion_keeps_its_sums(connection):
         columns = tally.columns() | {"wait_counts": [many], "run_counts": [many]}
         lifecycle.append_rollups(connection, [{**names, "exception_class": error, **columns}] * 3, 600)
     hour = timezone.now() - timedelta(hours=1), timezone.now() + MINUTE
-    for _ in range(2):
+    for merged in (6, 0):
         found, [by_task] = last_hour(), stats.throughput_by_task(*hour)
         numbers = [found.counts.succeeded, found.wait.count, found.run.count, by_task.counts.succeeded]
         assert numbers == [6 * many] * 4
         assert {type(number) for number in numbers} == {int}
         assert [(one.retried, type(one.retried)) for one in found.failures] == [(3 * many, int)] * 2
         assert found.run.p50 == pytest.approx(1.0, rel=0.091)
-        lifecycle.merge_rollups(connection)
+        assert lifecycle.merge_rollups(connection) == merged
 
 
 def test_throughput_of_queue_or_task_leaves_out_others(connection):

@@ -69,6 +69,20 @@ def test_act_after_the_latest_has_run_revives_no_other(engine, monkeypatch, how,
 
 
 @pytest.mark.promise("bulk-act-latest-of-key")
+def test_act_on_a_list_while_the_latest_runs_without_its_key_revives_no_other(engine, monkeypatch):
+    """The key of a job with `unique_while="ready"` is free while the job runs, so only the act keeps the others."""
+    monkeypatch.setattr(bulk_acts, "BATCH", 1)
+    job_ids = jobs_of_key(engine, 3)
+    engine.execute("UPDATE pgqueue_job SET unique_ready_only = true")
+    audit_id = request(engine, "retry", Selection(job_ids=tuple(job_ids)))
+    lifecycle.retry(engine, job_ids[-1:])
+    end(engine, job_ids[-1], "running")
+    finish(engine)
+    assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["dead", "dead", "running"]
+    assert audited(engine, audit_id) == []
+
+
+@pytest.mark.promise("bulk-act-latest-of-key")
 def test_act_that_could_not_lock_the_latest_revives_no_other(engine, second, monkeypatch):
     monkeypatch.setattr(bulk_acts, "BATCH", 1)
     job_ids = jobs_of_key(engine, 4, reverse=True)

@@ -107,8 +107,8 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "a failure of all jobs ends an act",
-        old="        except INVALID as error:",
-        new="        except (psycopg.Error, *INVALID) as error:",
+        old="            self._refused.note(audit_id, error)",
+        new="            lifecycle.end_audit(connection, audit_id, ActOutcome.FAILED, error=str(error))",
         inside="BulkActs._execute",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
