@@ -249,6 +249,14 @@ def test_result_of_a_removed_job_ends_the_dependent_for_good():
     assert "is gone, because the job was removed" in workflow.nodes[1].job.executions.get().error
 
 
+def test_result_of_a_dead_job_ends_the_dependent_for_good():
+    workflow = chain(tasks.number.s(1)).then(tasks.double).enqueue()
+    run_jobs(max_jobs=1)
+    Job.objects.filter(pk=workflow.job_ids[0]).update(state="dead", result=None)
+    run_jobs()
+    assert "has no result, because it is dead" in workflow.nodes[1].job.executions.get().error
+
+
 def test_dependent_of_a_job_that_runs_again_waits_for_it():
     """Somebody has retried the first job by SQL: the worker does not run the second one without its result."""
     workflow = chain(tasks.number.s(1)).then(tasks.double).enqueue()

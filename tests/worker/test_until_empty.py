@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from django_pgqueue import Limit, registry
+from django_pgqueue.worker.worker_process import WorkerProcess
 from tests import helpers
 from tests.concurrency import limits
 from tests.process.conftest import start
@@ -52,6 +55,17 @@ def test_jobs_that_wait_for_a_token_are_awaited(engine, make_fetcher, limit):
         fetcher.restart_scans()
         fetcher.tick()
         assert fetcher.empty_scans == 0
+
+
+def test_checks_that_are_left_to_the_maintenance_are_awaited():
+    """They can add jobs, for example those of a batch's callbacks."""
+    process, checks = WorkerProcess.__new__(WorkerProcess), [object()]
+    fetcher = SimpleNamespace(empty_scans=2, restart_scans=lambda: None, wake=lambda: None)
+    services = SimpleNamespace(later_checks=SimpleNamespace(is_empty=lambda: not checks))
+    vars(process).update(in_flight=[], completer=[], fetcher=fetcher, services=services, _idle=False)
+    assert [process._is_empty() for _ in range(3)] == [False] * 3
+    checks.clear()
+    assert [process._is_empty() for _ in range(2)] == [False, True]
 
 
 @pytest.mark.process

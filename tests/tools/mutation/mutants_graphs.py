@@ -244,7 +244,7 @@ GRAPHS = [
         ),
     ),
     *of_tests(
-        ("tests/process/test_workflows.py",),
+        ("tests/worker/test_until_empty.py",),
         Mutant(
             "a worker ends before a cascade",
             " or not self.services.later_checks.is_empty()",
