@@ -432,7 +432,7 @@ MUTANTS = [
     *LIMIT_PAGES,
 ]
 EQUIVALENT = {
-    "each restored dependent is compared with all others": "the planner hashes the ids of the recursion too, by today's plans",
+    "each restored dependent is compared with all others": "today, the planner hashes either list",
     "finishes are not sorted": "where every lock skips, no order of locking can deadlock",
     "only the outer LIMIT in CLAIM": "rows are locked one by one, so the outer LIMIT stops the lateral queries",
     "programs of a dead isolated process go on": "the worker process kills them too; the fork server is only sooner",
