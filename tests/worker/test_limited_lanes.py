@@ -233,6 +233,22 @@ def test_freed_key_of_a_queue_that_was_just_paused_is_left(engine, make_fetcher)
     assert not fetcher.pool.submitted
 
 
+def test_key_freed_before_its_queue_was_paused_is_left(engine, make_fetcher):
+    """The key was freed when no slot was free, for example, so its lane was not visited before the pause."""
+    add(engine, "two:a", 3)
+    fetcher = make_fetcher()
+    fetcher.tick()
+    jobs = take(fetcher)
+    fetcher.tick()
+    finish(engine, jobs)
+    fetcher.lanes.limited.note_ended(["two:a"])
+    assert fetcher.lanes.limited.free_ended()
+    control.pause("default", reason="", by="")
+    fetcher.lanes.scan_again()
+    fetcher.tick()
+    assert not fetcher.pool.submitted
+
+
 def test_freed_key_of_a_paused_queue_is_left_without_notification(engine, make_fetcher):
     """A scan has found the pause, and the key still waits in the lane of the paused queue."""
     add(engine, "two:a", 3)
