@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from django_pgqueue import lifecycle, stats
 from django_pgqueue.db import statements
+from django_pgqueue.models import Rollup
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
 from tests.app.tasks import add
@@ -75,6 +76,7 @@ def test_throughput_above_two_billion_keeps_its_sums(connection):
         assert [(one.retried, type(one.retried)) for one in found.failures] == [(3 * many, int)] * 2
         assert found.run.p50 == pytest.approx(1.0, rel=0.091)
         assert lifecycle.merge_rollups(connection) == merged
+        assert Rollup.objects.count() == 3, "a row that is refused would be merged alone"
 
 
 def test_throughput_of_queue_or_task_leaves_out_others(connection):
