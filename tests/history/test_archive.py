@@ -25,7 +25,7 @@ from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.history import archiving, batches
 from django_pgqueue.history.archiving import ArchiveFile
 from django_pgqueue.history.batches import Pace
-from django_pgqueue.models import ArchivedJob, Execution, ExecutionLog, Job
+from django_pgqueue.models import ArchivedJob, AuditedJob, Execution, ExecutionLog, Job
 from django_pgqueue.states import State
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from tests import helpers
@@ -77,6 +77,17 @@ def test_archive_documents_have_every_column(db):
     }
     of_execution = {field.attname for field in Execution._meta.concrete_fields} - {"job_id"}
     assert set(document["executions"][0]) == of_execution | {"log"}
+
+
+@pytest.mark.parametrize("to_file", [False, True])
+def test_archive_moves_the_acts_on_a_job(committing, tmp_path, to_file):
+    [archived], [young] = make(connection), make(connection, days=10)
+    lifecycle.record_audit(connection, lifecycle.begin_audit(connection, "retry", {}, done_by="ann"), [archived, young])
+    path = tmp_path / "old.jsonl.gz"
+    assert history.archive(older_than=OLD, file=path if to_file else None).archived == 1
+    [document] = lines(path) if to_file else ArchivedJob.objects.values_list("document", flat=True)
+    assert [(act["action"], act["done_by"]) for act in document["acts"]] == [("retry", "ann")]
+    assert list(AuditedJob.objects.values_list("job_id", flat=True)) == [young]
 
 
 @pytest.mark.parametrize("to_file", [False, True])
