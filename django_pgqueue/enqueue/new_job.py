@@ -42,8 +42,6 @@ T = TypeVar("T")
 def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SearchKeys:
     """Return the search keys of a call. The arguments are as they are stored: `task.encoded_call()` has converted them.
 
-    `new_job()` calls this module for such tasks only.
-
     An argument that the call does not pass, or that is None, has no key.
 
     Raises `TypeError` if an argument is a list or an object, and the errors of `encode_arguments()`.

@@ -271,11 +271,7 @@ WRITERS: Final[dict[Ending, Writer]] = {
 
 
 class Releasable(ExecutionInfo, Protocol):
-    """A claimed job, or an open execution as the database reports it.
-
-    The fetcher, the lease monitor and a stopping process call this. An execution whose release the database refuses
-    stays open: the release is retried, or the lease expires and the job is rescued.
-    """
+    """A claimed job, or an open execution as the database reports it."""
 
     @property
     def key(self) -> ExecutionKey: ...
@@ -284,7 +280,10 @@ class Releasable(ExecutionInfo, Protocol):
 def release_executions(
     connection: Connection, executions: Sequence[Releasable], reactions: Reactions = FOREGROUND
 ) -> dict[int, TransitionResult]:
-    """Release these executions in one statement, and react to that.
+    """Release these executions in one statement, and react to that. The fetcher and a stopping process call it too.
+
+    An execution whose release the database refuses stays open: the release is retried, or the lease expires and the job
+    is rescued.
 
     Return the result for each execution, without those whose release the database refuses, or that time was up for.
     """
