@@ -222,9 +222,9 @@ MUTANTS: Final = (
     ),
     Broken(
         Mutant(
-            "of what was missed the latest is fired, whatever was asked",
-            '    if schedule.next_run_at >= on_time or schedule.missed == "all":\n',
-            "    if schedule.next_run_at >= on_time:\n",
+            "of what was missed nothing is fired, although all was asked for",
+            '    if schedule.missed == "all":\n',
+            "    if False:\n",
             inside="due_ticks",
         ),
         "F61",
