@@ -49,6 +49,8 @@ TABLES = ("pgqueue_job", "pgqueue_dependency")
 
 @pytest.fixture(params=STATISTICS)
 def filled(engine, request):
+    for table in TABLES:  # autovacuum would analyse the rows of an earlier test, which are gone
+        engine.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
     if request.param == "analysed idle":
         engine.execute(f"ANALYZE {', '.join(TABLES)}")
     else:
@@ -59,7 +61,9 @@ def filled(engine, request):
         engine.execute(statement)
     if request.param == "analysed full":
         engine.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
-    return engine
+    yield engine
+    for table in TABLES:
+        engine.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
 
 
 @pytest.mark.parametrize("plan", ["custom", "generic"])
