@@ -80,7 +80,7 @@ DECISION: Final = """    SELECT
 # Cost:   at most five index searches for each batch
 #
 # The subqueries are scalar, because the planner could replace EXISTS by a hash of all jobs. OFFSET 0 keeps it from the
-# indexes of the batches that have not ended: if it believes that there are none, it would read them all for each batch.
+# indexes of the batches that have not ended. If it knows of none, it would read them all for each batch.
 BATCHES_TO_END: Final = """/* pgqueue:batches_to_end */
 SELECT batch.id
 FROM unnest(%(batch_ids)s::bigint[]) AS given (id)

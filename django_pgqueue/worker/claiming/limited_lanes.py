@@ -2,9 +2,8 @@
 
 Called by `KeyPages` and the claimer, in the fetcher's thread. Only `note_ended()` and `is_busy()` may be called by
 other threads. A visit takes up to `KEYS` keys of one lane. Afterwards a key with due jobs keeps its turn, and a key
-without jobs is forgotten. Other keys wait for a token of their rate, for the end of a job, for another worker's claim,
-or for the end of a pause. A key waits in all lanes at once, so 3,000 queues whose jobs wait for one token cost one
-visit.
+without jobs is forgotten. Other keys wait: for a token of their rate, the end of a job, the claim of another worker, or
+the end of a pause. A key waits in all lanes at once, so 3,000 queues whose jobs wait for one token cost one visit.
 
 When this process ends a job of a key, it visits that key at once. It finds jobs that other workers have ended after
 `BUSY_SECONDS`. The memory is bounded (see `due_keys`): the walk meets again what is forgotten here.

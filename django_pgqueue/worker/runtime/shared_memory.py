@@ -204,7 +204,7 @@ class HealthMemory:
     completions_behind_since = SharedField(8, "d", float)
     """Since when results cannot be written, or 0 if they can."""
     outage_since = SharedField(16, "d", float)
-    """When the current database outage began, or 0 if there is none."""
+    """Since when the database has been failing, or 0 if it works."""
     pid = SharedField(24, "Q", int)
     """The process that writes here, or 0 if no process does. Set by the supervisor."""
     worker_id = SharedField(32, "Q", int)
