@@ -1,0 +1,1 @@
+"""The adapter: a program that speaks the protocol of the harness, and a Django project with one task."""

@@ -1,0 +1,1 @@
+"""The app with the task of the benchmark."""
