@@ -8,7 +8,7 @@ error in `PGQUEUE`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import AppConfig, apps
 from django.conf import settings
@@ -19,10 +19,11 @@ from django.db import connections, router
 
 from . import codecs, conf, middleware, registry
 from .arguments.plan import new_plan
-from .doctor import Finding, Level, examine
-from .doctor.catalogue import CHECKS
 from .exceptions import InvalidTask
 from .schedules import declarations
+
+if TYPE_CHECKING:
+    from .doctor import Finding
 
 COMMAND = "runworker"
 
@@ -130,10 +131,14 @@ def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterat
     The messages are warnings, because `migrate` runs these checks too, and an error would stop it. A database that is
     new or cannot be examined gives none.
     """
-    from .queue_databases import has_tables  # as above
+    if not databases:
+        return
+    from .doctor import Level, examine  # a process that examines no database does not need the doctor
+    from .doctor.catalogue import CHECKS
+    from .queue_databases import has_tables
 
     check = next(check for check in CHECKS if check.id == check_id)
-    for alias in databases or ():
+    for alias in databases:
         if not has_tables(alias):
             continue
         for finding in examine(alias, [check]):

@@ -4,6 +4,9 @@ A queue is only a name that jobs carry, so a new name is valid unless `PGQUEUE["
 name has no effect that anybody sees: a worker serves an empty queue, or a pause holds back nothing. `control`, the
 commands, the admin and the worker therefore call `mistyped()`, which compares the name with those in the database, at
 the cost of a few index searches. `Task.using()` calls `warn_if_mistyped()`, which does not query.
+
+Every process of an application imports this module, and hardly any reads the figures of the queue. The functions that
+do import `stats` themselves.
 """
 
 from __future__ import annotations
@@ -19,9 +22,8 @@ from typing import TYPE_CHECKING, Final
 from django.apps import apps
 from django.db import DatabaseError, connections, transaction
 
-from . import lifecycle, registry, stats
+from . import lifecycle, registry
 from .conf import known_queues
-from .stats.limited_lanes import has_due_limited
 from .validation import unknown_queue
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ def mistyped(name: str, database: str) -> str:
 
 
 def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
+    from . import stats  # imported only if needed
+
     connection = connections[database]
     of_schedules = _of_schedules(database)
     names = {*of_tasks, *stats.names(connection).queues, *(of_schedules or ())}
@@ -84,6 +88,8 @@ def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
 
 def _has_due(connection: BaseDatabaseWrapper, name: str) -> bool:
     """Return whether due jobs wait in a queue that is not paused, with or without a limit."""
+    from .stats.limited_lanes import has_due_limited  # imported only if needed
+
     scan = lifecycle.scan_lanes(connection)
     if any(lane.queue_name == name and seconds <= 0 for lane, seconds in scan.due_in.items()):
         return True

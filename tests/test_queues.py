@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import control, queues
+from django_pgqueue import control, queues, stats
 from django_pgqueue.chunks import chunk_key
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.management import queue_arguments
@@ -132,7 +132,7 @@ def test_mistyped_of_queue_behind_many_other_queues_is_empty():
         "INSERT INTO pgqueue_job (task_name, arguments, queue_name) SELECT 'noop', '{}', "
         "CASE n WHEN 1 THEN 'zdefault' ELSE 'a' || n % 300 END FROM generate_series(1, 1301) AS n"
     )
-    assert "zdefault" not in queues.stats.names(connection).queues
+    assert "zdefault" not in stats.names(connection).queues
     assert mistyped("zdefault", "default") == ""
 
 

@@ -6,11 +6,12 @@ after a failover: a process that has worked on the new primary refuses the old o
 
 from __future__ import annotations
 
+from pkgutil import iter_modules, resolve_name
 from typing import Any, Final
 
 import psycopg
+from django.conf import settings
 from django.db import connections
-from django.db.migrations.executor import MigrationExecutor
 
 TIMELINE: Final = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END"
 _newest_timeline: dict[str, str] = {}
@@ -72,10 +73,18 @@ def refuse_an_old_primary(connection: psycopg.Connection[Any], alias: str, *, is
 
 
 def missing_migrations(alias: str) -> list[str]:
-    """Return the names of this package's migrations that are not applied. Errors of the database pass through."""
-    executor = MigrationExecutor(connections[alias])
-    targets = executor.loader.graph.leaf_nodes("pgqueue")
-    return [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(targets)]
+    """Return the names of this package's migrations that are not applied. Errors of the database pass through.
+
+    Django's own plan would import the migrations of all apps, which takes 0.2 s in a project with 400 of them.
+    """
+    from django.db.migrations.recorder import MigrationRecorder  # imported only if needed: by workers and the doctor
+
+    package = settings.MIGRATION_MODULES.get("pgqueue", "django_pgqueue.migrations")
+    if package is None:  # the project makes the tables without migrations
+        return []
+    names = {module.name for module in iter_modules(resolve_name(package).__path__) if module.name[0] not in "_~"}
+    applied = {name for app, name in MigrationRecorder(connections[alias]).applied_migrations() if app == "pgqueue"}
+    return [f"pgqueue.{name}" for name in sorted(names - applied)]
 
 
 def is_read_only(alias: str) -> bool:

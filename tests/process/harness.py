@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 from django.db import connection
 
@@ -45,6 +46,12 @@ def environment(database: dict[str, Any] | None, **options: Any) -> dict[str, st
         "PGQUEUE_TEST_OPTIONS": json.dumps(QUICK | options),
         "PYTHONWARNINGS": "default",
     }
+
+
+def database_url() -> str:
+    """Return the address of the database of this test."""
+    where = {key: quote(str(connection.settings_dict[key]), safe="") for key in ("USER", "HOST", "PORT", "NAME")}
+    return "postgresql://{USER}@{HOST}:{PORT}/{NAME}".format(**where)
 
 
 def django(*arguments: str, database: dict[str, Any] | None = None, **options: Any) -> str:

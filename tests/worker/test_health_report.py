@@ -19,7 +19,7 @@ from django_pgqueue.worker.runtime.worker_memory import WorkerMemory
 from django_pgqueue.worker.supervision import systemd
 from django_pgqueue.worker.supervision.health_thread import HealthFile, health_thread
 from django_pgqueue.worker.supervision.systemd import SystemdNotifier
-from tests.helpers import Clock
+from tests.helpers import Clock, wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -228,6 +228,41 @@ def test_systemd_notifier_without_socket_sends_again_later(memory, service_manag
     notifier._address = address.replace("@", "\0")
     notifier.notify()
     assert receiver.recv(1000).startswith(b"READY=1")
+
+
+def status_in(path):
+    return json.loads(path.read_text())["status"] if path.exists() else ""
+
+
+def test_health_thread_reports_readiness_before_its_interval(memory, tmp_path):
+    [process] = memory.living()
+    struct.pack_into("=d", process.memory, ANSWERS_AT, 0.0)
+    path = tmp_path / "health.json"
+    report = HealthReport(memory)
+    thread = health_thread(HealthFile(str(path), report), report)
+    thread.interval_seconds = 3600.0
+    thread.start()
+    wait_until(lambda: status_in(path) == "waiting")
+    with thread.paused():  # for a fork, as at the start of a worker process
+        process.answered("claim")
+    wait_until(lambda: status_in(path) == "ok")
+    assert thread.close()
+
+
+@pytest.mark.parametrize(("outage", "pause_seconds"), [(False, 3600.0), (True, 0.05)])
+def test_health_thread_checks_often_while_not_ready(memory, tmp_path, outage, pause_seconds):
+    path = tmp_path / "health.json"
+    report = HealthReport(memory)
+    thread = health_thread(HealthFile(str(path), report), report)
+    thread.interval_seconds = 3600.0
+    if outage:
+        change(memory, outage_since=-3.0)
+    thread.report_if_due()
+    assert status_in(path) == ("database away" if outage else "ok")
+    assert thread.pause_seconds() == pytest.approx(pause_seconds, rel=0.01)
+    path.unlink()
+    thread.report_if_due()
+    assert not path.exists(), "nothing has changed, and the interval is not over"
 
 
 def test_health_thread_without_file_and_systemd_is_not_started(memory, monkeypatch, tmp_path):

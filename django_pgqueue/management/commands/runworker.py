@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, NoReturn, TextIO, cast
@@ -29,9 +29,9 @@ from django_pgqueue.management.standard_streams import (
     write_if_writable,
 )
 from django_pgqueue.management.subcommands.subcommand import database_alias
-from django_pgqueue.metrics import collect
 from django_pgqueue.posix import CAN_FORK
 from django_pgqueue.queue_databases import distinct, served_aliases
+from django_pgqueue.readings import Reading
 from django_pgqueue.worker import Options, Supervisor, SupervisorGroup
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.supervision.metrics_server import open_port
@@ -224,8 +224,15 @@ def as_options(alias: str, arguments: dict[str, Any], *, live_line: bool = False
         live_line=live_line,
         metrics_port=settings.METRICS_PORT if arguments["metrics_port"] is None else arguments["metrics_port"],
         metrics_address=str(arguments["metrics_address"] or settings.METRICS_ADDRESS),
-        read_queue=partial(collect, alias) if arguments["queue_metrics"] else None,
+        read_queue=_reader_of_queue(alias) if arguments["queue_metrics"] else None,
     )
+
+
+def _reader_of_queue(alias: str) -> Callable[[], Sequence[Reading]]:
+    """Return the function that reads the figures of a queue for `--queue-metrics`."""
+    from django_pgqueue.metrics import collect  # imported only if needed: no other option reads figures
+
+    return partial(collect, alias)
 
 
 def default_grace() -> float:

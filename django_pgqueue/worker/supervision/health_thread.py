@@ -1,8 +1,10 @@
-"""Report the worker's health once a second: write the health file, and notify systemd.
+"""Report the worker's health once a second, and when it has become ready: write the health file, notify systemd.
 
 The supervisor's main thread may wait long for the database, and even longer for a name server. A separate thread
 therefore reports. It reads memory only and sends no statements. The thread pauses while the supervisor forks, because
 forking a process that has threads is unsafe.
+
+A platform may wait for a worker that is not ready, so the thread then looks more often whether the status has changed.
 """
 
 from __future__ import annotations
@@ -11,15 +13,19 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Final
 
 from django_pgqueue.log_events import event
-from django_pgqueue.worker.runtime.health_report import HealthReport
+from django_pgqueue.worker.runtime.health_report import HealthReport, Judgement
 from django_pgqueue.worker.runtime.outages import outage_log
 
 from .systemd import SystemdNotifier
 
+CHECK_SECONDS: Final = 0.05
+"""The time between two looks at the status of a worker that is not ready."""
 logger = logging.getLogger("django_pgqueue.worker")
 
 
@@ -64,12 +70,18 @@ class HealthThread:
 
     Args:
         steps: What to call in each round. They raise nothing. If there are none, no thread is started.
-        interval_seconds: The time between two rounds.
+        report: The worker's health.
+        interval_seconds: The time between two rounds, unless the status changes.
     """
 
-    def __init__(self, steps: Sequence[Callable[[], None]], interval_seconds: float = 1.0) -> None:
+    def __init__(
+        self, steps: Sequence[Callable[[], None]], report: HealthReport, interval_seconds: float = 1.0
+    ) -> None:
         self.steps = steps
+        self.report = report
         self.interval_seconds = interval_seconds
+        self._reported: Judgement | None = None
+        self._reported_at = float("-inf")
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -101,7 +113,21 @@ class HealthThread:
         return True
 
     def _run(self) -> None:
-        while not self._stopping.wait(self.interval_seconds):
+        while not self._stopping.wait(self.pause_seconds()):
+            self.report_if_due()
+
+    def pause_seconds(self) -> float:
+        """Return how long to wait before the next call of `report_if_due()`."""
+        left_seconds = max(0.0, self._reported_at + self.interval_seconds - time.monotonic())
+        is_ready = self._reported is not None and self._reported.is_ready
+        return left_seconds if is_ready else min(left_seconds, CHECK_SECONDS)
+
+    def report_if_due(self) -> None:
+        """Report if the status has changed, or if the interval is over."""
+        judgement = self.report.judge()
+        has_changed = self._reported is None or self._reported.status != judgement.status
+        if has_changed or time.monotonic() - self._reported_at >= self.interval_seconds:
+            self._reported, self._reported_at = judgement, time.monotonic()
             for step in self.steps:
                 step()
 
@@ -111,4 +137,4 @@ def health_thread(file: HealthFile, report: HealthReport) -> HealthThread:
     systemd = SystemdNotifier(report)
     steps = [file.write_if_alive] if file.path is not None else []
     steps += [systemd.notify] if systemd.is_wanted else []
-    return HealthThread(steps, systemd.interval_seconds)
+    return HealthThread(steps, report, systemd.interval_seconds)

@@ -12,6 +12,7 @@ from typing import Final
 
 from django_pgqueue import queues
 from django_pgqueue.db import server
+from django_pgqueue.db.reconnects import pause_seconds
 from django_pgqueue.log_events import event
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
@@ -21,6 +22,7 @@ from django_pgqueue.worker.runtime.outages import in_a_line
 logger = logging.getLogger("django_pgqueue.worker")
 
 RETRY_SECONDS: Final = 2.0
+"""The longest pause between two checks, without the jitter of 30 %. The first pauses are shorter."""
 
 
 def missing_requirement(alias: str) -> str:
@@ -50,7 +52,7 @@ def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: C
         should_wait: Returns whether to continue waiting. Called before each check.
         sleep: Sleeps for this many seconds between two checks.
     """
-    logged = ""
+    logged, checks = "", 0
     while should_wait():
         reason = missing_requirement(options.database) or _obstacle(options.database)
         if not reason:
@@ -60,7 +62,8 @@ def wait_until_ready(options: Options, should_wait: Callable[[], bool], sleep: C
         if reason != logged and not clone_guard.is_foreign:  # the guard logs that once a minute
             logger.warning("waiting for the database: %s", reason, extra=event("database_awaited", reason=reason))
             logged = reason
-        sleep(RETRY_SECONDS)
+        checks += 1
+        sleep(pause_seconds(checks, RETRY_SECONDS))
 
 
 def _obstacle(alias: str) -> str:

@@ -10,13 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
-from django.db import connection
 
 from django_pgqueue.models import Job
 from tests.helpers import wait_until
+from tests.process.harness import database_url
 from tests.tools.outside_harness.adapter import samples
 
 HERE = Path(__file__).parent / "adapter"
@@ -26,12 +25,6 @@ REQUIRED = {"claim_p50_ms": 30, "claim_p95_ms": 30, "claim_p99_ms": 30}
 RATES = {"enqueue_rate": 1, "completion_rate": 1, "queue_depth": 0}
 STOP_SECONDS = 5
 """How long the protocol allows the adapter to end."""
-
-
-def database_url() -> str:
-    """Return the address of the test database."""
-    where = {key: quote(str(connection.settings_dict[key]), safe="") for key in ("HOST", "PORT", "NAME", "USER")}
-    return "postgresql://{USER}@{HOST}:{PORT}/{NAME}".format(**where)
 
 
 class Adapter:
