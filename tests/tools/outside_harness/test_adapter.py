@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +12,12 @@ from typing import Any
 import pytest
 
 from django_pgqueue.models import Job
-from tests.helpers import wait_until
 from tests.process.harness import database_url
+from tests.tools.outside_harness import cells
 from tests.tools.outside_harness.adapter import samples
+from tests.tools.outside_harness.replica import Replica
 
 HERE = Path(__file__).parent / "adapter"
-CHECKOUT = Path(__file__).parents[3]
 REQUIRED = {"claim_p50_ms": 30, "claim_p95_ms": 30, "claim_p99_ms": 30}
 """The metrics that the protocol requires, each with the seconds that it covers."""
 RATES = {"enqueue_rate": 1, "completion_rate": 1, "queue_depth": 0}
@@ -27,58 +25,18 @@ STOP_SECONDS = 5
 """How long the protocol allows the adapter to end."""
 
 
-class Adapter:
-    """A replica of the adapter that a test controls."""
-
-    def __init__(self, directory: Path, **variables: object) -> None:
-        self.lines = directory / "lines"
-        self.log = directory / "log"
-        with self.lines.open("wb") as lines, self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.tools.outside_harness.adapter"],
-                cwd=CHECKOUT,
-                env={
-                    **os.environ,
-                    **{name: str(value) for name, value in variables.items()},
-                    "DATABASE_URL": database_url(),
-                    "SAMPLE_EVERY_S": "1",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=lines,
-                stderr=log,
-            )
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the complete lines that the adapter has printed. Each must be JSON."""
-        return [json.loads(line) for line in self.lines.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-    def values(self, metric: str) -> list[float]:
-        """Return the samples of a metric, oldest first."""
-        return [record["value"] for record in self.records() if record.get("metric") == metric]
-
-    def wait_until_jobs_end(self) -> None:
-        """Wait for samples of three seconds with completed jobs, which the latencies cover too."""
-
-        def have_ended() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
-            return sum(rate > 0 for rate in self.values("completion_rate")) >= 3
-
-        wait_until(have_ended, 60)
-
-
 @pytest.fixture
 def adapter(committing: None, tmp_path: Path) -> Iterator[Any]:
-    """Return a function that starts the adapter. It is killed after the test."""
-    started: list[Adapter] = []
+    """Return a function that starts the adapter on the test database. It is killed after the test."""
+    started: list[Replica] = []
 
-    def start(**variables: object) -> Adapter:
-        started.append(Adapter(tmp_path, **variables))
+    def start(**variables: object) -> Replica:
+        started.append(Replica({**variables, "DATABASE_URL": database_url(), "SAMPLE_EVERY_S": 1}, tmp_path))
         return started[-1]
 
     yield start
-    for each in started:
-        each.process.kill()
-        each.process.wait()
+    for replica in started:
+        replica.kill()
 
 
 @pytest.mark.process
@@ -92,7 +50,7 @@ def adapter(committing: None, tmp_path: Path) -> Iterator[Any]:
 )
 def test_adapter_until_sigterm_runs_and_reports_jobs(adapter, variables, task):
     replica = adapter(**variables)
-    replica.wait_until_jobs_end()
+    replica.wait_until_sampling(3)
     replica.process.send_signal(signal.SIGTERM)
     assert replica.process.wait(STOP_SECONDS) == 0, replica.log.read_text()
     descriptor, *samples = replica.records()
@@ -130,7 +88,7 @@ def assert_sampled(samples: list[dict[str, Any]]) -> None:
 @pytest.mark.process
 def test_adapter_whose_worker_is_killed_exits_with_1(adapter):
     replica = adapter(PRODUCER_RATE=20)
-    replica.wait_until_jobs_end()
+    replica.wait_until_sampling(3)
     [worker] = Path(f"/proc/{replica.process.pid}/task/{replica.process.pid}/children").read_text().split()
     os.kill(int(worker), signal.SIGKILL)
     assert replica.process.wait(20) == 1
@@ -147,3 +105,24 @@ def test_histogram_keeps_three_digits_and_forgets_old_values(monkeypatch):
     assert found["p99"] == pytest.approx(987_654.321, rel=1e-3)
     now += 31
     assert histogram.percentiles_ms() == {"p50": 0.0, "p95": 0.0, "p99": 0.0}
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_cells_print_a_row_for_each_phase(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    phases = ("clean", cells.HELD, cells.RESTARTED)
+    small = cells.Cell({"PRODUCER_RATE": 50, "WORKER_COUNT": 4}, tuple((phase, 1.0) for phase in phases))
+    monkeypatch.setitem(cells.CELLS, "small", small)
+    path = tmp_path / "figures.json"
+    assert cells.main(["small", "--json", str(path)]) == 0
+    figures = json.loads(path.read_text())
+    assert tuple(each["phase"] for each in figures) == phases
+    assert all(each["rate"] > 0 and each["row_versions"] > 0 and each["ready_seconds"] > 0 for each in figures)
+    assert len(capsys.readouterr().out.splitlines()) == len(cells.HEADER) + len(phases)
+
+
+def test_cells_unknown_name_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cells.main(["peak_w16", "peek"])
+    assert "no such cell: peek" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -75,6 +76,7 @@ def run(worker: Worker, stopping: threading.Event) -> int:
     from .producer import Producer, count_waiting_until, log
 
     worker.wait_until_ready(stopping)
+    log(f"ready after {time.monotonic() - config.STARTED_AT:.2f} s")
     figures = Figures()
     start(Producer(stopping, figures).run)
     start(sample_until, stopping, figures)

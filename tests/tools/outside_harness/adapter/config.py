@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
@@ -10,6 +11,7 @@ def _number(name: str, default: int) -> int:
     return int(os.environ.get(name, default))
 
 
+STARTED_AT = time.monotonic()
 HERE = Path(__file__).resolve().parent
 SYSTEM = "pgqueue"
 SCENARIO = os.environ.get("SCENARIO", "long_horizon")
