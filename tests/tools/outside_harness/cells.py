@@ -1,7 +1,7 @@
 """Run the adapter without the harness: `python -m tests.tools.outside_harness.cells [CELL…] [--scale 0.1]`.
 
 Each cell starts the adapter on a new database of a private server, and measures its phases. The program prints a table
-in Markdown, with a row for each phase. Nothing else should run on the machine. All cells take 50 minutes.
+in Markdown, with a row for each phase. Nothing else should run on the machine. All cells take about an hour.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ HELD: Final = "held"
 """The name of a phase in which another transaction holds a snapshot."""
 RESTARTED: Final = "restarted"
 """The name of a phase that begins with SIGKILL to the replica and the start of a new one."""
-DEAD_ROWS: Final = "SELECT sum(n_dead_tup)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'pgqueue%'"
+SIZES: Final = (
+    "SELECT sum(n_dead_tup)::bigint, (pg_database_size(current_database()) / 1000000)::int FROM pg_stat_user_tables"
+)
 LONG_S: Final = 30
 """In cells whose phases are shorter than this, the adapter samples each second instead of every 5 s."""
 
@@ -88,6 +90,8 @@ class Figures:
     wal_bytes: float
     dead_rows: int
     """How many dead rows the tables have at the end of the phase."""
+    size_mb: int
+    """The size of the database at the end of the phase."""
     ready_seconds: float
     """From the start of the newest replica until its worker was ready."""
 
@@ -123,7 +127,7 @@ def measured(name: str, phase: str, replica: Replica, connection: psycopg.Connec
     values, counted = replica.new_values(), Counters.read(connection).since(before)
     rates = values["completion_rate"]
     jobs = max(1.0, statistics.mean(rates) * seconds)
-    [dead_rows] = connection.execute(DEAD_ROWS).fetchone() or [0]
+    [(dead_rows, size_mb)] = connection.execute(SIZES).fetchall()
     return Figures(
         cell=name,
         phase=phase,
@@ -135,7 +139,8 @@ def measured(name: str, phase: str, replica: Replica, connection: psycopg.Connec
         depth=statistics.median(values["queue_depth"]),
         row_versions=counted.row_versions / jobs,
         wal_bytes=counted.wal_bytes / jobs,
-        dead_rows=int(str(dead_rows or 0)),
+        dead_rows=dead_rows,
+        size_mb=size_mb,
         ready_seconds=replica.ready_seconds(),
     )
 
@@ -158,8 +163,8 @@ def url(variables: dict[str, str]) -> str:
 
 
 HEADER: Final = (
-    "| cell | phase | jobs/s | least–most | p50 | p99 ms | depth | versions a job | WAL a job | dead rows | ready s |",
-    "|---|---|---|---|---|---|---|---|---|---|---|",
+    "| cell | phase | jobs/s | range | p50 | p99 ms | depth | versions a job | WAL a job | dead rows | MB | ready s |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -168,7 +173,7 @@ def row(figures: Figures) -> str:
     return (
         f"| {figures.cell} | {figures.phase} | {figures.rate:,.0f} | {figures.least:,.0f}–{figures.most:,.0f} "
         f"| {figures.p50_ms:,.1f} | {figures.p99_ms:,.1f} | {figures.depth:,.0f} | {figures.row_versions:.2f} "
-        f"| {figures.wal_bytes:,.0f} B | {figures.dead_rows:,} | {figures.ready_seconds:.2f} |"
+        f"| {figures.wal_bytes:,.0f} B | {figures.dead_rows:,} | {figures.size_mb:,} | {figures.ready_seconds:.2f} |"
     )
 
 
