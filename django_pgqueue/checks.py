@@ -131,9 +131,9 @@ def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterat
     The messages are warnings, because `migrate` runs these checks too, and an error would stop it. A database that is
     new or cannot be examined gives none.
     """
-    if not databases:
+    if not databases:  # Django calls these checks at each start; only `check --database` names databases
         return
-    from .doctor import Level, examine  # a process that examines no database does not need the doctor
+    from .doctor import Level, examine  # imported only if needed: a worker examines no database
     from .doctor.catalogue import CHECKS
     from .queue_databases import has_tables
 

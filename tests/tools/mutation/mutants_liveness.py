@@ -39,6 +39,20 @@ LIVENESS = [
         tests=("tests/worker/test_health_report.py",),
     ),
     Mutant(
+        "the system checks of each command import the doctor",
+        "        return\n",
+        "        pass\n",
+        inside="_database_findings",
+        tests=("tests/worker/test_startup.py",),
+    ),
+    Mutant(
+        "a worker reads the migrations of all apps",
+        "from django.db.migrations.recorder import MigrationRecorder",
+        "from django.db.migrations.loader import MigrationLoader, MigrationRecorder; MigrationLoader(None)",
+        inside="missing_migrations",
+        tests=("tests/worker/test_startup.py",),
+    ),
+    Mutant(
         "a migration of another app with the same name counts as applied",
         'if app == "pgqueue"}',
         "if app}",
