@@ -13,4 +13,11 @@ LATENCY = [
         inside="notifications._wake_workers",
         tests=("tests/test_enqueue.py",),
     ),
+    Mutant(
+        "each statement of the engine makes objects of its columns",
+        old="if cursor.pgresult.nfields else",
+        new="if cursor.description is not None else",
+        inside="statements._run",
+        tests=("tests/test_db.py",),
+    ),
 ]
