@@ -7,8 +7,8 @@ fell asleep, unless another thread was woken for that job.
 the queue's lock. The second thread finds nothing, but it competes for the interpreter while the job is to start.
 
 Concurrency: there is no lock per job, as in `InFlight`. Each operation on `queued` and `_idle` is atomic. A thread that
-finds no job adds its own lock to `_idle`, looks again, and waits until another thread releases its lock. The thread that
-removes a lock from `_idle` owns that wake-up: it releases the lock, or sleeps no more.
+finds no job adds its own lock to `_idle`, looks again, and waits until another thread releases its lock. Whichever
+thread removes a lock from `_idle` owns that wake-up: it releases the lock, or it is the owner and sleeps no more.
 """
 
 from __future__ import annotations

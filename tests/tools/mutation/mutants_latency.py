@@ -6,6 +6,7 @@
 from tests.tools.mutation.mutants import Mutant
 
 JOB_QUEUE = ("tests/worker/test_job_queue.py",)
+FETCHER = ("tests/worker/test_fetcher.py",)
 
 LATENCY = [
     Mutant(
@@ -49,5 +50,33 @@ LATENCY = [
         new="while True:",
         inside="JobQueue.put",
         tests=JOB_QUEUE,
+    ),
+    Mutant(
+        "an announced job is handed over before the connection is returned",
+        old="            self._submit(claimed)\n        if claimed:",
+        new="                self._submit(claimed)\n        if claimed:",
+        inside="Fetcher._claim_before_scan",
+        tests=FETCHER,
+    ),
+    Mutant(
+        "the fetcher keeps the interpreter from the slot that starts an announced job",
+        old="START_SECONDS if self.in_flight.waiting and not self.lanes.is_resting else 0.0",
+        new="0.0",
+        inside="Fetcher.tick",
+        tests=FETCHER,
+    ),
+    Mutant(
+        "the fetcher waits although the announced job has started",
+        old="if self.in_flight.waiting and not",
+        new="if not",
+        inside="Fetcher.tick",
+        tests=FETCHER,
+    ),
+    Mutant(
+        "an announced claim begins at the start of its lane",
+        old="self._cursors.get(lane, Cursor())",
+        new="Cursor()",
+        inside="Lanes.recent_lanes",
+        tests=FETCHER,
     ),
 ]
