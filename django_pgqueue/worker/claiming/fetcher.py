@@ -219,8 +219,7 @@ class Fetcher(Service):
         return 1.0 if self.leases.leases_hold() and not self.completer.is_behind else 0.1
 
     def _release_waiting(self, claimed_before: float) -> None:
-        jobs = self.in_flight.take_waiting(claimed_before)
-        if jobs:
+        if self.in_flight.waiting and (jobs := self.in_flight.take_waiting(claimed_before)):
             self._release(jobs)
 
     def _release(self, jobs: Sequence[Claimed]) -> None:
@@ -352,10 +351,10 @@ class StartRate:
         now = time.monotonic()
         elapsed = now - self._measured_at
         if elapsed > 0.005:
-            current = (self._in_flight.started - self._started) / elapsed
+            before, self._started = self._started, self._in_flight.started
             weight = min(1.0, elapsed / 0.1)
-            self._smoothed += (current - self._smoothed) * weight
-            self._started, self._measured_at = self._in_flight.started, now
+            self._smoothed += ((self._started - before) / elapsed - self._smoothed) * weight
+            self._measured_at = now
         return self._smoothed
 
 

@@ -18,9 +18,9 @@ LATENCY = [
     ),
     Mutant(
         "each statement of the engine makes objects of its columns",
-        old="if cursor.pgresult.nfields else",
+        old="if cursor.pgresult is not None and cursor.pgresult.nfields else",
         new="if cursor.description is not None else",
-        inside="statements._run",
+        inside="EngineConnection.run_statement",
         tests=("tests/test_db.py",),
     ),
     Mutant(
@@ -74,9 +74,30 @@ LATENCY = [
     ),
     Mutant(
         "an announced claim begins at the start of its lane",
-        old="self._cursors.get(lane, Cursor())",
-        new="Cursor()",
+        old="self._cursors.get(lane, START)",
+        new="START",
         inside="Lanes.recent_lanes",
         tests=FETCHER,
+    ),
+    Mutant(
+        "each statement of the engine has a cursor of its own",
+        old="cursor = self._cursor = self.cursor()",
+        new="cursor = self.cursor()",
+        inside="EngineConnection.run_statement",
+        tests=("tests/test_db.py",),
+    ),
+    Mutant(
+        "a process without limits prepares for keys after each notification",
+        old="if self._has_keys:\n            self.keyed.expect_jobs()",
+        new="if True:\n            self.keyed.expect_jobs()",
+        inside="Lanes.expect_jobs",
+        tests=FETCHER,
+    ),
+    Mutant(
+        "an error of a statement leaves the connection open",
+        old="                link.after_error()",
+        new="                pass",
+        inside="_Turn.__exit__",
+        tests=("tests/worker/test_shared_connections.py",),
     ),
 ]
