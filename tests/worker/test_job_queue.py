@@ -9,7 +9,7 @@ from queue import Empty
 
 import pytest
 
-from django_pgqueue.worker.slots.job_queue import JobQueue
+from django_pgqueue.worker.slots.inflight import JobQueue
 from tests import helpers
 
 THREADS = 4

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.report import ProgressSink, Report
 
-    from .inflight import InFlight
-    from .job_queue import JobQueue
+    from .inflight import InFlight, JobQueue
 
 
 class SlotHost(Protocol):

@@ -26,8 +26,7 @@ from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
 
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
-from .inflight import InFlight, Running
-from .job_queue import JobQueue
+from .inflight import InFlight, JobQueue, Running
 from .loops import Loops
 from .thread_slot import ThreadSlot
 
