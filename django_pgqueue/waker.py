@@ -59,8 +59,9 @@ class Waker:
         Returns:
             The readable descriptors, with `fileno()` if the thread was woken.
         """
-        ready = _readable((self.fileno(), *descriptors), min(timeout_seconds, MAX_WAIT_SECONDS))
-        if self.fileno() in ready:
+        own = self.fileno()
+        ready = _readable((own, *descriptors), min(timeout_seconds, MAX_WAIT_SECONDS))
+        if own in ready:
             self._receiver.recv(4096)
         self._is_woken = False  # after the read: who still sees True does not write, and the caller answers it now
         return ready

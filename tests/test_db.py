@@ -116,6 +116,22 @@ def test_is_read_only_detects_read_only_transaction():
         assert server.is_read_only("default")
 
 
+def test_execute_on_engine_uses_one_cursor(engine, monkeypatch):
+    """A new cursor copies the types of the connection. An error does not spoil the cursor."""
+    assert statements.execute(engine, "SELECT 1", {}) == [(1,)]
+    monkeypatch.setattr(type(engine), "cursor", lambda *args: pytest.fail("a second cursor"))
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        statements.execute(engine, "SELECT 1 / 0", {})
+    assert statements.execute(engine, "SELECT %(number)s::int", {"number": 2}) == [(2,)]
+
+
+@pytest.mark.parametrize(("statement", "rows"), [("SELECT 1, 2", [(1, 2)]), ("DISCARD SEQUENCES", [])])
+def test_execute_on_engine_makes_no_objects_of_columns(engine, monkeypatch, statement, rows):
+    """psycopg makes them anew for each answer, and nobody reads them. A claim has 17 columns."""
+    monkeypatch.setattr(psycopg.Cursor, "description", property(lambda cursor: pytest.fail("read")), raising=False)
+    assert statements.execute(engine, statement, {}) == rows
+
+
 @pytest.mark.django_db(transaction=True)
 def test_engine_connection_reads_no_settings(monkeypatch):
     """The fault suite and other tools use engine connections in processes without Django's settings."""

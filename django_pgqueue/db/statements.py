@@ -6,7 +6,6 @@ statement of the process reads the same clock.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -89,18 +88,16 @@ def repeat_if_stale(function: Callable[[], T]) -> T:
 
 def _run(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
     # Text, because a timedelta of a day would follow the session's daylight saving time.
-    time_shift = f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"
+    params = {**params, "time_shift": f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"}
+    run_statement: Callable[[str, Mapping[str, Any]], list[Row]] | None = getattr(connection, "run_statement", None)
+    if run_statement is not None:  # an engine connection
+        return run_statement(statement, params)
     try:
         with connection.cursor() as cursor:
-            after_statement = getattr(connection, "after_statement", None)  # of an engine connection
-            began = time.monotonic()
-            if after_statement is None and not settings.USE_TZ:
+            if not settings.USE_TZ:
                 cursor.adapters.register_loader("timestamptz", _AwareLoader)
-            cursor.execute(statement, {**params, "time_shift": time_shift})
-            rows = cursor.fetchall() if cursor.description is not None else []
-            if after_statement is not None:
-                after_statement(statement, time.monotonic() - began)
-            return rows
+            cursor.execute(statement, params)
+            return cursor.fetchall() if cursor.description is not None else []
     except ProgrammingError as error:
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
             raise _not_migrated(connection.alias, error) from error

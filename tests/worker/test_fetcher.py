@@ -5,16 +5,22 @@ The tests also check how soon the fetcher finds jobs that lie behind its cursors
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
+from contextlib import closing, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, signals
-from django_pgqueue.db.notifications import CANCEL_REQUESTED, PAUSES_CHANGED
+from django_pgqueue import lifecycle, registry, signals, sql
+from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
+from django_pgqueue.lifecycle import Cursor
 from django_pgqueue.states import Pausable
+from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.claimer import Claimer
@@ -25,9 +31,11 @@ from django_pgqueue.worker.claiming.next_scan import Pacing
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker, PollRequests
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.runtime.connection import Link
+from django_pgqueue.worker.runtime.shared_connections import Preference, SharedConnections
 from django_pgqueue.worker.slots.inflight import Full, InFlight
 from tests import helpers
 
+PACKAGE = str(Path(module.__file__).parents[2])
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
 
@@ -298,6 +306,104 @@ def test_fetcher_announced_job_is_claimed_before_lane_scan(engine, make_fetcher,
     helpers.make_job(engine, queue_name="another")
     fetcher.tick()
     assert len(take(fetcher)) == 1
+
+
+def announced_job(fetcher, engine):
+    """Make the fetcher idle after a job, and announce another one. Return the id of that one."""
+    helpers.make_job(engine)
+    drain(fetcher)
+    fetcher.lanes._rest.seconds = 0.0
+    job_id = helpers.make_job(engine)
+    fetcher.polls.poll_soon()
+    return job_id
+
+
+def test_fetcher_announced_job_takes_one_statement(engine, make_fetcher, monkeypatch):
+    """This statement claims the job, from the cursor at which the last claim ended."""
+    fetcher, statements, claims = make_fetcher(), [], []
+    announced_job(fetcher, engine)
+    claim, cursors = fetcher.claimer.claim, fetcher.lanes.recent_lanes()
+    monkeypatch.setattr(
+        fetcher.claimer, "claim", lambda link, lanes, room: claims.append(lanes) or claim(link, lanes, room)
+    )
+    monkeypatch.setattr(EngineConnection, "record_statement", lambda statement, seconds: statements.append(statement))
+    fetcher.tick()
+    assert statements == [sql.claims.CLAIM]
+    assert claims == [cursors] != [dict.fromkeys(cursors, Cursor())]
+    assert len(take(fetcher)) == 1
+
+
+def test_fetcher_announced_job_is_submitted_without_a_connection(engine, make_fetcher, monkeypatch):
+    """A slot that wakes while the fetcher is still busy has to wait for the interpreter, and to wake again."""
+    fetcher, in_use = make_fetcher(), []
+    with closing(SharedConnections("default", ("fetcher", "completer"))) as connections:
+        fetcher.link = connections.share(Preference.FIRST)
+        announced_job(fetcher, engine)
+        monkeypatch.setattr(fetcher.pool, "submit", lambda jobs: in_use.append(list(connections._used)))
+        fetcher.tick()
+    assert in_use == [[]]
+
+
+def test_fetcher_announced_job_gets_the_interpreter_to_start(engine, make_fetcher):
+    """The fetcher sleeps for a millisecond. Its next round would keep the interpreter from the thread of the slot."""
+    fetcher = make_fetcher()
+    announced_job(fetcher, engine)
+    assert fetcher.tick() == module.START_SECONDS
+    assert take(fetcher)
+
+
+def test_fetcher_announced_job_that_has_started_delays_no_claim(engine, make_fetcher, monkeypatch):
+    """A job that waits for the next scan is claimed right after an announced one, if the last scan is old."""
+    fetcher = make_fetcher()
+    announced_job(fetcher, engine)
+    monkeypatch.setattr(
+        fetcher.pool, "submit", lambda jobs: fetcher.in_flight.start(jobs[0].execution_id, 0, wait=False)
+    )
+    assert fetcher.tick() == 0.0
+
+
+@contextmanager
+def called():
+    """Yield a list that gets the names of the package's functions that this thread calls."""
+    names = []
+
+    def note(frame, event, argument):
+        if event == "call" and PACKAGE in frame.f_code.co_filename:
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        yield names
+    finally:
+        sys.setprofile(None)
+
+
+def test_fetcher_announced_job_takes_few_calls(engine, make_fetcher, monkeypatch):
+    """Between two jobs the processor's caches get cold, so each call costs about 1 µs.
+
+    The bounds are the counts on Python 3.11: from the notification to the claim's statement, and from its answer until
+    the job is in flight. The stubs of this module hide the calls for leases and completions.
+    """
+    fetcher = make_fetcher()
+    fetcher._rate.per_second = lambda: 0.0  # it calls more functions after 5 ms
+    monkeypatch.setattr(registry, "limits", dict)
+    monkeypatch.setattr(registry, "chunk_keys", dict)
+    with closing(SharedConnections("default", ("fetcher", "completer"), fetcher.polls.waker)) as connections:
+        fetcher.link = connections.share(Preference.FIRST)
+        announced_job(fetcher, engine)
+        with fetcher.link.use() as connection:
+            connection.execute(f"LISTEN {CHANNEL}")
+        fetcher._sleep(0.0)
+        fetcher.polls.take_urgent()
+        engine.execute(f"NOTIFY {CHANNEL}")
+        assert is_readable(connection.fileno(), 30.0)
+        with called() as names:
+            fetcher._sleep(30.0)
+            fetcher.tick()
+    before = names.index("execute_with_retry")
+    after = names.index("add") - names.index("received")
+    assert before <= 85
+    assert after <= 27
 
 
 def test_fetcher_announced_jobs_do_not_wait_for_a_slow_scan(engine, make_fetcher, monkeypatch):

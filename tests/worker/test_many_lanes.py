@@ -110,7 +110,7 @@ def test_highest_priority_comes_first_after_one_circle(engine, make_fetcher):
     fetcher = make_fetcher(capacity=5)
     fetcher._rate.per_second = lambda: 0.0
     with pytest.MonkeyPatch.context() as without_slots:
-        without_slots.setattr(fetcher, "_counted_claim", lambda *args: [])
+        without_slots.setattr(fetcher.claimer, "claim", lambda *args: [])
         helpers.wait_until(lambda: fetcher.tick() is not None and fetcher.lanes.pages._circle.is_complete)
     order = [job.priority for job in tick_until(fetcher, lambda claimed: len(claimed) == 160)]
     assert order == [5] * 80 + [0] * 80

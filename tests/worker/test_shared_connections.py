@@ -217,6 +217,18 @@ def test_error_in_a_block_returns_the_connection(connections):
     assert connections._used == []
 
 
+@pytest.mark.parametrize(
+    ("error", "is_replaced"), [(psycopg.errors.UndefinedTable, True), (OSError, True), (KeyError, False)]
+)
+def test_database_error_in_a_block_replaces_the_connection(connections, error, is_replaced):
+    """A new connection has no prepared statements that refer to tables that were recreated."""
+    share = connections.share(FETCHER)
+    with pytest.raises(error), share.use() as before:
+        raise error
+    with share.use() as after:
+        assert (after is not before) == before.closed == is_replaced
+
+
 def test_service_that_waited_gets_its_time_limit_anew(connections):
     """Its round is not stuck: another service held the connection."""
     fetcher, seconds = connections.share(FETCHER), []

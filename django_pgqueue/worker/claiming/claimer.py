@@ -64,7 +64,8 @@ class Claimer:
     def claim(self, connection: Connection, cursors: Cursors, room: int) -> list[Claimed]:
         """Claim up to `room` jobs of these lanes, and move the lanes' cursors."""
         claimed, failure = list[Claimed](), None
-        for kind, lanes in self._groups(cursors):
+        groups = self._groups(cursors)
+        for kind, lanes in groups:
             of_queue = self._room_of_queue(next(iter(lanes)).queue_name, claimed)
             left, free_slots = min(room - len(claimed), of_queue), min(self._free_slots(claimed), of_queue)
             if left <= 0:
@@ -78,7 +79,7 @@ class Claimer:
                     raise
                 failure = failure or error  # the claims of other kinds can work
                 continue
-            if kind.needs_slot(next(iter(lanes)), self._free_slots(claimed)):
+            if len(groups) > 1 and kind.needs_slot(next(iter(lanes)), self._free_slots(claimed)):
                 break  # jobs that are prefetched now would take the next free slot
         if failure is not None and not claimed:
             raise failure

@@ -26,9 +26,8 @@ import psycopg
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import PAUSES_CHANGED
-from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.completer import Completer
@@ -57,6 +56,8 @@ IDLE_PAUSES_SECONDS: Final = (0.005, 0.015, 0.06, 0.24)
 """Intervals of the polls at 5, 20, 80 and 320 ms after the last job, before a long sleep. `enqueue()` omits
 notifications that follow another within 5 ms, and relies on these polls. The processes of one supervisor poll for each
 other: each interval is then up to 2.5 times as long, plus 3 ms (see `next_scan`)."""
+START_SECONDS: Final = 0.001
+"""How long the fetcher leaves the interpreter to a slot that starts an announced job. The end of a job wakes it."""
 LOCKED_SECONDS: Final = 1.0
 """The longest sleep while due jobs cannot be claimed because other transactions have locked their rows."""
 
@@ -153,16 +154,18 @@ class Fetcher(Service):
         moment, announced = self._follow_up.take_moment(self.in_flight.free_slots), self._announced
         if room <= 0:
             return self._seconds_until_room()
-        if not self._claim_before_scan(room):
-            wait_seconds = self._follow_up.hold_back(moment, announced=announced)
-            if wait_seconds is not None:
-                return self._limited_by_due(wait_seconds)
-            if self.lanes.are_empty_for_sibling(moment):
-                self._scanned_from_start = True  # the sibling's scan saw all ready jobs, also those behind cursors
-                health_memory.answered("claim")
-                return self._idle_seconds()
-            if not self._claim(room):
-                return self._idle_seconds()
+        if self._claim_before_scan(room):
+            self._idle_steps = 0
+            return START_SECONDS if self.in_flight.waiting and not self.lanes.is_resting else 0.0
+        wait_seconds = self._follow_up.hold_back(moment, announced=announced)
+        if wait_seconds is not None:
+            return self._limited_by_due(wait_seconds)
+        if self.lanes.are_empty_for_sibling(moment):
+            self._scanned_from_start = True  # the sibling's scan saw all ready jobs, also those behind cursors
+            health_memory.answered("claim")
+            return self._idle_seconds()
+        if not self._claim(room):
+            return self._idle_seconds()
         self._idle_steps = 0
         return 0.0
 
@@ -216,10 +219,12 @@ class Fetcher(Service):
         return 1.0 if self.leases.leases_hold() and not self.completer.is_behind else 0.1
 
     def _release_waiting(self, claimed_before: float) -> None:
-        jobs = self.in_flight.take_waiting(claimed_before)
-        if jobs:
-            with self.link.use() as connection:
-                release_executions(connection, jobs, self.reactions)
+        if self.in_flight.waiting and (jobs := self.in_flight.take_waiting(claimed_before)):
+            self._release(jobs)
+
+    def _release(self, jobs: Sequence[Claimed]) -> None:
+        with self.link.use() as connection:
+            release_executions(connection, jobs, self.reactions)
 
     # ---------------------------------------------------------------- where to claim
 
@@ -233,8 +238,10 @@ class Fetcher(Service):
         announced, self._announced = self._announced, False
         if not (lanes := self.lanes.before_scan(announced=announced, is_first=self._follow_up.is_first)):
             return False
-        with self.link.use() as connection:
-            claimed = self._counted_claim(connection, lanes, room if self.lanes.is_resting else 1)
+        with self.claims.claim_under_way():
+            with self.link.use() as connection:
+                claimed = self.claimer.claim(connection, lanes, room if self.lanes.is_resting else 1)
+            self._submit(claimed)
         if claimed:
             self.empty_scans = 0
         health_memory.answered("claim")
@@ -256,36 +263,34 @@ class Fetcher(Service):
 
     def _claim_from(self, room: int, *, from_start: bool) -> Sequence[Claimed]:
         began = time.monotonic()
-        with self.link.use() as connection:
-            self.lanes.note_connection(self.link.connected_at)
-            cursors = self.lanes.ordered(connection, from_start=from_start, most=room)
-            if not cursors:
-                health_memory.answered("claim")
-                return ()
-            claimed = self._counted_claim(connection, cursors, room)
-        health_memory.answered("claim")
-        if from_start:
+        with self.claims.claim_under_way():
+            with self.link.use() as connection:
+                self.lanes.note_connection(self.link.connected_at)
+                cursors = self.lanes.ordered(connection, from_start=from_start, most=room)
+                claimed = self.claimer.claim(connection, cursors, room) if cursors else []
+            health_memory.answered("claim")
+            self._submit(claimed)
+        if from_start and cursors:
             self._full_scan_at = time.monotonic() + self._full_scan_pacing.after(time.monotonic() - began)
         return claimed
 
-    def _counted_claim(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
-        with self.claims.claim_under_way():
-            return self._claim_and_submit(connection, cursors, room)
+    def _submit(self, claimed: list[Claimed]) -> None:
+        """Put claimed jobs in flight and hand them over.
 
-    def _claim_and_submit(self, connection: EngineConnection, cursors: dict[Lane, Cursor], room: int) -> list[Claimed]:
-        claimed = self.claimer.claim(connection, cursors, room)
-        if claimed:
-            counts.claimed(claimed)
-            size = sum(map(len, map(ARGUMENTS, claimed))) / len(claimed) + 1
-            self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
-            id_conflicts = self._claimed_ids.in_use(claimed)
-            accepted = [job for job in claimed if job not in id_conflicts] if id_conflicts else claimed
-            self.in_flight.add(accepted)
-            self.pool.submit(accepted)
-            if id_conflicts:
-                released = [member for job in id_conflicts for member in job.members]
-                release_executions(connection, released, self.reactions)  # to be claimed again, under other ids
-        return claimed
+        A slot that wakes while this thread still has the interpreter has to wait and to wake again. So as much as
+        possible is done before: the connection has been returned too.
+        """
+        if not claimed:
+            return
+        id_conflicts = self._claimed_ids.in_use(claimed)
+        accepted = [job for job in claimed if job not in id_conflicts] if id_conflicts else claimed
+        counts.claimed(claimed)
+        size = sum(map(len, map(ARGUMENTS, claimed))) / len(claimed) + 1
+        self._job_bytes = max(size, self._job_bytes + (size - self._job_bytes) / 4)
+        self.in_flight.add(accepted)
+        self.pool.submit(accepted)
+        if id_conflicts:  # to be claimed again, under other ids
+            self._release([member for job in id_conflicts for member in job.members])
 
     # ---------------------------------------------------------------- when to poll
 
@@ -346,10 +351,10 @@ class StartRate:
         now = time.monotonic()
         elapsed = now - self._measured_at
         if elapsed > 0.005:
-            current = (self._in_flight.started - self._started) / elapsed
+            before, self._started = self._started, self._in_flight.started
             weight = min(1.0, elapsed / 0.1)
-            self._smoothed += (current - self._smoothed) * weight
-            self._started, self._measured_at = self._in_flight.started, now
+            self._smoothed += ((self._started - before) / elapsed - self._smoothed) * weight
+            self._measured_at = now
         return self._smoothed
 
 

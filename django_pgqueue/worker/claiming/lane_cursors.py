@@ -6,7 +6,7 @@ claimed jobs, and over jobs that cannot be claimed now.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -40,12 +40,14 @@ class LaneCursors(dict[Lane, Cursor]):
         self.pop(lane, None)
         self[lane] = cursor
 
-    def pass_by(self, exhausted: Iterable[Lane], seen_at: datetime) -> None:
+    def pass_by(self, exhausted: Collection[Lane], seen_at: datetime) -> None:
         """Move the cursors of exhausted lanes up to the last scan (`seen_at`): jobs left there cannot be claimed now.
 
         Such jobs belong to a paused task, or another transaction has locked their rows. If their lanes kept the old
         cursors, each claim would walk over all of them.
         """
+        if not exhausted:
+            return
         passed = Cursor(seen_at - MARGIN) if seen_at > EPOCH else Cursor()
         for lane in exhausted:
             self.move(lane, max(self.get(lane, passed), passed))

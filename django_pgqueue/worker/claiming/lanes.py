@@ -34,6 +34,7 @@ SHARED_SECONDS: Final = 5.0
 which queues and tasks are paused."""
 NEWS_SECONDS: Final = 0.05
 """How much longer a page of lanes may wait while jobs are found that notifications have announced."""
+START: Final = Cursor()
 RECENT_LANES: Final = 8
 """How many lanes are remembered for the claim after the next notification."""
 
@@ -115,7 +116,8 @@ class Lanes:
     def expect_jobs(self) -> None:
         """Note that jobs may have been enqueued in any lane."""
         self.pages.expect_jobs()
-        self.keyed.expect_jobs()
+        if self._has_keys:
+            self.keyed.expect_jobs()
 
     def ordered(self, connection: Connection, *, from_start: bool, most: int = 1000) -> dict[Lane, Cursor]:
         """Return the lanes that have due jobs, in the order to claim from, each with its cursor.
@@ -192,11 +194,12 @@ class Lanes:
         if self._scanned_at == float("-inf"):  # their queues may be paused now
             return recent
         freed = self._sorted(self.keyed.place_freed(self._turn)) if self._has_keys else ()
-        return dict.fromkeys(freed, Cursor()) | recent
+        return dict.fromkeys(freed, Cursor()) | recent if freed else recent
 
     def recent_lanes(self) -> dict[Lane, Cursor]:
         """Return the lanes in which claims last found jobs, in the order to claim from, each with its cursor."""
-        return {lane: self._cursors.get(lane, Cursor()) for lane in self._sorted(self._recent)}
+        lanes = self._recent if len(self._recent) == 1 else self._sorted(self._recent)
+        return {lane: self._cursors.get(lane, START) for lane in lanes}
 
     @property
     def is_resting(self) -> bool:

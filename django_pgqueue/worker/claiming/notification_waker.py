@@ -103,9 +103,11 @@ class NotificationWaker(Waker):
         # Set this before the attempt: if the other thread returned the connection between a failed attempt and the
         # assignment, it would wake nobody, and this thread would no longer wait for the socket.
         self._awaits_return = True
-        with suppress(psycopg.Error):  # the listener reports it
+        try:
             if self._connections is not None:
                 self._connections.use_first_if_free(self._read_here)
+        except psycopg.Error:
+            pass  # the listener reports it
 
     def _read_here(self, connection: EngineConnection) -> None:
         self._awaits_return = False

@@ -79,20 +79,31 @@ class Link:
             psycopg.OperationalError: if no connection can be opened.
             ForeignDatabase: if the database belongs to another installation (see `clone_guard`).
         """
-        connection = self._connection
-        if connection is None or is_lost(connection):
-            connection = self._open()
+        connection = self.live()
         try:
             yield connection
         except (psycopg.Error, OSError):
-            if is_lost(connection):
-                self.give_up()
-            else:
-                self.close()
+            self.after_error()
             raise
+        self.after_use()
+
+    def live(self) -> EngineConnection:
+        """Return a live connection. The caller then calls `after_use()` or `after_error()`; see `use()`."""
+        connection = self._connection
+        return self._open() if connection is None or is_lost(connection) else connection
+
+    def after_use(self) -> None:
+        """End a use without an error."""
         if health_memory.outage_since:
             outage_log.succeeded()
-        if connection.is_worn:
+        if self._connection is not None and self._connection.is_worn:
+            self.close()
+
+    def after_error(self) -> None:
+        """Close the connection after a database error, even if it is not lost."""
+        if self._connection is None or is_lost(self._connection):
+            self.give_up()
+        else:
             self.close()
 
     def _open(self) -> EngineConnection:

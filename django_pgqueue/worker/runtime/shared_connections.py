@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import Enum
 from queue import SimpleQueue
@@ -64,12 +64,33 @@ class Observer(Protocol):
 
 @dataclass(eq=False)
 class _Turn:
-    """A thread that uses a connection, or waits for one."""
+    """A thread that waits for a connection, and inside a `with` statement uses it.
+
+    It is no generator, because the fetcher needs a connection between a notification and the start of its job.
+    """
 
     share: Share
+    take: Callable[[_Turn], Link]
     link: Link | None = None
     """The connection that it uses."""
     granted: SimpleQueue[Link] = field(default_factory=SimpleQueue)
+
+    def __enter__(self) -> EngineConnection:
+        try:
+            return self.take(self).live()
+        except BaseException:
+            self.share.end(self)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        link: Link = self.link  # type: ignore[assignment]  # it has one
+        try:
+            if error is None:
+                link.after_use()
+            elif isinstance(error, (psycopg.Error, OSError)):
+                link.after_error()
+        finally:
+            self.share.end(self)
 
 
 class Share:
@@ -96,33 +117,25 @@ class Share:
         """When a connection was last opened for the first time or after a loss, by the monotonic clock."""
         return self._connections.connected_at
 
-    @contextmanager
-    def use(self) -> Iterator[EngineConnection]:
+    def use(self) -> AbstractContextManager[EngineConnection]:
         """Wait for a connection, and yield it as `Link.use()` does. Do not call this inside another `use()`.
 
         A job can raise an exception in the thread of a service, also while that waits. The turn exists before the wait,
         so its connection is passed on even then. Otherwise nobody would use that connection any more.
         """
-        connections, turn = self._connections, _Turn(self)
-        try:
-            with connections.take(turn).use() as connection:
-                yield connection
-        finally:
-            connections.end(turn)
+        return _Turn(self, self._connections.take)
 
-    @contextmanager
-    def use_if_free(self) -> Iterator[EngineConnection]:
+    def use_if_free(self) -> AbstractContextManager[EngineConnection]:
         """Yield a connection as `use()` does, but never wait for one. This may be called inside another `use()`.
 
         Raises:
             ConnectionInUse: if each connection that this service may use is in use.
         """
-        connections, turn = self._connections, _Turn(self)
-        try:
-            with connections.take_if_free(turn).use() as connection:
-                yield connection
-        finally:
-            connections.end(turn)
+        return _Turn(self, self._connections.take_if_free)
+
+    def end(self, turn: _Turn) -> None:
+        """Give back the connection of a turn, or end its wait."""
+        self._connections.end(turn)
 
 
 class SharedConnections:
@@ -168,8 +181,8 @@ class SharedConnections:
                 return False
             self._used.append(self._first)
         try:
-            if self._first.open_connection is not None:
-                function(self._first.open_connection)
+            if (connection := self._first.open_connection) is not None:
+                function(connection)
         except psycopg.Error:
             self._first.give_up()
             raise
@@ -226,8 +239,8 @@ class SharedConnections:
     def give_back(self, link: Link, share: Share) -> None:
         """Pass a connection on to the first waiting thread that may use it."""
         observer = self._observer if link is self._first else None
-        if observer is not None and link.open_connection is not None:
-            observer.before_return(link.open_connection)
+        if observer is not None and (connection := link.open_connection) is not None:
+            observer.before_return(connection)
         with self._lock:
             self._used.remove(link)
             if share.is_background:

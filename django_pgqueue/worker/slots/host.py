@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.report import ProgressSink, Report
 
-    from .inflight import InFlight
+    from .inflight import InFlight, JobQueue
 
 
 class SlotHost(Protocol):
@@ -26,8 +25,8 @@ class SlotHost(Protocol):
     @property
     def notes(self) -> ProgressSink: ...
     @property
-    def jobs(self) -> SimpleQueue[int | None]:
-        """The executions that wait for a thread. None ends a thread."""
+    def jobs(self) -> JobQueue:
+        """The executions that wait for a thread."""
 
     def isolates(self, claimed: Claimed, task: TaskDefinition | None) -> bool:
         """Return whether a job must run in an isolated process."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
@@ -27,7 +26,7 @@ from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
 
 from .deadlines import Deadlines
 from .event_loop import LoopSlots
-from .inflight import InFlight, Running
+from .inflight import InFlight, JobQueue, Running
 from .loops import Loops
 from .thread_slot import ThreadSlot
 
@@ -71,7 +70,7 @@ class Pool:
         self._hand_over = hand_over
         self.notes = notes
         self._on_free_slot = on_free_slot
-        self.jobs: SimpleQueue[int | None] = SimpleQueue()
+        self.jobs = JobQueue()
         self.deadlines = Deadlines(self.time_out, self.cancel, self.give_up)
         self.ending_processes = EndingProcesses()
         self.threads = [self._thread_slot(slot) for slot in range(self.concurrency)]
@@ -97,13 +96,14 @@ class Pool:
 
     def submit(self, jobs: Iterable[Claimed]) -> None:
         """Queue jobs that are in `in_flight.waiting`."""
-        to_loop = []
+        to_loop, to_threads = [], []
         for claimed in jobs:
             task = registry.get(claimed.task_name)
             if task is not None and task.is_async and not self.isolates(claimed, task):
                 to_loop.append(claimed.execution_id)
             else:
-                self.jobs.put(claimed.execution_id)
+                to_threads.append(claimed.execution_id)
+        self.jobs.put(to_threads)
         if to_loop:
             self.loops.submit(to_loop)
 
@@ -146,8 +146,7 @@ class Pool:
     def stop(self) -> None:
         """Let each slot end after its current job. Prefetched jobs stay in `in_flight`; the caller releases them."""
         self._is_stopping = True
-        for _ in self.threads:
-            self.jobs.put(None)
+        self.jobs.put([None] * len(self.threads))
         self.loops.stop()
 
     # ---------------------------------------------------------------- ending what runs

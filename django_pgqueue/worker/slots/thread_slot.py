@@ -62,6 +62,9 @@ class ThreadSlot(threading.Thread):
         self._context = Context()
         self._guard = threading.Lock()
         """Held to start and end an attempt, and to raise an exception in it. Without it the next job could be hit."""
+        self._sleep = threading.Lock()
+        """Acquired by this thread. It sleeps until `JobQueue` releases the lock."""
+        self._sleep.acquire()
 
     def run(self) -> None:
         """Run jobs until `None` arrives in the queue or this thread is abandoned."""
@@ -78,17 +81,22 @@ class ThreadSlot(threading.Thread):
 
     def _next(self) -> int | None:
         """Wait for an execution. Meanwhile close the connections and the isolated process that are not needed."""
+        jobs = self.host.jobs
+        try:
+            return jobs.queued.popleft()  # as `get()` would, which would be one more call for each job
+        except IndexError:
+            pass  # wait
         if django_connections.are_open():
             try:
-                return self.host.jobs.get(timeout=django_connections.IDLE_SECONDS)
+                return jobs.get(self._sleep, django_connections.IDLE_SECONDS)
             except Empty:
                 django_connections.close_idle()
         while self.process.current is not None:
             try:
-                return self.host.jobs.get(timeout=IDLE_PROCESS_SECONDS)
+                return jobs.get(self._sleep, IDLE_PROCESS_SECONDS)
             except Empty:
                 self.process.close()
-        return self.host.jobs.get()
+        return jobs.get(self._sleep)
 
     def close_idle_process(self) -> None:
         """End the isolated process, if there is one and it runs no job."""

@@ -603,8 +603,8 @@ RINGS = of_tests(
     Mutant("a loss is not reported", "            self.error = error\n", "", inside="NotificationWaker._read_here"),
     Mutant(
         "the wait for a return is a busy loop",
-        "        self._awaits_return = True\n        with suppress",
-        "        with suppress",
+        "        self._awaits_return = True\n        try",
+        "        try",
         inside="NotificationWaker._read_if_free",
     ),
     Mutant(
@@ -722,9 +722,9 @@ CONNECTIONS = of_tests(
     ),
     Mutant(
         "an interrupted service keeps its connection",
-        "        try:\n            with connections.take(turn).use() as connection:",
-        "        link = connections.take(turn)\n        try:\n            with link.use() as connection:",
-        inside="Share.use",
+        "            self.share.end(self)\n            raise",
+        "            raise",
+        inside="_Turn.__enter__",
     ),
     Mutant(
         "an interrupted service stays in the queue",

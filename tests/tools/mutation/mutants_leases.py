@@ -150,9 +150,9 @@ LEASES = [
     ),
     Mutant(
         "a claim under way is not counted",
-        "        with self.claims.claim_under_way():\n            return self._claim_and_submit",
-        "        if True:\n            return self._claim_and_submit",
-        inside="Fetcher._counted_claim",
+        "with self.claims.claim_under_way():",
+        "if True:",
+        inside="Fetcher._claim_from",
         tests=("tests/worker/test_fetcher.py",),
     ),
     Mutant(

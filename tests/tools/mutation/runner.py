@@ -49,6 +49,7 @@ from tests.tools.mutation.mutants_graphs import GRAPHS
 from tests.tools.mutation.mutants_histories import HISTORIES
 from tests.tools.mutation.mutants_history import HISTORY
 from tests.tools.mutation.mutants_job_forms import FORMS
+from tests.tools.mutation.mutants_latency import LATENCY
 from tests.tools.mutation.mutants_leases import CLAIM_TIME, LEASES
 from tests.tools.mutation.mutants_limit_pages import LIMIT_PAGES
 from tests.tools.mutation.mutants_limit_stats import LIMIT_STATS
@@ -380,6 +381,7 @@ MUTANTS = [
     Mutant("keys that meet are one", "if name in normalised:", "if False:", inside="_object"),
     Mutant("any depth", "if depth > MAX_DEPTH:", "if False:", inside="serialization.normalise"),
     *FEATURES,
+    *LATENCY,
     *LEASES,
     *LIVENESS,
     *ENDS,

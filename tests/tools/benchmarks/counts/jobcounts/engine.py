@@ -31,7 +31,7 @@ CONNECTIONS: Final = (
     "worker.hygiene:watch",
 )
 CANCEL: Final = ("worker.slots.query_cancel:watch", "worker.query_cancel:watch", "worker.cancelling:watch")
-IDLE_FUNCTIONS: Final = frozenset({"_next", "run", "select"})
+IDLE_FUNCTIONS: Final = frozenset({"_next", "get", "run", "select"})
 """The functions in which a thread of a slot or the event loop waits for a job."""
 LONG_SECONDS: Final = 1e6
 WAIT_SECONDS: Final = 300.0
