@@ -42,7 +42,7 @@ class TaskDefinition(TaskFields):
     entry: Callable[..., Any] = field(init=False, repr=False, compare=False)
     """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
     known_plan: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
-    """The value of `plan`, or `...` before its first use."""
+    """The value of `plan`, or `...` before its first use. Workers compare it with None, without a call."""
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
 from functools import lru_cache
@@ -37,8 +37,6 @@ CONNECT_SECONDS: Final = 10
 IDLE_SECONDS: Final = 10.0
 """How long a thread that runs no job keeps its connections. To open one again costs 2.4 ms, 0.02 % of this time."""
 
-_generation = [0]
-_off_slots = [0]
 LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
 ORDINARY: Final = re.compile(
     LEADING_COMMENTS + r"(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|MERGE|LOCK|TRUNCATE|SHOW|NOTIFY"
@@ -51,6 +49,18 @@ INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
 KNOWN_LIMIT: Final = 2000
 KNOWN_LENGTH: Final = 1000
 """How many verdicts are cached, and for statements of which length. The ORM repeats the same statements."""
+
+
+class Uses:
+    """Events of this process's connections, counted. They are attributes because each coroutine job reads them."""
+
+    losses = 0
+    """How often the server was lost."""
+    statements_off_slots = 0
+    """How many statements were executed by threads that are not slots, such as the asynchronous ORM's thread."""
+
+
+uses: Final = Uses()
 
 
 class Watched:
@@ -75,7 +85,7 @@ class Watched:
     def opened(self) -> None:
         """Record that a new session has begun."""
         self.opened_at = time.monotonic()
-        self.generation = _generation[0]
+        self.losses = uses.losses
         self.is_checked = self.is_of_slot
         self.is_dirty = False
         self.named_cursors = -1  # unequal to any count, because the session may have been opened for a named cursor
@@ -94,7 +104,7 @@ class Watched:
     def is_expired(self) -> bool:
         """Return whether the session is older than `CONN_MAX_AGE`, or older than the last loss of the server."""
         age_seconds = time.monotonic() - self.opened_at
-        return self.generation != _generation[0] or age_seconds > get_settings().CONN_MAX_AGE
+        return self.losses != uses.losses or age_seconds > get_settings().CONN_MAX_AGE
 
     def tidy(self, connection: BaseDatabaseWrapper) -> None:
         """Remove what a job may have left on a connection that stays open."""
@@ -113,7 +123,7 @@ class Watched:
 
     def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 -- Django's signature
         if not self.is_of_slot:
-            _off_slots[0] += 1
+            uses.statements_off_slots += 1
         statement = str(sql)
         if (known_to_change if len(statement) <= KNOWN_LENGTH else changes_the_session)(statement):
             self.is_dirty = True
@@ -170,12 +180,17 @@ def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: An
         _all[connection].opened()
         return
     watched = _all[connection] = Watched(connection)
-    _here.watched = [known for known in _here.watched if known.connection is not None] + [watched]
+    _here.watched[:] = [known for known in _here.watched if known.connection is not None] + [watched]
+
+
+def watched_here() -> Sequence[Watched]:
+    """Return the connections that this thread has opened: always the same list. It is empty if no job has used one."""
+    return _here.watched
 
 
 def distrust_all() -> None:
     """Make every thread close its connections before its next job. Call it when the server was lost."""
-    _generation[0] += 1
+    uses.losses += 1
 
 
 def distrust_since(losses: int) -> None:
@@ -184,17 +199,7 @@ def distrust_since(losses: int) -> None:
     A process that runs isolated jobs sends no statements of its own, so the worker process counts the losses for it.
     Without this the next job after a restart of the server would fail on a lost connection.
     """
-    _generation[0] = losses
-
-
-def generation() -> int:
-    """Return how often the server was lost."""
-    return _generation[0]
-
-
-def statements_off_slots() -> int:
-    """Return how many statements were executed by threads that are not slots, such as the asynchronous ORM's thread."""
-    return _off_slots[0]
+    uses.losses = losses
 
 
 def clean_context() -> Context:

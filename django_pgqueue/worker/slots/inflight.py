@@ -84,15 +84,22 @@ class InFlight:
 
         If the maximum number of jobs is running, wait for one to end (`wait`), or raise `Full`.
         """
-        if self._is_closed or not self._takes_place(execution_id, wait=wait):
+        if self._is_closed:
             return None
+        try:
+            self._places.pop()
+        except IndexError:
+            if not self._takes_place(execution_id, wait=wait):
+                return None
         waiting = self.waiting.pop(execution_id, None)
         if waiting is None:
-            self._leave_place()
+            self._places.append(None)
+            self._notify_waiting_threads()
             return None
-        self.running[execution_id] = Running(waiting.claimed, waiting.claimed_at, slot)
+        claimed, claimed_at = waiting
+        self.running[execution_id] = Running(claimed, claimed_at, slot)
         self._started[slot] += 1  # only this slot's thread writes this counter
-        return waiting.claimed
+        return claimed
 
     def close(self) -> None:
         """Let no further job start, because the process ends. Prefetched jobs stay here until they are released."""
@@ -102,12 +109,15 @@ class InFlight:
         """Forget a job that has ended."""
         running = self.running.pop(execution_id, None)
         if running is not None:
-            self.ended_tasks.add(running.claimed.task_name)
-            if running.claimed.others is not None:
-                self._forget_chunk(running.claimed)
+            claimed = running.claimed
+            self.ended_tasks.add(claimed.task_name)
+            if claimed.others is not None:
+                self._forget_chunk(claimed)
             if self.queue_slots is not None:
-                self.queue_slots.free(running.claimed.queue_name)
-            self._leave_place()
+                self.queue_slots.free(claimed.queue_name)
+            self._places.append(None)
+            if self._threads_waiting:
+                self._notify_waiting_threads()
 
     def running_with(self, execution_id: int) -> Running | None:
         """Return the running job with this execution, or the running chunk with it."""
@@ -134,12 +144,11 @@ class InFlight:
         return True
 
     def _takes_place(self, execution_id: int, *, wait: bool) -> bool:
-        if self._pops_place():
-            return True
+        """Take a place after none was free. Return False if the job was released meanwhile."""
         if not wait and execution_id in self.waiting:
             raise Full
         with self._room_made:
-            # `_leave_place` reads this counter after it frees a place. Increment it before checking for a free place;
+            # `end()` reads this counter after it frees a place. Increment it before checking for a free place;
             # otherwise the wake-up is lost.
             self._threads_waiting += 1
             try:
@@ -157,11 +166,6 @@ class InFlight:
         except IndexError:
             return False
         return True
-
-    def _leave_place(self) -> None:
-        self._places.append(None)
-        if self._threads_waiting:
-            self._notify_waiting_threads()
 
     def _notify_waiting_threads(self) -> None:
         with self._room_made:
