@@ -20,19 +20,19 @@ def test_plan_is_kept_while_nothing_changes():
 def test_plan_setting_changes_is_made_anew(settings):
     plans = AttemptPlans()
     first = plans.of(tasks.add.name)
-    assert (first.timeout_seconds, first.log_level, first.has_preparations) == (None, None, False)
+    assert (first.timeout_seconds, first.log_level) == (None, None)
     settings.PGQUEUE = {"TIMEOUT": 7, "KEEP_LOGS": "INFO"}
     second = plans.of(tasks.add.name)
-    assert (second.timeout_seconds, second.log_level, second.has_preparations) == (7, 20, True)
+    assert (second.timeout_seconds, second.log_level) == (7, 20)
 
 
 def test_plan_task_is_registered_anew_is_made_anew(monkeypatch):
     plans = AttemptPlans()
     assert plans.of(tasks.add.name).is_called_directly
-    atomic = dataclasses.replace(tasks.add, atomic=True)
+    atomic = dataclasses.replace(tasks.add, atomic=True, database="default")
     monkeypatch.setitem(registry._tasks, tasks.add.name, atomic)
     plan = plans.of(tasks.add.name)
-    assert plan.task is atomic and plan.has_preparations and not plan.is_called_directly
+    assert plan.task is atomic and plan.only_database == "default" and not plan.is_called_directly
     monkeypatch.delitem(registry._tasks, tasks.add.name)
     assert plans.of(tasks.add.name).task is None
 
@@ -46,4 +46,5 @@ def test_plan_coroutine_task_uses_the_loop_unless_isolated(isolates_all):
 def test_plan_of_unknown_task_requires_nothing():
     plan = plan_of("unknown")
     assert plan.task is None
-    assert not (plan.uses_loop or plan.is_isolated or plan.makes_chunks or plan.has_preparations or plan.takes_context)
+    assert not (plan.uses_loop or plan.is_isolated or plan.makes_chunks or plan.takes_context)
+    assert plan.timeout_seconds is plan.log_level is plan.only_database is None

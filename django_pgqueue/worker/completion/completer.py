@@ -115,7 +115,8 @@ class Completer(Service):
         self.pending.append(report)
         if (report.claimed.limit_key is not None or report.claimed.in_graph) and self._is_awaited(report):
             self._has_awaited.set()
-        self.wake()
+        if not self._wake.is_set():  # as in `wake()`, without a call for each job
+            self._wake.set()
 
     @property
     def is_full(self) -> bool:

@@ -127,9 +127,9 @@ class Attempt:
 
     def _prepare(self) -> None:
         """Check the database of an atomic task, and start to keep log lines."""
-        task, log_level = self.task, self.plan.log_level
-        if task.atomic and task.fixed_database not in (None, self.alias):
-            raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
+        alias, log_level = self.plan.only_database, self.plan.log_level
+        if alias not in (None, self.alias):
+            raise DoesNotFit(f"{self.task.name} is atomic on database {alias!r}, but its job is on {self.alias!r}")
         if log_level is not None:
             log_recorder.start(log_level, self.notes.open_log(self.claimed.key))
 

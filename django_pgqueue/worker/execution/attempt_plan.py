@@ -32,7 +32,10 @@ class AttemptPlan:
     timeout_seconds: float | None = None
     log_level: int | None = None
     """Level from which the lines that the task logs are kept, or None."""
+    only_database: str | None = None
+    """The database on which its jobs must be, because their transaction is there. None: each job may be anywhere."""
     has_preparations = False
+    """Whether the last two say something."""
     takes_context = False
     adapts_context = False
     is_called_directly = False
@@ -49,7 +52,8 @@ class AttemptPlan:
         self.makes_chunks = task.chunk is not None
         self.timeout_seconds = task.timeout_seconds
         self.log_level = task.kept_log_level
-        self.has_preparations = task.atomic or self.log_level is not None
+        self.only_database = task.fixed_database if task.atomic else None
+        self.has_preparations = self.log_level is not None or self.only_database is not None
         self.takes_context = task.takes_context
         self.adapts_context = task.takes_context and task.adapter is not None
         self.is_called_directly = not (task.atomic or task.is_async or task.sensitive)

@@ -63,6 +63,8 @@ class ThreadSlot(threading.Thread):
         self._context = Context()
         self._connections: Sequence[object] = ()
         """The connections of this thread. While it is empty, nothing needs to be cleaned before and after a job."""
+        self._are_open = False
+        """Whether one of them was still open after the last job."""
         self._guard = threading.Lock()
         """Held to start and end an attempt, and to raise an exception in it. Without it the next job could be hit."""
 
@@ -83,11 +85,12 @@ class ThreadSlot(threading.Thread):
 
     def _next(self) -> QueuedJob | None:
         """Wait for an execution. Meanwhile close the connections and the isolated process that are not needed."""
-        if self._connections and django_connections.are_open():
+        if self._are_open:
             try:
                 return self.host.jobs.get(timeout=django_connections.IDLE_SECONDS)
             except Empty:
                 django_connections.close_idle()
+                self._are_open = False
         while self.process.current is not None:
             try:
                 return self.host.jobs.get(timeout=IDLE_PROCESS_SECONDS)
@@ -212,10 +215,9 @@ class ThreadSlot(threading.Thread):
 
     def _attempt(self, claimed: Claimed, plan: AttemptPlan) -> Attempt | IsolatedAttempt:
         """Return an attempt in this thread, or in an isolated process: by the plan, or after a crash."""
-        host = self.host
         if plan.is_isolated or claimed.isolated:
-            return IsolatedAttempt(plan, claimed, host.alias, self.process, host.notes)
-        return planned_attempt(plan, claimed, host.alias, host.notes)
+            return IsolatedAttempt(plan, claimed, self.host.alias, self.process, self.host.notes)
+        return planned_attempt(plan, claimed, self.host.alias, self.host.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
         """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""
@@ -253,9 +255,11 @@ class ThreadSlot(threading.Thread):
             if attempt.interrupted or attempt.timed_out or attempt.cancelled:
                 # The exception may have interrupted the database driver in the middle of an operation.
                 django_connections.close_all()
+                self._are_open = False
             elif self._connections:
-                django_connections.after_job()
+                self._are_open = django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
+            self._are_open = True
             error_text.log_exception(
                 f"cleaning up after job {attempt.claimed.job_id} failed",
                 error,
