@@ -1,4 +1,4 @@
-"""Decide once for each task what an attempt at one of its jobs has to do, so that a job pays only for what it uses.
+"""Decide once for each task which parts an attempt at one of its jobs has, so that a job pays only for what it uses.
 
 `Pool` has the plans of its process. It looks up the plan of each job that it queues, and the slots make the attempt by
 it. A plan is made anew when its task is registered anew or when a setting changes, so no caller discards plans.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AttemptPlan:
-    """What an attempt at a job of one task has to do, apart from what the job itself requires.
+    """The parts of an attempt that its task and the settings require. The job itself can require more.
 
     Args:
         task: The task, or None if this process has no task with the name of the job.

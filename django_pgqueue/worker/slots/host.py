@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 QueuedJob = tuple[int, "AttemptPlan"]
-"""An execution that waits for a slot, and what an attempt at its job has to do."""
+"""An execution that waits for a slot, and the plan of its task."""
 
 
 class StartingAttempt(Protocol):

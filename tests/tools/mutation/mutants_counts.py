@@ -67,4 +67,18 @@ PLANS_OF_ATTEMPTS = [
         inside="ThreadSlot._clean_up",
         tests=("tests/process/test_leaks.py",),
     ),
+    Mutant(
+        "jobs get the options that the settings gave them before a change",
+        " or known[0] is not settings",
+        "",
+        inside="TaskDefinition.columns",
+        tests=("tests/test_enqueue.py",),
+    ),
+    Mutant(
+        "arguments of characters of four bytes may be too large",
+        "if 4 * len(text) >",
+        "if len(text) >",
+        inside="encode_arguments",
+        tests=("tests/test_serialization.py",),
+    ),
 ]
