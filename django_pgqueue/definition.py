@@ -145,12 +145,15 @@ class TaskDefinition(TaskFields):
     @property
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
-        return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
+        return self.timeout_by(get_settings())
 
-    @property
-    def kept_log_level(self) -> int | None:
-        """Number of the level from which an execution keeps its log lines, or None if it keeps none."""
-        level = get_settings().KEEP_LOGS if self.keep_logs is None else self.keep_logs
+    def timeout_by(self, settings: Settings) -> float | None:
+        """Return the same by these settings."""
+        return settings.TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
+
+    def log_level_by(self, settings: Settings) -> int | None:
+        """Return the number of the level from which an execution keeps its log lines, or None if it keeps none."""
+        level = settings.KEEP_LOGS if self.keep_logs is None else self.keep_logs
         return LEVELS[level] if level else None
 
     def delay_after(

@@ -26,6 +26,15 @@ def test_plan_setting_changes_is_made_anew(settings):
     assert (second.timeout_seconds, second.log_level) == (7, 20)
 
 
+def test_plan_invalid_settings_leave_the_last_valid_ones(settings):
+    """A job can override them. An error would lose the jobs that were claimed and wait for a plan."""
+    plans = AttemptPlans()
+    settings.PGQUEUE = {"TIMEOUT": 7}
+    assert plans.of(tasks.add.name).timeout_seconds == 7
+    settings.PGQUEUE = {"TIMEOUT": "never"}
+    assert plans.of(tasks.add.name).timeout_seconds == plans.of(tasks.noop.name).timeout_seconds == 7
+
+
 def test_plan_task_is_registered_anew_is_made_anew(monkeypatch):
     plans = AttemptPlans()
     assert plans.of(tasks.add.name).is_called_directly

@@ -6,7 +6,10 @@ it. A plan is made anew when its task is registered anew or when a setting chang
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from django.core.exceptions import ImproperlyConfigured
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
@@ -50,8 +53,8 @@ class AttemptPlan:
             return
         self.uses_loop = task.is_async and not self.is_isolated
         self.makes_chunks = task.chunk is not None
-        self.timeout_seconds = task.timeout_seconds
-        self.log_level = task.kept_log_level
+        self.timeout_seconds = task.timeout_by(settings)
+        self.log_level = task.log_level_by(settings)
         self.only_database = task.fixed_database if task.atomic else None
         self.has_preparations = self.log_level is not None or self.only_database is not None
         self.takes_context = task.takes_context
@@ -64,11 +67,14 @@ class AttemptPlans:
 
     def __init__(self, *, isolates_all: bool = False) -> None:
         self._isolates_all = isolates_all
+        self._settings = get_settings()
         self._plans: dict[str, AttemptPlan] = {}
 
     def of(self, task_name: str) -> AttemptPlan:
-        """Return the plan of the task with this name or alias."""
-        task, settings = registry.get(task_name), get_settings()
+        """Return the plan of the task with this name or alias. Raise nothing: the caller has claimed the job."""
+        with suppress(ImproperlyConfigured):  # a job can override the settings for a moment, also with invalid ones
+            self._settings = get_settings()
+        task, settings = registry.get(task_name), self._settings
         plan = self._plans.get(task_name)
         if plan is None or plan.task is not task or plan.settings is not settings:
             plan = AttemptPlan(task, settings, isolates_all=self._isolates_all)
