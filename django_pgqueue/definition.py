@@ -16,12 +16,12 @@ from typing import Any
 
 from .arguments.plan import CallArguments, CallPlan, call_plan, new_plan
 from .chunks import called_with_one
-from .conf import get_settings
+from .conf import Settings, get_settings
 from .context import TaskAdapter, TaskContext
 from .exceptions import InvalidTask, Retry, seconds
 from .job_log import LEVELS
 from .lazy_strings import lazy_problems
-from .options import OPTIONS, TaskFields, normalise
+from .options import OPTIONS, Row, TaskFields, columns_of, normalise
 from .redaction import RESULT, STEP_VARIABLES, hidden_from_reports, unknown_names
 from .retry import as_backoff, delay_after
 from .setting_kinds import retention_seconds
@@ -42,7 +42,11 @@ class TaskDefinition(TaskFields):
     entry: Callable[..., Any] = field(init=False, repr=False, compare=False)
     """The function as a worker calls it: its sensitive arguments are hidden from Django's error reports."""
     known_plan: CallPlan | EllipsisType | None = field(init=False, repr=False, compare=False)
-    """The value of `plan`, or `...` before its first use."""
+    """The value of `plan`, or `...` before its first use. It is compared with None where a call would cost too much."""
+    has_limit_key: bool = field(init=False, repr=False, compare=False)
+    """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
+    known_columns: tuple[Settings, Row] | None = field(init=False, repr=False, compare=False)
+    """The value of `columns()`, and the settings that it follows from; None before its first use."""
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
@@ -50,6 +54,8 @@ class TaskDefinition(TaskFields):
         object.__setattr__(self, "signature", signature_of(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "known_plan", ...)
+        object.__setattr__(self, "known_columns", None)
+        object.__setattr__(self, "has_limit_key", self.limit is not None or self.chunk is not None)
         object.__setattr__(self, "name", self.name or self.module_path)
         normalise(self)
         _validate(self)
@@ -109,6 +115,15 @@ class TaskDefinition(TaskFields):
         """
         return self.decoded_call(*self.encoded_call(args, kwargs))
 
+    def columns(self) -> Row:
+        """Return the parameters of the insert statements that carry its options. The caller must not change them."""
+        settings = get_settings()
+        known = self.known_columns
+        if known is None or known[0] is not settings:
+            known = settings, columns_of(self)
+            object.__setattr__(self, "known_columns", known)
+        return known[1]
+
     def early_plan(self) -> CallPlan | None:
         """Return a plan while the task's module is still imported, or None if its annotations cannot be used yet."""
         try:
@@ -123,11 +138,6 @@ class TaskDefinition(TaskFields):
         return self.database if isinstance(self.database, str) else None
 
     @property
-    def has_limit_key(self) -> bool:
-        """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
-        return self.limit is not None or self.chunk is not None
-
-    @property
     def chunk_wait_seconds(self) -> float:
         """Seconds that a due job waits until its chunk is full."""
         return seconds(self.chunk_wait)
@@ -135,12 +145,15 @@ class TaskDefinition(TaskFields):
     @property
     def timeout_seconds(self) -> float | None:
         """Seconds that one attempt may run, or None without a limit."""
-        return get_settings().TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
+        return self.timeout_by(get_settings())
 
-    @property
-    def kept_log_level(self) -> int | None:
-        """Number of the level from which an execution keeps its log lines, or None if it keeps none."""
-        level = get_settings().KEEP_LOGS if self.keep_logs is None else self.keep_logs
+    def timeout_by(self, settings: Settings) -> float | None:
+        """Return the same by these settings."""
+        return settings.TIMEOUT if self.own_timeout_seconds is None else self.own_timeout_seconds
+
+    def log_level_by(self, settings: Settings) -> int | None:
+        """Return the number of the level from which an execution keeps its log lines, or None if it keeps none."""
+        level = settings.KEEP_LOGS if self.keep_logs is None else self.keep_logs
         return LEVELS[level] if level else None
 
     def delay_after(

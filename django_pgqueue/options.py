@@ -258,7 +258,11 @@ def normalise(task: SharedFields) -> None:
     object.__setattr__(task, "no_retry_for", as_errors(task.no_retry_for))
 
 
-def columns_of(task: TaskFields) -> dict[str, Any]:
+Row = dict[str, Any]
+"""Parameters of the insert statements."""
+
+
+def columns_of(task: TaskFields) -> Row:
     """Return the parameters of the insert statements that carry a task's options."""
     columns = {name: getattr(task, name) for name in SAME_COLUMN}
     for name, values in COMPUTED:

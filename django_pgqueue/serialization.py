@@ -77,7 +77,10 @@ def encode_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         ValueError: A value cannot be stored: it is not finite, contains a NUL or a lone surrogate, is nested too
             deeply, or the arguments are larger than `PGQUEUE["MAX_ARGUMENTS_BYTES"]`. Or the codec has failed.
     """
-    return codecs.encode(plain_arguments(args, kwargs))
+    text = _to_json(normalise_call(args, kwargs))
+    if 4 * len(text) > get_settings().MAX_ARGUMENTS_BYTES:  # a character has 4 bytes at most
+        _check_size(text)
+    return text if codecs.project_codecs().encoder is None else codecs.encode(text)
 
 
 def plain_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -211,7 +214,8 @@ def normalise(value: Any, place: str, depth: int) -> Any:
     if isinstance(value, str):
         return _text(value, place)
     if isinstance(value, int):
-        return _integer(value, place)
+        number = int(value)
+        return number if number.bit_length() <= MAX_INTEGER_BITS else _integer(number, place)
     if isinstance(value, float):
         return _number(value, place)
     if depth > MAX_DEPTH:

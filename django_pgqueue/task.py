@@ -166,7 +166,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
     ) -> inserting.PreparedInsert:
         """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
         check_fit(self, args, kwargs)
-        call = self.encoded_call(args, kwargs)
+        call = (args, kwargs) if self.known_plan is None else self.encoded_call(args, kwargs)
         connection = connection_for(self, args, kwargs, callers_level=callers_level)
         run = partial(inserting.insert, connection, new_job(self, call, row_of(self, connection.alias)))
         # It can run after a commit, when the method that hides variables has returned.

@@ -10,8 +10,9 @@ from __future__ import annotations
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 MAX_WAIT_SECONDS: Final = 3600.0
@@ -21,6 +22,18 @@ MAX_WAIT_SECONDS: Final = 3600.0
 def is_readable(descriptor: int, timeout_seconds: float = 0.0) -> bool:
     """Return whether a descriptor can be read or its other end is closed, now or before the time is over."""
     return bool(_readable([descriptor], timeout_seconds))
+
+
+def readable_check(descriptor: int) -> Callable[[], object]:
+    """Return a function that returns a true value if the descriptor can be read or its other end is closed.
+
+    It is for one thread, and for a descriptor that is checked again and again: nothing is set up for each check.
+    """
+    if not hasattr(select, "poll"):
+        return partial(is_readable, descriptor)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return partial(poll.poll, 0)
 
 
 def _readable(descriptors: Sequence[int], timeout_seconds: float) -> set[int]:

@@ -183,6 +183,8 @@ def test_tasks_page_has_every_task_option():
         "adapter",
         "entry",
         "known_plan",
+        "known_columns",
+        "has_limit_key",
         "headers",
         "batch",
     }  # only using() has run_after, headers and batch

@@ -27,7 +27,10 @@ def open_transaction_elsewhere(alias: str) -> str | None:
     """Return an alias with an open transaction in this thread if `alias` itself has none; otherwise None."""
     if connections[alias].in_atomic_block:
         return None
-    return next((c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block), None)
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            return str(connection.alias)
+    return None
 
 
 def run_after_commits_elsewhere(alias: str, function: Callable[[], T]) -> T | None:

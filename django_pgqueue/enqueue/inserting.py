@@ -19,6 +19,7 @@ from django.db import router
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.batch_reference import BatchFinished
 from django_pgqueue.db.transactions import atomic_unless_open
+from django_pgqueue.envelope import CODEC
 from django_pgqueue.exceptions import DuplicateJob, InvalidTask, QueueError
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 from django_pgqueue.reactions import after_enqueue
@@ -196,13 +197,17 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, new: NewJob) -> Job:
     """Return a `Job` for a row that was just inserted, without a query."""
     from django_pgqueue.models import Job  # as above
 
-    values = {name: value for name, value in new.columns().items() if name not in ONLY_PARAMETERS}
-    values |= {"run_after": enqueued.run_after, "expires_at": enqueued.expires_at}
-    values["headers"] = None if values["headers"] is None else json.loads(values["headers"])
+    columns = new.row if new.limit is None else new.columns()
+    call = json.loads(new.arguments)
+    values = {**columns, "run_after": enqueued.run_after, "expires_at": enqueued.expires_at}
+    for name in ONLY_PARAMETERS:
+        values.pop(name, None)
+    if values["headers"] is not None:
+        values["headers"] = json.loads(values["headers"])
     job = Job(
         **values,
         id=enqueued.job_id,
-        arguments=codecs.readable(json.loads(new.arguments)),
+        arguments=codecs.readable(call) if CODEC in call else call,
         state="ready",
         attempt=0,
         crashes=0,

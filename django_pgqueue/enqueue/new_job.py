@@ -20,7 +20,7 @@ from django_pgqueue.exceptions import InvalidTask, seconds
 from django_pgqueue.headers import encode_headers
 from django_pgqueue.lazy_strings import lazy_problems
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, SearchKeys, Uniqueness
-from django_pgqueue.options import UniqueWhile, columns_of
+from django_pgqueue.options import UniqueWhile
 from django_pgqueue.redaction import BY_POSITION
 from django_pgqueue.search_text import as_search_text
 from django_pgqueue.serialization import encode_arguments, normalise
@@ -120,7 +120,7 @@ def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) 
         headers = middleware.changed_headers(headers, task, alias, schedule)
     if options.IN_HEADERS:
         headers |= options.headers_of_options(task)
-    return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **columns_of(task)}
+    return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **task.columns()}
 
 
 def key_of(task: TaskDefinition, decode: Callable[[], CallArguments]) -> str | None:
@@ -197,7 +197,8 @@ def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any
     if module not in registry.imported_at_setup and not registry.is_found_by_workers(module):
         raise InvalidTask(registry.not_found(task))
     batch = task.batch
-    alias = _database_of_call(task, args, kwargs) or (batch.database if batch else router.db_for_write(Job))
+    own_alias = None if task.database is None else _database_of_call(task, args, kwargs)
+    alias = own_alias or (batch.database if batch else router.db_for_write(Job))
     if alias not in connections:
         raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}")
     if connections[alias].vendor != "postgresql":

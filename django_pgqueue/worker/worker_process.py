@@ -153,7 +153,7 @@ class WorkerProcess:
     def _open_places(self) -> None:
         """Allow one more job for each job that the process that this one replaces has finished."""
         if self.in_flight.opened < self.in_flight.capacity and self.in_flight.open_places(self.allowance.places):
-            self.pool.loops.room_made()
+            self.pool.loop.start_waiting()
             self.fetcher.wake()
 
     def _may_retire(self) -> bool:

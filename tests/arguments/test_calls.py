@@ -24,7 +24,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import cron, every
 from django_pgqueue.task import Task
 from django_pgqueue.testing import assert_enqueued, run_jobs
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from tests.app import tasks as app_tasks
 from tests.framework import tasks as framework_tasks
 
@@ -413,6 +413,6 @@ def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):
 def test_async_attempt_on_event_loop_converts(received):
     job = tasks.charge_async.enqueue(ORDER, at=date(2026, 7, 1))
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
+    report = copy_context().run(async_to_sync(attempt_of(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{ORDER}"', report.error
     assert received == [(ORDER, date(2026, 7, 1))]

@@ -22,7 +22,7 @@ from django_pgqueue.arguments.annotations import Annotations
 from django_pgqueue.arguments.plan import new_plan
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from tests.app import tasks as app_tasks
 
 from . import tasks
@@ -170,7 +170,7 @@ def test_row_of_coroutine_task_is_loaded_off_the_event_loop(parcel, received):
     """Django raises SynchronousOnlyOperation for a query on the event loop."""
     job = tasks.deliver_async.enqueue(parcel)
     claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
-    report = copy_context().run(async_to_sync(Attempt(claimed, "default", mock.Mock()).run_async))
+    report = copy_context().run(async_to_sync(attempt_of(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{parcel.pk}"', report.error
     tasks.deliver_async.enqueue(parcel)
     run_jobs(raising=True)

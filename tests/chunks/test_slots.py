@@ -16,6 +16,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed, OpenExecution
 from django_pgqueue.models import Job
 from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.execution.attempt_plan import plan_of
 from django_pgqueue.worker.execution.chunk_attempt import ChunkAttempt, attempt_of
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.foreground import attempt, run_here
@@ -94,6 +95,7 @@ def test_each_job_of_a_chunk_is_reported_and_the_slot_is_free(pool, run):
 def test_coroutine_runs_on_the_event_loop(pool):
     jobs = [job._replace(arguments='{"args":[7],"kwargs":{}}') for job in chunk_of(3, task=tasks.on_loop).members]
     chunk = jobs[0]._replace(others=tuple(jobs[1:]))
+    assert tasks.on_loop.plan is None  # known from now on, as after its first job
     pool.in_flight.add([chunk])
     pool.submit([chunk])
     assert endings(pool) == [Ending.SUCCEEDED] * 3
@@ -198,7 +200,8 @@ def test_messages_of_isolated_processes_have_all_jobs():
 
 
 def test_isolated_process_that_dies_charges_each_job():
-    isolated = IsolatedAttempt(chunk_of(2), "default", SimpleNamespace(ask_to_cancel=lambda: None), Notes())
+    chunk, process = chunk_of(2), SimpleNamespace(ask_to_cancel=lambda: None)
+    isolated = IsolatedAttempt(plan_of(chunk.task_name), chunk, "default", process, Notes())
     report = isolated._report_died(9)
     assert [each.ending for each in (report, *report.others)] == [Ending.CRASHED] * 2
     assert [each.delay_seconds for each in (report, *report.others)] == [0.0, 0.0]

@@ -17,7 +17,7 @@ from django_pgqueue import Workflow, chain, group, lifecycle
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.claiming import node_results
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.isolation import wire
 from tests import helpers
@@ -53,7 +53,7 @@ def statements(engine: psycopg.Connection, monkeypatch: pytest.MonkeyPatch):
 
 def attempt(job: Claimed) -> Report:
     """Run an attempt, in a context of its own as the slots do."""
-    return copy_context().run(Attempt(job, "default", NOTES).run)
+    return copy_context().run(attempt_of(job, "default", NOTES).run)
 
 
 def run(job: Claimed) -> object:
@@ -107,7 +107,7 @@ def test_coroutine_with_claimed_results_starts_no_thread(engine, monkeypatch):
     end_ready(engine, "3")
     [job] = claim(engine)
     monkeypatch.setattr("django_pgqueue.worker.execution.attempt.sync_to_async", None)
-    assert asyncio.run(Attempt(job, "default", NOTES).run_async()).result == "6"
+    assert asyncio.run(attempt_of(job, "default", NOTES).run_async()).result == "6"
 
 
 def test_node_gets_null_results_and_lists_in_order(engine):

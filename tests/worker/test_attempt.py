@@ -23,6 +23,7 @@ from django_pgqueue.endings import Ending
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.attempt_plan import plan_of
 from tests.app import tasks
 
 pytestmark = pytest.mark.django_db
@@ -319,7 +320,7 @@ def test_signal_receiver_for_task_name_gets_only_that_task():
 
 @pytest.mark.parametrize(("lost", "ending"), [(True, Ending.RELEASED), (False, Ending.CANCELLED)])
 def test_cancelled_coroutine_ending_depends_on_lost_lease(lost, ending):
-    attempt = Attempt(SimpleNamespace(), "default", SimpleNamespace())
+    attempt = Attempt(plan_of("unknown"), SimpleNamespace(), "default", SimpleNamespace())
     attempt.cancel()
     if lost:
         attempt.interrupt()

@@ -21,7 +21,7 @@ from django_pgqueue.worker.completion.callbacks import CallbackRunner, CallbackT
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution import retry_policy
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.error_text import message
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.liveness import Liveness
@@ -222,7 +222,7 @@ def test_liveness_check_within_a_second_is_skipped(process_state, completer, mon
 @pytest.mark.parametrize("name", hostile.EXCEPTIONS)
 def test_attempt_hostile_exception_is_reported(committing, engine, name):
     helpers.make_job(engine, task_name=hostile.raise_hostile.name, max_attempts=1)
-    attempt = Attempt(helpers.claim_one(engine), "default", Notes())
+    attempt = attempt_of(helpers.claim_one(engine), "default", Notes())
     try:
         hostile.raise_hostile.func(name)
     except BaseException as exception:  # noqa: BLE001 -- the test covers any exception

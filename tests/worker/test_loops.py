@@ -13,6 +13,7 @@ import pytest
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.completion.progress_writer import Notes
+from django_pgqueue.worker.execution.attempt_plan import plan_of
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots import loops
@@ -258,9 +259,9 @@ def test_coroutine_runs_in_the_slot_that_in_flight_names(pool, run, monkeypatch)
         pool.loops.free.append(freed)
         return claimed
 
-    def record(claimed, slot):
-        found.append((pool.in_flight.running[claimed.execution_id].slot, slot))
-        started(claimed, slot)
+    def record(attempt, slot):
+        found.append((pool.in_flight.running[attempt.claimed.execution_id].slot, slot))
+        started(attempt, slot)
 
     monkeypatch.setattr(pool.in_flight, "start", start_and_free)
     monkeypatch.setattr(pool, "started", record)
@@ -278,10 +279,11 @@ def test_coroutine_that_may_not_start_leaves_its_slot_free(pool, monkeypatch, re
     pool.stop()
     pool.loop.join(20)
     monkeypatch.setattr(pool.in_flight, "start", refuse)
-    pool.loops.waiting.append(1)
+    queued = (1, plan_of(hostile.answer.name))
+    pool.loops.waiting.append(queued)
     pool.loop._start_waiting()
     assert sorted(pool.loops.free) == [4, 5, 6, 7]
-    assert list(pool.loops.waiting) == ([1] if refusal == "full" else [])
+    assert list(pool.loops.waiting) == ([queued] if refusal == "full" else [])
 
 
 def test_loop_that_no_job_has_used_is_not_asked(pool, run):

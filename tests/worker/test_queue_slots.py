@@ -21,6 +21,7 @@ from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
@@ -128,7 +129,7 @@ def test_pool_records_groups_and_reports_awaited_slots():
     in_flight.add(jobs)
     for slot, claimed in enumerate(jobs[:2]):
         in_flight.start(claimed.execution_id, slot, wait=False)
-        pool.started(claimed, slot)
+        pool.started(attempt_of(claimed, "default", None), slot)
     assert [state.running_of(group) for group in (0, 1)] == [1, 1]
     assert state.running() == state.suspects() == [1, 2]
     assert slots.is_full("mail")
@@ -150,7 +151,7 @@ def test_pool_lists_only_attempts_that_count_as_ended():
     for number, ending in endings.items():
         in_flight.add([job(number, "mail")])
         claimed = in_flight.start(number, 0, wait=False)
-        pool.started(claimed, 0)
+        pool.started(attempt_of(claimed, "default", None), 0)
         pool.finished(SimpleNamespace(claimed=claimed, others=(), ending=ending), 0)
     here, elsewhere = state.ended_last()
     uncounted = {Ending.RELEASED, Ending.UNKNOWN, Ending.POSTPONED, Ending.SNOOZED, Ending.SUSPENDED}

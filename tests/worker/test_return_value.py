@@ -19,7 +19,7 @@ from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.writer import finish
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import Report
 from tests import helpers
 from tests.app import tasks
@@ -27,7 +27,7 @@ from tests.app import tasks
 
 def run(claimed: Claimed) -> Report:
     """Run an attempt as a slot does: in a context of its own, which keeps what the attempt sets."""
-    return copy_context().run(Attempt(claimed, "default", Notes()).run)
+    return copy_context().run(attempt_of(claimed, "default", Notes()).run)
 
 
 @pytest.mark.promise("unstorable-result", "defect-result-not-json")

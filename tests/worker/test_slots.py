@@ -17,16 +17,19 @@ import pytest
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.completion.progress_writer import Notes
-from django_pgqueue.worker.execution.attempt import Attempt
+from django_pgqueue.worker.execution.attempt_plan import plan_of
+from django_pgqueue.worker.execution.chunk_attempt import attempt_of
+from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.isolation import fork_server, wire
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
 from django_pgqueue.worker.isolation.isolated_process import IsolatedProcess
 from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
-from django_pgqueue.worker.slots import pool, query_cancel
+from django_pgqueue.worker.slots import deadlines, pool, query_cancel
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.thread_slot import ThreadSlot
+from tests.app import tasks
 
 
 class Throwing:
@@ -101,7 +104,7 @@ def test_isolated_attempt_early_cancel_request_is_delivered(is_new):
     process = SlotProcess(
         SimpleNamespace(start_process=start_process, has_start_receivers=False), EndingProcesses(), None
     )
-    attempt: Any = IsolatedAttempt(claimed, "default", process, None)
+    attempt: Any = IsolatedAttempt(plan_of("a.task"), claimed, "default", process, None)
     if not is_new:
         process._process = isolated_process
         attempt.ask_to_cancel()
@@ -165,7 +168,7 @@ def test_pool_give_up_forgets_the_job_before_slot_is_reused(monkeypatch):
     )
     in_flight.add([claimed])
     in_flight.start(1, 0, wait=False)
-    job_pool.threads[0].attempt = Attempt(claimed, "default", job_pool.notes)
+    job_pool.threads[0].attempt = attempt_of(claimed, "default", job_pool.notes)
 
     def next_job(slot: int) -> None:
         process_state.started(slot, 2)
@@ -209,3 +212,29 @@ def test_fork_server_pipe_fails_closes_its_descriptors(silent_fork_server, monke
     with pytest.raises(IndexError):
         silent_fork_server.start_process()
     assert len(descriptors()) == before - 2
+
+
+def test_deadlines_ended_job_with_a_timeout_is_forgotten(settings):
+    settings.PGQUEUE = {"TIMEOUT": 60.0}
+    in_flight = InFlight(2)
+    options = Options(database="default", concurrency=2)
+    job_pool = pool.Pool(options, in_flight, ProcessState(4), None, lambda report: None, Notes(), lambda: None)
+    claimed = Claimed(1, 1, tasks.add.name, "default", 0, datetime.now(UTC), "{}", 1, 10, 0, False, None, 0.0)
+    in_flight.add([claimed])
+    in_flight.start(1, 0, wait=False)
+    job_pool.started(attempt_of(claimed, "default", job_pool.notes), 0)
+    assert job_pool.deadlines.watched == set(job_pool.deadlines._stop_at) == {1}
+    job_pool.finished(released(claimed), 0)
+    assert not job_pool.deadlines.watched and not job_pool.deadlines._stop_at
+    job_pool.loop.loop.close()
+
+
+def test_deadlines_request_after_the_end_of_a_job_is_forgotten(monkeypatch):
+    """The request and the end of its job are noted by two threads."""
+    monkeypatch.setattr(deadlines, "STAY_SECONDS", 0.0)
+    watch = deadlines.Deadlines(lambda _: True, lambda _: True, lambda _: None)
+    watch.remove(1)
+    watch.add_cancel(1, 0.0)
+    assert watch.watched == {1}
+    watch.tick()
+    assert not watch.watched and not watch._cancel_at and not watch._late

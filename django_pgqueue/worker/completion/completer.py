@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, islice
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -113,7 +115,8 @@ class Completer(Service):
         self.pending.append(report)
         if (report.claimed.limit_key is not None or report.claimed.in_graph) and self._is_awaited(report):
             self._has_awaited.set()
-        self.wake()
+        if not self._wake.is_set():  # as in `wake()`, without a call for each job
+            self._wake.set()
 
     @property
     def is_full(self) -> bool:
@@ -245,16 +248,16 @@ class Completer(Service):
         return [report for report in reports if report.claimed.key not in locked], waiting
 
     def _fill_batch(self) -> bool:
-        """Move queued reports into the batch. Return whether the batch is full."""
+        """Move queued reports into the batch, up to a number and a size. Return whether the batch is full."""
+        queued = list(islice(self.pending, max(0, BATCH - len(self._writing))))
         size = _payload_size(self._writing)  # reports that an error left unwritten
-        while len(self._writing) < BATCH and size < BATCH_SIZE:
-            if not self.pending:
-                return False
-            report = self.pending[0]
-            self._writing.append(report)  # first add, then remove, so that `ids()` always finds the report
-            self.pending.popleft()
-            size += len(report.result or report.traceback)
-        return True
+        sizes_before = list(accumulate([len(report.result or report.traceback) for report in queued], initial=size))
+        count = bisect_left(sizes_before, BATCH_SIZE)
+        self._writing += queued[:count]  # first add, then remove, so that `ids()` always finds the reports
+        remove_first = self.pending.popleft
+        for _ in queued[:count]:
+            remove_first()
+        return count < len(sizes_before) or len(self._writing) >= BATCH
 
 
 def write_interval(took_seconds: float) -> float:

@@ -11,7 +11,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from operator import countOf
+from itertools import groupby
+from operator import attrgetter, countOf
 from typing import Final, NamedTuple, Protocol
 
 from django_pgqueue import lifecycle, registry
@@ -29,6 +30,7 @@ from django_pgqueue.worker.runtime.refusals import Refusals
 logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
+ENDING: Final = attrgetter("ending")
 refusals: Final = Refusals("the release of execution")
 
 
@@ -51,9 +53,9 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
 
     An error that concerns all rows is raised. Some of the reports may be written then; writing them again is harmless.
     """
-    by_ending = defaultdict(list)
-    for report in reports:
-        by_ending[report.ending].append(report)
+    by_ending = defaultdict[Ending, list[Report]](list)
+    for ending, in_a_row in groupby(reports, key=ENDING):
+        by_ending[ending] += in_a_row
     refused, by_status = [], defaultdict[TransitionStatus, list[Report]](list)
     skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
@@ -63,7 +65,9 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
         by_status[TransitionStatus.LOCKED] += parts.left
         is_divided = parts.refused or parts.left
         written = [report for report in group if report.claimed.execution_id in results] if is_divided else group
-        _count_successes(reactions, ending, written, results)
+        is_success = _count_successes(reactions, ending, written, results)
+        if is_success and skipped is SUCCEEDED:
+            continue
         transitions = []
         for report in written:
             result = results[report.claimed.execution_id]
@@ -81,14 +85,16 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
 
 def _count_successes(
     reactions: Reactions, ending: Ending, reports: Sequence[Report], results: Mapping[int, TransitionResult]
-) -> None:
-    """Pass on the reports that this call has written as successes, usually all of them."""
-    if not reactions.counters or ending not in SUCCESSES:
-        return
-    if not countOf(results.values(), SUCCEEDED) == len(reports) == len(results):
+) -> bool:
+    """Pass on the reports that this call has written as successes. Return whether these are all: they usually are."""
+    if ending not in SUCCESSES:
+        return False
+    are_all = countOf(results.values(), SUCCEEDED) == len(reports) == len(results)
+    if not are_all:
         reports = [report for report in reports if results[report.claimed.execution_id] is SUCCEEDED]
     for counter in reactions.counters:
         counter.count_successes(reports)
+    return are_all
 
 
 def _transition_of(report: Report, result: TransitionResult) -> JobTransition:

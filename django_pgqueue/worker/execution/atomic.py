@@ -19,7 +19,7 @@ from django_pgqueue.db.errors import is_outage
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 
 from . import error_text
@@ -105,12 +105,12 @@ def finish(connection: Any, reports: Sequence[Report], progress: Progress | None
     deadline = time.monotonic() + LOCK_SECONDS
     left = list(reports)
     while True:
-        statuses = _finish(connection, left, progress)
-        left = [report for report in left if statuses[report.claimed.execution_id] is not TransitionStatus.DONE]
+        results = _finish(connection, left, progress)
+        left = [report for report in left if results[report.claimed.execution_id].status is not TransitionStatus.DONE]
         if not left:
             return
         claimed = left[0].claimed
-        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED for report in left):
+        if any(results[report.claimed.execution_id].status is not TransitionStatus.LOCKED for report in left):
             raise LeaseLost(
                 f"execution {claimed.execution_id} was closed by another worker; its transaction is rolled back"
             )
@@ -119,22 +119,14 @@ def finish(connection: Any, reports: Sequence[Report], progress: Progress | None
         time.sleep(0.005)
 
 
-def _finish(connection: Any, reports: Sequence[Report], progress: Progress | None) -> dict[int, TransitionStatus]:
-    keys = [report.claimed.key for report in reports]
+def _finish(connection: Any, reports: Sequence[Report], progress: Progress | None) -> dict[int, TransitionResult]:
     if progress is not None:
-        noted = lifecycle.note_progress(connection, [lifecycle.Noted(keys[0], progress, 0.0)])
+        noted = lifecycle.note_progress(connection, [lifecycle.Noted(reports[0].claimed.key, progress, 0.0)])
         [result] = noted.values()
         if result.status is not TransitionStatus.DONE:
-            return dict.fromkeys([key.execution_id for key in keys], result.status)
+            return dict.fromkeys([report.claimed.execution_id for report in reports], result)
     if reports[0].ending is Ending.DISCARDED:
-        results = lifecycle.succeed_and_discard(connection, keys)
-    else:
-        now = time.monotonic()
-        results = lifecycle.succeed(
-            connection,
-            [
-                lifecycle.Succeeded(each.claimed.key, each.result, now - each.started_at, now - each.finished_at)
-                for each in reports
-            ],
-        )
-    return {execution_id: result.status for execution_id, result in results.items()}
+        return lifecycle.succeed_and_discard(connection, [report.claimed.key for report in reports])
+    now = time.monotonic()
+    rows = [lifecycle.Succeeded(r.claimed.key, r.result, now - r.started_at, now - r.finished_at) for r in reports]
+    return lifecycle.succeed(connection, rows)

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
-from django_pgqueue import middleware, registry, signals
+from django_pgqueue import log, middleware
 from django_pgqueue.context import ProgressReporter, TaskContext, running_database, running_job
 from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
 from django_pgqueue.redaction import hidden_from_reports, hides_result
+from django_pgqueue.signals import job_started
 from django_pgqueue.worker.runtime.process_info import call_here, end_copy, forks
 
 from . import atomic, log_recorder, stored_values
+from .attempt_plan import AttemptPlan
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
 from .report import EXPIRED, PLAIN, Report, binds, encoded_result, refuse_unrun_value, success_ending
@@ -30,7 +32,6 @@ from .step_runner import AttemptSteps
 from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:
-    from django_pgqueue.arguments.plan import CallPlan
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.progress import Progress
@@ -41,41 +42,34 @@ if TYPE_CHECKING:
 class Attempt:
     """One attempt at a claimed job. One thread runs it; other threads only set its flags."""
 
-    __slots__ = (
-        "alias",
-        "args",
-        "asked",
-        "asked_elsewhere",
-        "cancelled",
-        "claimed",
-        "committing",
-        "context",
-        "copy",
-        "interrupted",
-        "kwargs",
-        "notes",
-        "outer_blocks",
-        "progress",
-        "started_at",
-        "steps",
-        "task",
-        "timed_out",
-    )
-
-    task: TaskDefinition
+    # The following are the same for most attempts, so they are values of the class.
+    context: TaskContext | None = None
+    steps: AttemptSteps | None = None
+    outer_blocks = 0
+    progress: Progress | None = None
+    asked_elsewhere: Callable[[], bool] | None = None
+    """Asks another process whether the job is to be cancelled."""
+    interrupted = timed_out = committing = asked = cancelled = False
+    is_of_chunk = False
+    """Whether the function gets a chunk."""
+    runs_here = True
+    """Whether the function runs in this process."""
     args: list[Any]
     kwargs: dict[str, Any]
 
-    def __init__(
-        self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
-    ) -> None:
-        self.claimed, self.alias, self.notes, self.asked_elsewhere = claimed, alias, notes, asked_elsewhere
-        self.context: TaskContext | None = None
-        self.steps: AttemptSteps | None = None
-        self.outer_blocks = 0
-        self.interrupted = self.timed_out = self.committing = self.asked = self.cancelled = False
-        self.progress: Progress | None = None
-        self.copy, self.started_at = forks.count, time.monotonic()
+    def __init__(self, plan: AttemptPlan, claimed: Claimed, alias: str, notes: ProgressSink) -> None:
+        self.plan = plan
+        self.task: TaskDefinition = plan.task  # type: ignore[assignment]  # `_find_task()` raises if it is None
+        self.claimed = claimed
+        self.alias = alias
+        self.notes = notes
+        self.copy = forks.count
+        self.started_at = time.monotonic()
+
+    @property
+    def known_task(self) -> TaskDefinition | None:
+        """The task, or None if this process does not have it."""
+        return self.plan.task
 
     def run(self) -> Report:
         """Run the task in this thread. Raise nothing except what another thread raises in this one.
@@ -87,14 +81,11 @@ class Attempt:
             self._decode_call()
             if self.claimed.in_graph or self.claimed.others:
                 self._add_results()
-            if self.task.adapter is not None and self.task.takes_context:
+            if self.plan.adapts_context:
                 self._adapt_context()
-            if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
+            if job_started.receivers or job_started in log.enabled:
                 self._publish_start()
-            if self.task.atomic:
-                return self._run_atomic()
-            call = async_to_sync(self._acall) if self.task.is_async else self._call
-            return self._success_reporter()(call())
+            return self._succeeded(self._call()) if self.plan.is_called_directly else self._run_specially()
         except BaseException as exception:  # noqa: BLE001 -- no exception of a task may end the worker
             return self.ended_by(exception)
         finally:
@@ -106,15 +97,14 @@ class Attempt:
         try:
             self._find_task()
             self._decode_call()
-            if self.claimed.results is not None:
-                self._add_results()
-            elif self.claimed.in_graph or self.claimed.others:
-                await sync_to_async(self._add_results)()  # it may query the database
-            if self.task.adapter is not None and self.task.takes_context:
+            if self.claimed.in_graph or self.claimed.others:
+                await self._add_results_in_thread()
+            if self.plan.adapts_context:
                 await sync_to_async(self._adapt_context)()
-            if IN_JOB_THREAD.are_heard(signals.job_started, self.claimed.task_name):
-                await sync_to_async(self._publish_start)()  # in a thread, because receivers may query the database
-            return self._success_reporter()(await self._acall())
+            if job_started.receivers or job_started in log.enabled:
+                await self._publish_start_in_thread()
+            reporter = self._success_reporter() if self.task.sensitive else self._succeeded
+            return reporter(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
         finally:
@@ -125,18 +115,23 @@ class Attempt:
 
     def _find_task(self) -> None:
         """Find the task. Raise `Cancel` if the job has expired, `DoesNotFit` if it cannot run here."""
-        running_job.set(self.claimed)
+        claimed = self.claimed
+        running_job.set(claimed)
         running_database.set(self.alias)
-        if self.claimed.start_by is not None:
-            self._check_expiry(self.claimed.start_by)
-        task = registry.get(self.claimed.task_name)
-        if task is None:
-            raise DoesNotFit(f"this worker has no task named {self.claimed.task_name!r}")
-        self.task = task
-        if task.atomic and task.fixed_database not in (None, self.alias):
-            raise DoesNotFit(f"{task.name} is atomic on database {task.database!r}, but its job is on {self.alias!r}")
-        if (level := task.kept_log_level) is not None:
-            log_recorder.start(level, self.notes.open_log(self.claimed.key))
+        if claimed.start_by is not None:
+            self._check_expiry(claimed.start_by)
+        if self.task is None:
+            raise DoesNotFit(f"this worker has no task named {claimed.task_name!r}")
+        if self.plan.has_preparations:
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Check the database of an atomic task, and start to keep log lines."""
+        alias, log_level = self.plan.only_database, self.plan.log_level
+        if alias not in (None, self.alias):
+            raise DoesNotFit(f"{self.task.name} is atomic on database {alias!r}, but its job is on {self.alias!r}")
+        if log_level is not None:
+            log_recorder.start(log_level, self.notes.open_log(self.claimed.key))
 
     def _check_expiry(self, start_by: float) -> None:
         if self.started_at > start_by:
@@ -144,12 +139,11 @@ class Attempt:
 
     def _decode_call(self) -> None:
         """Decode the arguments and the headers, and build the context if the task or a middleware uses it."""
-        task = self.task
         self.args, self.kwargs, headers = read_call(self.claimed)
-        if task.takes_context or middleware.chain().run:
+        if self.plan.takes_context or middleware.chain().run:
             self.context = context_of(self, headers)
-        if task.takes_context:
-            self.args.insert(0, self.context)
+            if self.plan.takes_context:
+                self.args.insert(0, self.context)
 
     def _add_results(self) -> None:
         """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
@@ -158,12 +152,24 @@ class Attempt:
         if self.claimed.results is not None:  # a report that waits to be written would keep them
             self.claimed = self.claimed._replace(results=None)
 
+    async def _add_results_in_thread(self) -> None:
+        """Do the same. Unless the claim has read the results, a thread does, because it queries the database."""
+        if self.claimed.results is not None:
+            self._add_results()
+        else:
+            await sync_to_async(self._add_results)()
+
     def _adapt_context(self) -> None:
         if self.task.adapter is not None and self.context is not None:
             self.args[0] = self.task.adapter.context(self.context)
 
     def _publish_start(self) -> None:
-        IN_JOB_THREAD.publish(signals.job_started, self.claimed.task_name, start_of(self.claimed, self.alias))
+        IN_JOB_THREAD.publish(job_started, self.claimed.task_name, start_of(self.claimed, self.alias))
+
+    async def _publish_start_in_thread(self) -> None:
+        """Publish the start in a thread, because receivers may query the database."""
+        if IN_JOB_THREAD.are_heard(job_started, self.claimed.task_name):
+            await sync_to_async(self._publish_start)()
 
     def _call(self) -> Any:
         """Call the function inside the middleware. A copy must not get back: it would commit an atomic task."""
@@ -174,6 +180,8 @@ class Attempt:
     async def _acall(self) -> Any:
         """Call the coroutine function inside the middleware."""
         try:
+            if self.context is None and self.task.known_plan is None and not self.is_of_chunk:
+                return await self._call_function()  # as for most: nothing is around it, and nothing to convert
             if self.context is not None and middleware.chain().arun:
                 return await middleware.arun_inside(self.context, self._aenter)
             return await self._aenter()
@@ -182,25 +190,38 @@ class Attempt:
                 end_copy()
 
     def _enter(self) -> Any:
-        """Convert the arguments and call the task's function. A copy that a middleware has forked must not call it."""
+        """Convert the arguments and call the task's function.
+
+        A copy that a middleware has forked must not call it, and a copy that the function has forked must not get back.
+        """
         if forks.count != self.copy:
             end_copy()
-        if (plan := self.task.plan) is not None:
-            self._convert_call(plan)
+        try:
+            return self._converted_call()
+        finally:
+            if forks.count != self.copy:
+                end_copy()
+
+    def _converted_call(self) -> Any:
+        if self.task.known_plan is not None:
+            self._convert_call()
         return self._call_function()
 
     def _aenter(self) -> Awaitable[Any]:
         """Return the coroutine of the function. If an argument is a row, load it in a thread first."""
         plan = self.task.plan
-        call = self._enter() if plan is None or not plan.loads_rows else self._load_and_call(plan)
+        call = self._load_and_call() if plan is not None and plan.loads_rows else self._converted_call()
         return call if self.steps is None else self.steps.calls.around(call)
 
-    async def _load_and_call(self, plan: CallPlan) -> Any:
-        await sync_to_async(self._convert_call)(plan)
+    async def _load_and_call(self) -> Any:
+        await sync_to_async(self._convert_call)()
         return await self._call_function()
 
-    def _convert_call(self, plan: CallPlan) -> None:
-        """Turn the stored arguments into what the annotations say."""
+    def _convert_call(self) -> None:
+        """Turn the stored arguments into what the annotations say. Do nothing if they stay plain JSON."""
+        plan = self.task.plan
+        if plan is None:
+            return
         first = int(self.task.takes_context)
         # A value that does not fit raises an error whose frames contain all arguments.
         decoded = hidden_from_reports(stored_values.decoded) if self.task.sensitive else stored_values.decoded
@@ -211,7 +232,7 @@ class Attempt:
         """Call the task's function."""
         try:
             value = self.task.entry(*self.args, **self.kwargs)
-            if not self.task.is_async and type(value) not in PLAIN:
+            if type(value) not in PLAIN and not self.task.is_async:
                 refuse_unrun_value(value)
             return value
         except TypeError as error:
@@ -219,9 +240,12 @@ class Attempt:
             if not binds(self.task, self.args, self.kwargs):
                 raise DoesNotFit(f"the job's arguments do not fit {self.task.name}(): {error}") from error
             raise
-        finally:
-            if forks.count != self.copy:
-                end_copy()
+
+    def _run_specially(self) -> Report:
+        """Call the function of an atomic task, a coroutine function, or one with sensitive arguments."""
+        if self.task.atomic:
+            return self._run_atomic()
+        return self._success_reporter()(async_to_sync(self._acall)() if self.task.is_async else self._call())
 
     def _run_atomic(self) -> Report:
         """Call the function and complete the job in one transaction."""
@@ -251,19 +275,17 @@ class Attempt:
 
     def _succeeded(self, value: Any) -> Report:
         """Encode the result and return the report of a success."""
-        finished_at, steps = time.monotonic(), self.steps
-        has_steps = steps is not None and steps.end()
-        result = encoded_result(self.task, value)
-        report = Report(
-            self.claimed, success_ending(self.task, self.claimed), self.started_at, finished_at, self.task, result
-        )
-        report.has_steps, report.has_compensations = has_steps, steps is not None and steps.has_compensations
+        finished_at = time.monotonic()
+        task = self.task
+        has_steps = False if self.steps is None else self.steps.end()
+        result = None
+        if value is not None or task.known_plan is not None or task.adapter is not None:  # of most tasks, it is None
+            result = encoded_result(task, value)
+        ending = Ending.SUCCEEDED if task.retention is None else success_ending(task, self.claimed)
+        report = Report(self.claimed, ending, self.started_at, finished_at, task, result)
+        if self.steps is not None:
+            report.has_steps, report.has_compensations = has_steps, self.steps.has_compensations
         return report
-
-    @property
-    def known_task(self) -> TaskDefinition | None:
-        """The task, or None if it is not found yet."""
-        return getattr(self, "task", None)
 
     def ended_by(self, exception: BaseException) -> Report:
         """Return the report of an attempt that ended with an exception. Raise only what another thread raises."""

@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_pgqueue import middleware, registry, signals
+from django_pgqueue import middleware
 from django_pgqueue.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.context import TaskContext
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.redaction import hidden_from_reports
+from django_pgqueue.signals import job_started
 
 from . import stored_values
 from .attempt import Attempt
+from .attempt_plan import AttemptPlan, plan_of
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
 from .report import EXPIRED, Report, binds, encoded_result, for_each_job, success_ending
@@ -50,11 +52,16 @@ UNDONE: Final = "the call is undone, because the result of another job of its ch
 def attempt_of(
     claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
 ) -> Attempt:
-    """Return the attempt that runs a claimed job, or a chunk of jobs."""
-    attempt_class = Attempt
-    if claimed.others is not None or ((task := registry.get(claimed.task_name)) is not None and task.chunk is not None):
-        attempt_class = ChunkAttempt
-    return attempt_class(claimed, alias, notes, asked_elsewhere)
+    """Return the attempt that runs a claimed job, or a chunk of jobs, outside of the slots."""
+    attempt = planned_attempt(plan_of(claimed.task_name), claimed, alias, notes)
+    attempt.asked_elsewhere = asked_elsewhere
+    return attempt
+
+
+def planned_attempt(plan: AttemptPlan, claimed: Claimed, alias: str, notes: ProgressSink) -> Attempt:
+    """Return the attempt that runs a claimed job, or a chunk of jobs, by the plan of its task."""
+    attempt_class = ChunkAttempt if plan.makes_chunks or claimed.others is not None else Attempt
+    return attempt_class(plan, claimed, alias, notes)
 
 
 @dataclass(slots=True)
@@ -75,12 +82,10 @@ class EndedJob:
 class ChunkAttempt(Attempt):
     """One attempt at all jobs of a chunk. A job that was not claimed as a chunk is a chunk of one."""
 
-    __slots__ = ("asked_ids", "calls", "chunk", "jobs", "left_out")
+    is_of_chunk = True
 
-    def __init__(
-        self, claimed: Claimed, alias: str, notes: ProgressSink, asked_elsewhere: Callable[[], bool] | None = None
-    ) -> None:
-        super().__init__(claimed, alias, notes, asked_elsewhere)
+    def __init__(self, plan: AttemptPlan, claimed: Claimed, alias: str, notes: ProgressSink) -> None:
+        super().__init__(plan, claimed, alias, notes)
         self.asked_ids: set[int] = set()
         self.calls: dict[int, tuple[CallArguments, dict[str, Any]]] = {}
         """The arguments and headers of each job that is not left out, by execution."""
@@ -160,9 +165,9 @@ class ChunkAttempt(Attempt):
     def _publish_start(self) -> None:
         for job in self.claimed.members:
             if job.execution_id not in self.left_out:
-                IN_JOB_THREAD.publish(signals.job_started, job.task_name, start_of(job, self.alias))
+                IN_JOB_THREAD.publish(job_started, job.task_name, start_of(job, self.alias))
 
-    def _enter(self) -> Any:
+    def _converted_call(self) -> Any:
         """Make the chunk, and call the task's function unless no job is left."""
         self._make_chunk()
         return self._call_function() if self.chunk else None

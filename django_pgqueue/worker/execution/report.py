@@ -122,9 +122,9 @@ def encoded_result(task: TaskDefinition, value: Any) -> str | None:
     try:
         if task.adapter is not None:
             value = task.adapter.result(value)
-        elif task.store_result and (plan := task.plan) is not None:
+        elif task.known_plan is not None and task.store_result and (plan := task.plan) is not None:
             value = plan.encode_result(value)
-        return encode_result(value) if task.store_result and value is not None else None
+        return encode_result(value) if value is not None and task.store_result else None
     except (KeyboardInterrupt, *STOPS):
         raise
     except BaseException as error:

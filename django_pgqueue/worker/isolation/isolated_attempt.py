@@ -11,7 +11,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue import registry
 from django_pgqueue.endings import Ending
 from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import retry_policy
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import ProgressSink
 
     from .slot_process import SlotProcess
@@ -39,7 +39,17 @@ NO_PROCESS_DELAY_SECONDS: Final = 5.0
 class IsolatedAttempt:
     """The counterpart of `Attempt`, with the same methods, for a job that runs in another process."""
 
-    def __init__(self, claimed: Claimed, alias: str, process: SlotProcess, notes: ProgressSink) -> None:
+    runs_here = False
+
+    def __init__(
+        self,
+        plan: AttemptPlan,
+        claimed: Claimed,
+        alias: str,
+        process: SlotProcess,
+        notes: ProgressSink,
+    ) -> None:
+        self.plan = plan
         self.claimed = claimed
         self.alias = alias
         self.process = process
@@ -59,10 +69,9 @@ class IsolatedAttempt:
                 return self._report_without_process(error)
         if self.interrupted or self.cancelled:  # before the job was sent
             return self._report(Ending.RELEASED)
-        task = registry.get(self.claimed.task_name)
-        timeout_seconds = task.timeout_seconds if task is not None else None
+        task = self.plan.task
         try:
-            report = isolated_process.run(self.claimed, timeout_seconds, self.notes, lambda: self.asked)
+            report = isolated_process.run(self.claimed, self.plan.timeout_seconds, self.notes, lambda: self.asked)
         except (IsolatedProcessKilled, IsolatedProcessDied) as ended:
             self.process.close()
             if isinstance(ended, IsolatedProcessKilled):

@@ -109,7 +109,7 @@ class IsolatedProcess:
         self._is_busy = True
         received: dict[str, Any] = {}
         add_line: Callable[[RecordedLine], None] | None = None
-        message = wire.as_json(claimed) | {"server_losses": django_connections.generation()}
+        message = wire.as_json(claimed) | {"server_losses": django_connections.uses.losses}
         is_sent = self._is_sent = self._send(wire.packed(message), stop_at)
         if is_asked():
             self.ask_to_cancel()

@@ -14,10 +14,9 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import Context
-from functools import lru_cache
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -30,15 +29,13 @@ from django.db.backends.signals import connection_created
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import add_options
 from django_pgqueue.db.server import refuse_an_old_primary
-from django_pgqueue.waker import is_readable
+from django_pgqueue.waker import readable_check
 
 CONNECT_SECONDS: Final = 10
 """How long a job waits for a connection to one host, unless the project's OPTIONS set another value."""
 IDLE_SECONDS: Final = 10.0
 """How long a thread that runs no job keeps its connections. To open one again costs 2.4 ms, 0.02 % of this time."""
 
-_generation = [0]
-_off_slots = [0]
 LEADING_COMMENTS: Final = r"(?:[\s(]|--[^\n]*\n|/\*.*?\*/)*"
 ORDINARY: Final = re.compile(
     LEADING_COMMENTS + r"(SELECT|INSERT|UPDATE|DELETE|WITH|VALUES|MERGE|LOCK|TRUNCATE|SHOW|NOTIFY"
@@ -48,53 +45,89 @@ ORDINARY: Final = re.compile(
 """Beginnings of statements that do not change the session, unless they contain one of `LASTING`."""
 LASTING: Final = ("set_config", "advisory_lock", ";")
 INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
-KNOWN_LIMIT: Final = 2000
-KNOWN_LENGTH: Final = 1000
-"""How many verdicts are cached, and for statements of which length. The ORM repeats the same statements."""
+KNOWN_LIMIT: Final = 1000
+KNOWN_LENGTH: Final = 2000
+"""How many verdicts are kept, and for statements of which length. SUCCEED, which completes an atomic task, has 1,530
+characters."""
+IDLE: Final = psycopg.pq.TransactionStatus.IDLE
+
+
+class Uses:
+    """Events of this process's connections, counted. They are attributes because each coroutine job reads them."""
+
+    losses = 0
+    """How often the server was lost."""
+    statements_off_slots = 0
+    """How many statements were executed by threads that are not slots, such as the asynchronous ORM's thread."""
+
+
+uses: Final = Uses()
 
 
 class Watched:
     """The connection of one thread to one alias, with the state of its current session."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
-        self._connection: ReferenceType[BaseDatabaseWrapper] = ref(connection)
+        # A connection that refers to itself would stay open after the end of its thread.
+        self.connection: ReferenceType[BaseDatabaseWrapper] = ref(connection)
+        """Returns the connection, open or not, or None if it was garbage collected."""
         thread = threading.current_thread()
         self.is_of_slot = thread.name.startswith(("pgqueue-job", "pgqueue-call")) or thread is threading.main_thread()
         """Whether `before_job()` is called in this thread before each job or receiver: also in an isolated process."""
-        check_before_use(connection, self._may_be_replaced)
+        self.is_pooled = "pool" in connection.settings_dict.get("OPTIONS", {})
+        self._check_health = type(connection).close_if_health_check_failed
+        connection.close_if_health_check_failed = self._before_use  # type: ignore[method-assign]
         # First in the list: if the connection opens inside `with execute_wrapper()`, that block pops the last wrapper.
         connection.execute_wrappers.insert(0, self._watch)
         self.wrappers = list(connection.execute_wrappers)  # including those that `connection_created` receivers added
         self.opened()
 
-    @property
-    def connection(self) -> BaseDatabaseWrapper | None:
-        """The connection, open or not, or None if it was garbage collected."""
-        return self._connection()
-
     def opened(self) -> None:
         """Record that a new session has begun."""
-        self.opened_at = time.monotonic()
-        self.generation = _generation[0]
+        self.expires_at = time.monotonic() + get_settings().CONN_MAX_AGE
+        self.losses = uses.losses
         self.is_checked = self.is_of_slot
         self.is_dirty = False
         self.named_cursors = -1  # unequal to any count, because the session may have been opened for a named cursor
+        self._has_data: Callable[[], object] | None = None
+        """Returns whether data waits on the socket of the session. None: it was not asked yet."""
 
-    def _may_be_replaced(self) -> bool:
-        """Return whether nobody relies on the current session.
+    def _before_use(self) -> None:
+        """Check the session once in each job, when Django is about to use the connection.
+
+        Django calls this before it opens a cursor or begins a transaction, for its own checks. A job may wait for a
+        minute before its first statement, so a check when the job starts would come too early.
+        """
+        connection = self.connection()
+        if connection is None:
+            return
+        if not self.is_checked:
+            self._close_if_ended(connection)
+        self._check_health(connection)
+
+    def _close_if_ended(self, connection: BaseDatabaseWrapper) -> None:
+        """Close the connection if its session has ended and nobody relies on it, so that Django opens another one.
+
+        The server ends idle sessions by `idle_session_timeout`, a pooler by its own limit, an operator by
+        `pg_terminate_backend()`. A connection outlives its job, so without this check the next job would fail, which
+        has done nothing wrong. The check polls the socket and sends nothing. A session that ends between the check and
+        the statement still fails the job.
 
         Several coroutines use the session of the ORM's thread in turns. They may not change it, so none relies on it.
-        """
-        connection, was_checked = self.connection, self.is_checked
-        self.is_checked = self.is_of_slot
-        if was_checked or self.is_dirty or connection is None or connection.in_atomic_block:
-            return False
-        return _is_idle(connection)
 
-    def is_expired(self) -> bool:
-        """Return whether the session is older than `CONN_MAX_AGE`, or older than the last loss of the server."""
-        age_seconds = time.monotonic() - self.opened_at
-        return self.generation != _generation[0] or age_seconds > get_settings().CONN_MAX_AGE
+        Other data that waits on the socket, such as a changed setting of the server, is rare. It counts as the end too,
+        because a new session costs little.
+        """
+        self.is_checked = self.is_of_slot
+        raw = connection.connection
+        if self.is_dirty or connection.in_atomic_block or not isinstance(raw, psycopg.Connection):
+            return
+        if raw.pgconn.transaction_status != IDLE:
+            return
+        if self._has_data is None:
+            self._has_data = readable_check(raw.fileno())
+        if self._has_data():
+            connection.close()
 
     def tidy(self, connection: BaseDatabaseWrapper) -> None:
         """Remove what a job may have left on a connection that stays open."""
@@ -113,9 +146,8 @@ class Watched:
 
     def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 -- Django's signature
         if not self.is_of_slot:
-            _off_slots[0] += 1
-        statement = str(sql)
-        if (known_to_change if len(statement) <= KNOWN_LENGTH else changes_the_session)(statement):
+            uses.statements_off_slots += 1
+        if verdicts[str(sql)]:
             self.is_dirty = True
         return execute(sql, params, many, context)
 
@@ -170,12 +202,17 @@ def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: An
         _all[connection].opened()
         return
     watched = _all[connection] = Watched(connection)
-    _here.watched = [known for known in _here.watched if known.connection is not None] + [watched]
+    _here.watched[:] = [known for known in _here.watched if known.connection() is not None] + [watched]
+
+
+def watched_here() -> Sequence[Watched]:
+    """Return the connections that this thread has opened: always the same list. It is empty if no job has used one."""
+    return _here.watched
 
 
 def distrust_all() -> None:
     """Make every thread close its connections before its next job. Call it when the server was lost."""
-    _generation[0] += 1
+    uses.losses += 1
 
 
 def distrust_since(losses: int) -> None:
@@ -184,17 +221,7 @@ def distrust_since(losses: int) -> None:
     A process that runs isolated jobs sends no statements of its own, so the worker process counts the losses for it.
     Without this the next job after a restart of the server would fail on a lost connection.
     """
-    _generation[0] = losses
-
-
-def generation() -> int:
-    """Return how often the server was lost."""
-    return _generation[0]
-
-
-def statements_off_slots() -> int:
-    """Return how many statements were executed by threads that are not slots, such as the asynchronous ORM's thread."""
-    return _off_slots[0]
+    uses.losses = losses
 
 
 def clean_context() -> Context:
@@ -218,18 +245,11 @@ def before_job() -> None:
     """Close this thread's connections that are too old, or older than the last loss of the server."""
     for watched in _here.watched:
         watched.is_checked = False
-        connection = watched.connection
-        if connection is not None and connection.connection is not None and watched.is_expired():
+        connection = watched.connection()
+        if connection is None or connection.connection is None:
+            continue
+        if watched.losses != uses.losses or time.monotonic() > watched.expires_at:
             connection.close()
-
-
-def are_open() -> bool:
-    """Return whether this thread has an open connection."""
-    for watched in _here.watched:
-        connection = watched.connection
-        if connection is not None and connection.connection is not None:
-            return True
-    return False
 
 
 def close_idle() -> None:
@@ -238,18 +258,25 @@ def close_idle() -> None:
         close_all()
 
 
-def after_job() -> None:
-    """Close this thread's connections whose session the job has changed, and clean up the others."""
+def after_job() -> bool:
+    """Close this thread's connections whose session the job has changed, and clean up the others.
+
+    Return whether a connection is still open.
+    """
+    are_open = False
     for watched in _here.watched:
-        connection = watched.connection
+        connection = watched.connection()
         if connection is None:
             continue
-        if connection.connection is not None and (watched.is_dirty or _must_be_closed(connection)):
+        if connection.connection is not None and (watched.is_dirty or watched.is_pooled or _must_be_closed(connection)):
             _abandon(connection)
         try:
             watched.tidy(connection)
         except psycopg.OperationalError:  # the server was lost after the job's last statement
             _abandon(connection)
+        if connection.connection is not None:
+            are_open = True
+    return are_open
 
 
 def close_all() -> None:
@@ -270,21 +297,14 @@ def close_for_good() -> None:
 
 
 def _must_be_closed(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
     return (
         connection.in_atomic_block
         or connection.needs_rollback
         or connection.errors_occurred
         or not connection.autocommit
-        or not _is_idle(connection)
-        or "pool" in connection.settings_dict.get("OPTIONS", {})
+        or (isinstance(raw, psycopg.Connection) and raw.pgconn.transaction_status != IDLE)
     )
-
-
-def _is_idle(connection: BaseDatabaseWrapper) -> bool:
-    raw = connection.connection
-    if not isinstance(raw, psycopg.Connection):
-        return True
-    return raw.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
 def _abandon(connection: BaseDatabaseWrapper) -> None:
@@ -298,44 +318,6 @@ def _abandon(connection: BaseDatabaseWrapper) -> None:
     connection.close()
 
 
-def check_before_use(connection: BaseDatabaseWrapper, may_replace: Callable[[], bool]) -> None:
-    """Make Django close this connection, and open another one, if its session has ended and `may_replace()` agrees.
-
-    The server ends idle sessions by `idle_session_timeout`, a pooler by its own limit, an operator by
-    `pg_terminate_backend()`. A connection outlives its job, so without this check the next job would fail, which has
-    done nothing wrong. The check polls the socket, which takes 5 µs on a busy machine and sends nothing. It happens
-    when Django is about to use the connection, not when the job starts: a job may wait for a minute before its first
-    statement.
-
-    `django_connections` decides when a session may be replaced. A session that ends between the check and the statement
-    still fails the job.
-
-    Django calls the method that is replaced here before it opens a cursor or begins a transaction, for its own checks.
-    `may_replace()` is called at each of these points.
-    """
-    own = ref(connection)  # a connection that refers to itself would stay open after the end of its thread
-
-    def close_if_ended() -> None:
-        connection = own()
-        if connection is None:
-            return
-        if may_replace() and has_ended(connection):
-            connection.close()
-        type(connection).close_if_health_check_failed(connection)
-
-    connection.close_if_health_check_failed = close_if_ended  # type: ignore[method-assign]
-
-
-def has_ended(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the server has ended the session of a connection that sends no statement now.
-
-    Other data that waits on the socket, such as a changed setting of the server, is rare. It counts as the end too,
-    because a new session costs little.
-    """
-    raw = connection.connection
-    return isinstance(raw, psycopg.Connection) and (raw.closed or is_readable(raw.fileno()))
-
-
 def changes_the_session(statement: str) -> bool:
     """Return whether a statement may change its session. Every statement that is not known to be harmless may."""
     if not ORDINARY.match(statement):
@@ -346,4 +328,16 @@ def changes_the_session(statement: str) -> bool:
     return "temp" in text and INTO_TEMPORARY.search(text) is not None
 
 
-known_to_change = lru_cache(KNOWN_LIMIT)(changes_the_session)
+class Verdicts(dict[str, bool]):
+    """The value of `changes_the_session()` for each statement. The ORM repeats the same statements."""
+
+    def __missing__(self, statement: str) -> bool:
+        verdict = changes_the_session(statement)
+        if len(statement) <= KNOWN_LENGTH:
+            if len(self) >= KNOWN_LIMIT:
+                self.clear()
+            self[statement] = verdict
+        return verdict
+
+
+verdicts: Final = Verdicts()

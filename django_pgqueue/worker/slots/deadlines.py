@@ -32,6 +32,8 @@ class Deadlines(Service):
         self.time_out = time_out
         self.cancel = cancel
         self.give_up = give_up
+        self.watched: set[int] = set()
+        """Executions that may have to be removed when they end. It is empty if no job has a timeout or is cancelled."""
         self._stop_at: dict[int, float] = {}
         self._cancel_at: dict[int, float] = {}
         self._late: dict[int, float] = {}
@@ -40,6 +42,7 @@ class Deadlines(Service):
 
     def add(self, execution_id: int, stop_at: float) -> None:
         """Watch a job that has started. `stop_at` is a time of the monotonic clock. Safe from any thread."""
+        self.watched.add(execution_id)
         self._stop_at[execution_id] = stop_at
         if stop_at < self._sleeps_until:
             self.wake()
@@ -52,11 +55,13 @@ class Deadlines(Service):
         """
         if execution_id in self._late:
             return
+        self.watched.add(execution_id)
         if self._cancel_at.setdefault(execution_id, cancel_at) < self._sleeps_until:
             self.wake()
 
     def remove(self, execution_id: int) -> None:
         """Forget a job that has ended. Safe from any thread, also for a job that is not watched."""
+        self.watched.discard(execution_id)
         self._stop_at.pop(execution_id, None)
         self._cancel_at.pop(execution_id, None)
         self._late.pop(execution_id, None)
@@ -70,6 +75,7 @@ class Deadlines(Service):
         for execution_id in _due(self._late, now):
             if self._late.pop(execution_id, None) is not None:
                 self.give_up(execution_id)
+                self.watched.discard(execution_id)  # the job may have ended just before it was added
         instants = (at for watched in (self._stop_at, self._cancel_at, self._late) for at in list(watched.values()))
         next_at = min(instants, default=now + 60.0)
         self._sleeps_until = next_at

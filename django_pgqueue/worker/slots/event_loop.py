@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Sized
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
@@ -28,19 +27,22 @@ from asgiref.sync import sync_to_async
 from django_pgqueue.log_events import event, job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
-from django_pgqueue.worker.execution.chunk_attempt import attempt_of
+from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.runtime import django_connections
+from django_pgqueue.worker.runtime.django_connections import uses
 
 from .inflight import Full
 from .stacks import coroutine_frames, execution_of_thread, stack_of_coroutine
 
 if TYPE_CHECKING:
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import Report
 
     from .host import SlotHost
+    from .inflight import QueuedJob
 
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -63,7 +65,7 @@ class LoopSlots(threading.Thread):
         free: The free slots. `SlotHost.finished()` adds those that become free. The loops share them too.
     """
 
-    def __init__(self, host: SlotHost, waiting: deque[int], free: list[int]) -> None:
+    def __init__(self, host: SlotHost, waiting: deque[QueuedJob], free: list[int]) -> None:
         super().__init__(name="pgqueue-loop", daemon=True)
         self.host = host
         self.waiting = waiting
@@ -223,21 +225,23 @@ class LoopSlots(threading.Thread):
 
     def _start_waiting(self) -> None:
         failed: tuple[Claimed, int] | None = None
+        waiting = self.waiting
+        free = self.free
         with self._guard:
-            while self.waiting and self.free and not (self._is_replaced or self.has_failed):
-                execution_id = self.waiting[0]
-                slot = self.free.pop()  # first, because other threads add slots at any time
+            while waiting and free and not (self._is_replaced or self.has_failed):
+                execution_id, plan = waiting[0]
+                slot = free.pop()  # first, because other threads add slots at any time
                 try:
                     claimed = self.host.in_flight.start(execution_id, slot, wait=False)
                 except Full:
-                    self.free.append(slot)
+                    free.append(slot)
                     break
-                self.waiting.popleft()
+                waiting.popleft()
                 if claimed is None:
-                    self.free.append(slot)
+                    free.append(slot)
                     continue
                 try:
-                    self._start(claimed, slot)
+                    self._start(claimed, plan, slot)
                 except BaseException as error:  # noqa: BLE001 -- a job that was taken needs an owner, whatever happens
                     self.has_failed, failed = True, (claimed, slot)
                     error_text.log_exception(
@@ -248,14 +252,15 @@ class LoopSlots(threading.Thread):
         if failed is not None:
             self.host.finished(released(failed[0]), failed[1])
 
-    def _start(self, claimed: Claimed, slot: int) -> None:
+    def _start(self, claimed: Claimed, plan: AttemptPlan, slot: int) -> None:
         """Start a coroutine. Its task is created without the loop's task factory, which a job may have set.
 
         A factory may refuse a context, run the coroutine at once, or raise.
         """
-        attempt = attempt_of(claimed, self.host.alias, self.host.notes)
+        host = self.host
         self.is_used = True
-        self.host.started(claimed, slot)
+        attempt = planned_attempt(plan, claimed, host.alias, host.notes)
+        host.started(attempt, slot)
         coroutine = self._run_one(attempt, slot)
         try:
             task = asyncio.Task(coroutine, loop=self.loop, context=self._context.copy())
@@ -264,10 +269,20 @@ class LoopSlots(threading.Thread):
             raise
         self.running[claimed.execution_id] = (attempt, task)
         # The code of another job can cancel this task before its first step. Then the coroutine reports nothing.
-        task.add_done_callback(partial(self._report_unstarted, attempt, slot))
+        task.add_done_callback(self._report_unstarted)
 
     async def _run_one(self, attempt: Attempt, slot: int) -> None:
-        report = await self._run_cleanly(attempt)
+        """Run a coroutine. Clean up the asynchronous ORM's connection after an outage and after a job that used it."""
+        report = None
+        try:
+            if self._orm.losses != uses.losses:
+                await self._orm.close_lost()
+            statements = uses.statements_off_slots
+            report = await attempt.run_async()
+            if uses.statements_off_slots != statements:
+                await self._orm.clean_up()
+        except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
+            report = report or attempt.ended_by(error)
         if self.running.pop(attempt.claimed.execution_id, None) is None:
             logger.warning(
                 "job %s had been abandoned and has now ended; its result does not count",
@@ -277,20 +292,13 @@ class LoopSlots(threading.Thread):
             return
         self.host.finished(report, slot)
 
-    def _report_unstarted(self, attempt: Attempt, slot: int, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and self.running.pop(attempt.claimed.execution_id, None) is not None:
-            self.host.finished(attempt.ended_by(asyncio.CancelledError()), slot)
-
-    async def _run_cleanly(self, attempt: Attempt) -> Report:
-        """Run a coroutine. Clean up the asynchronous ORM's connection after an outage and after a job that used it."""
-        report = None
-        try:
-            statements = await self._orm.before_job()
-            report = await attempt.run_async()
-            await self._orm.after_job(statements)
-        except BaseException as error:  # noqa: BLE001 -- closing a connection may fail too
-            return report or attempt.ended_by(error)
-        return report
+    def _report_unstarted(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            return
+        for execution_id, (attempt, started) in list(self.running.items()):
+            if started is task and self.running.pop(execution_id, None) is not None:
+                slot = self.host.in_flight.running[execution_id].slot
+                self.host.finished(attempt.ended_by(asyncio.CancelledError()), slot)
 
     def _cancel(self, execution_id: int, mark: Callable[[Attempt], None]) -> None:
         if execution_id in self.running:
@@ -330,8 +338,8 @@ class OrmThread:
     """The connections of the asynchronous ORM.
 
     All asynchronous ORM calls of a process run in one thread of asgiref, on one connection for each database.
-    `LoopSlots` calls `before_job()` and `after_job()` around each coroutine job. Everything here runs in the thread of
-    the event loop; what changes a connection is passed to the thread of the ORM.
+    `LoopSlots` calls `close_lost()` and `clean_up()` before and after a coroutine job, if there is something to do.
+    Everything here runs in the thread of the event loop; what changes a connection is passed to the thread of the ORM.
 
     Args:
         loop: The event loop that uses them.
@@ -341,22 +349,19 @@ class OrmThread:
     def __init__(self, loop: asyncio.AbstractEventLoop, running: Sized) -> None:
         self._loop = loop
         self._running = running
-        self._generation = django_connections.generation()
+        self.losses = uses.losses
+        """How often the server had been lost when the connections were last closed because of that."""
         self._used_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._close_task: asyncio.Task[None] | None = None
 
-    async def before_job(self) -> int:
-        """Close connections that are older than the last loss of the server. Return what `after_job()` needs."""
-        if django_connections.generation() != self._generation:
-            self._generation = django_connections.generation()
-            await sync_to_async(django_connections.before_job)()
-        return django_connections.statements_off_slots()
+    async def close_lost(self) -> None:
+        """Close connections that are older than the last loss of the server."""
+        self.losses = uses.losses
+        await sync_to_async(django_connections.before_job)()
 
-    async def after_job(self, statements: int) -> None:
-        """Clean up the connections if any job has used them since `before_job()` returned `statements`."""
-        if django_connections.statements_off_slots() == statements:
-            return
+    async def clean_up(self) -> None:
+        """Clean up the connections, because a job has used them."""
         await sync_to_async(django_connections.after_job)()
         self._used_at = self._loop.time()
         if self._timer is None:

@@ -8,11 +8,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import ProgressSink, Report
 
     from .inflight import InFlight, JobQueue
+
+
+class StartingAttempt(Protocol):
+    """An attempt, as the pool sees it when it starts."""
+
+    @property
+    def claimed(self) -> Claimed: ...
+    @property
+    def plan(self) -> AttemptPlan: ...
+    @property
+    def runs_here(self) -> bool:
+        """Whether the function runs in this process."""
 
 
 class SlotHost(Protocol):
@@ -28,11 +40,8 @@ class SlotHost(Protocol):
     def jobs(self) -> JobQueue:
         """The executions that wait for a thread."""
 
-    def isolates(self, claimed: Claimed, task: TaskDefinition | None) -> bool:
-        """Return whether a job must run in an isolated process."""
-
-    def started(self, claimed: Claimed, slot: int, *, here: bool = True) -> None:
-        """Record that a job starts in this process (`here`) or in an isolated one."""
+    def started(self, attempt: StartingAttempt, slot: int) -> None:
+        """Record that an attempt starts in this process or in an isolated one."""
 
     def finished(self, report: Report, slot: int) -> None:
         """Take responsibility for a report, and free the slot of its job."""

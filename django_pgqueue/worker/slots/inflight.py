@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from django_pgqueue.lifecycle import Claimed, ExecutionKey
+    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 
     from .queue_slots import QueueSlots
+
+QueuedJob = tuple[int, "AttemptPlan"]
+"""An execution that waits for a slot, and the plan of its task."""
 
 
 class Prefetched(NamedTuple):
@@ -87,15 +91,22 @@ class InFlight:
 
         If the maximum number of jobs is running, wait for one to end (`wait`), or raise `Full`.
         """
-        if self._is_closed or not self._takes_place(execution_id, wait=wait):
+        if self._is_closed:
             return None
+        try:
+            self._places.pop()
+        except IndexError:
+            if not self._takes_place(execution_id, wait=wait):
+                return None
         waiting = self.waiting.pop(execution_id, None)
         if waiting is None:
-            self._leave_place()
+            self._places.append(None)
+            self._notify_waiting_threads()
             return None
-        self.running[execution_id] = Running(waiting.claimed, waiting.claimed_at, slot)
+        claimed, claimed_at = waiting
+        self.running[execution_id] = Running(claimed, claimed_at, slot)
         self._started[slot] += 1  # only this slot's thread writes this counter
-        return waiting.claimed
+        return claimed
 
     def close(self) -> None:
         """Let no further job start, because the process ends. Prefetched jobs stay here until they are released."""
@@ -105,12 +116,15 @@ class InFlight:
         """Forget a job that has ended."""
         running = self.running.pop(execution_id, None)
         if running is not None:
-            self.ended_tasks.add(running.claimed.task_name)
-            if running.claimed.others is not None:
-                self._forget_chunk(running.claimed)
+            claimed = running.claimed
+            self.ended_tasks.add(claimed.task_name)
+            if claimed.others is not None:
+                self._forget_chunk(claimed)
             if self.queue_slots is not None:
-                self.queue_slots.free(running.claimed.queue_name)
-            self._leave_place()
+                self.queue_slots.free(claimed.queue_name)
+            self._places.append(None)
+            if self._threads_waiting:
+                self._notify_waiting_threads()
 
     def running_with(self, execution_id: int) -> Running | None:
         """Return the running job with this execution, or the running chunk with it."""
@@ -137,12 +151,11 @@ class InFlight:
         return True
 
     def _takes_place(self, execution_id: int, *, wait: bool) -> bool:
-        if self._pops_place():
-            return True
+        """Take a place after none was free. Return False if the job was released meanwhile."""
         if not wait and execution_id in self.waiting:
             raise Full
         with self._room_made:
-            # `_leave_place` reads this counter after it frees a place. Increment it before checking for a free place;
+            # `end()` reads this counter after it frees a place. Increment it before checking for a free place;
             # otherwise the wake-up is lost.
             self._threads_waiting += 1
             try:
@@ -160,11 +173,6 @@ class InFlight:
         except IndexError:
             return False
         return True
-
-    def _leave_place(self) -> None:
-        self._places.append(None)
-        if self._threads_waiting:
-            self._notify_waiting_threads()
 
     def _notify_waiting_threads(self) -> None:
         with self._room_made:
@@ -236,11 +244,11 @@ class JobQueue:
     """
 
     def __init__(self) -> None:
-        self.queued: deque[int | None] = deque()
+        self.queued: deque[QueuedJob | None] = deque()
         self._idle: list[threading.Lock] = []
         """The locks of the sleeping threads. The thread that fell asleep last comes last."""
 
-    def put(self, executions: Sequence[int | None]) -> None:
+    def put(self, executions: Sequence[QueuedJob | None]) -> None:
         """Queue executions, and wake as many threads: first those that fell asleep last, whose data is in the caches.
 
         Safe from any thread.
@@ -252,7 +260,7 @@ class JobQueue:
         except IndexError:
             pass  # all threads are awake, and look for jobs before they sleep
 
-    def get(self, lock: threading.Lock, timeout_seconds: float = -1) -> int | None:
+    def get(self, lock: threading.Lock, timeout_seconds: float = -1) -> QueuedJob | None:
         """Remove and return an execution. Wait for one until the time is over; -1 means for ever.
 
         Args:

@@ -27,6 +27,7 @@ from .event_loop import LoopSlots
 
 if TYPE_CHECKING:
     from .host import SlotHost
+    from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -45,7 +46,7 @@ class Loops:
 
     def __init__(self, host: SlotHost, slots: range, on_left: Callable[[list[int]], None]) -> None:
         self.host = host
-        self.waiting: deque[int] = deque()
+        self.waiting: deque[QueuedJob] = deque()
         self.free = list(slots)
         self.abandoned = 0
         """How many loops have failed, or were abandoned because nothing would end what blocks them."""
@@ -60,14 +61,10 @@ class Loops:
         """Start the event loop."""
         self.current.start()
 
-    def submit(self, execution_ids: Iterable[int]) -> None:
+    def submit(self, jobs: Iterable[QueuedJob]) -> None:
         """Queue jobs. Safe from any thread."""
         # In this order: if the loop is replaced in between, the new loop finds the jobs when it starts.
-        self.waiting.extend(execution_ids)
-        self.current.start_waiting()
-
-    def room_made(self) -> None:
-        """Start a prefetched coroutine job, because a job has ended. Safe from any thread."""
+        self.waiting.extend(jobs)
         self.current.start_waiting()
 
     def of(self, execution_id: int) -> LoopSlots:

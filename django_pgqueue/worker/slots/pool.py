@@ -14,12 +14,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import NOT_COUNTED
 from django_pgqueue.log_events import event, job_event
+from django_pgqueue.worker.execution.attempt_plan import AttemptPlans
 from django_pgqueue.worker.execution.report import Report, last_resort, released
 from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess
 from django_pgqueue.worker.runtime.shared_memory import ELSEWHERE
@@ -31,15 +34,18 @@ from .loops import Loops
 from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.worker.execution.report import ProgressSink
     from django_pgqueue.worker.isolation.fork_server import ForkServer
     from django_pgqueue.worker.options import Options
     from django_pgqueue.worker.runtime.shared_memory import ProcessState
 
+    from .host import StartingAttempt
+    from .inflight import QueuedJob
+
 logger = logging.getLogger("django_pgqueue.worker")
 
+TASK_NAME: Final = attrgetter("task_name")
 STUCK_LIMIT: Final = 3
 """Abandoned jobs after which the process is replaced, because their threads may run for ever."""
 
@@ -67,6 +73,7 @@ class Pool:
         self.fork_server = fork_server
         self.alias = options.database
         self.concurrency = options.concurrency
+        self._plans = AttemptPlans(isolates_all=options.isolation == "process")
         self._hand_over = hand_over
         self.notes = notes
         self._on_free_slot = on_free_slot
@@ -96,51 +103,52 @@ class Pool:
 
     def submit(self, jobs: Iterable[Claimed]) -> None:
         """Queue jobs that are in `in_flight.waiting`."""
-        to_loop, to_threads = [], []
-        for claimed in jobs:
-            task = registry.get(claimed.task_name)
-            if task is not None and task.is_async and not self.isolates(claimed, task):
-                to_loop.append(claimed.execution_id)
-            else:
-                to_threads.append(claimed.execution_id)
+        to_loop: list[QueuedJob] = []
+        to_threads: list[QueuedJob] = []
+        for name, of_task in groupby(jobs, key=TASK_NAME):
+            plan = self._plans.of(name)
+            for claimed in of_task:
+                uses_loop = plan.uses_loop and not claimed.isolated
+                (to_loop if uses_loop else to_threads).append((claimed.execution_id, plan))
         self.jobs.put(to_threads)
         if to_loop:
             self.loops.submit(to_loop)
 
-    def isolates(self, claimed: Claimed, task: TaskDefinition | None) -> bool:
-        """Return whether a job must run in an isolated process: by option, by its task, or after a crash."""
-        if claimed.isolated or self.options.isolation == "process":
-            return True
-        return task is not None and task.isolation == "process"
-
-    def started(self, claimed: Claimed, slot: int, *, here: bool = True) -> None:
-        """Record in shared memory that a job starts, and watch its timeout if it runs in this process (`here`)."""
-        task = registry.get(claimed.task_name)
-        stop_at = 0.0 if here else ELSEWHERE
-        if here and task is not None and task.timeout_seconds is not None:
-            stop_at = time.monotonic() + task.timeout_seconds
-            self.deadlines.add(claimed.execution_id, stop_at)
+    def started(self, attempt: StartingAttempt, slot: int) -> None:
+        """Record in shared memory that an attempt starts, and watch its timeout if it runs in this process."""
+        claimed = attempt.claimed
+        timeout_seconds = attempt.plan.timeout_seconds
         queue_slots = self.in_flight.queue_slots
+        stop_at = 0.0
+        if not attempt.runs_here:
+            stop_at = ELSEWHERE
+        elif timeout_seconds is not None:
+            stop_at = time.monotonic() + timeout_seconds
+            self.deadlines.add(claimed.execution_id, stop_at)
         group = 0 if queue_slots is None else queue_slots.number_of(claimed.queue_name)
         self.process_state.started(slot, claimed.execution_id, stop_at, group)
 
     def finished(self, report: Report, slot: int) -> None:
         """Hand over a report, and free the slot of its job."""
-        # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
-        for each in (report, *report.others):
-            self._hand_over(each)
-            if each.ending not in NOT_COUNTED:
-                self.process_state.note_ended(slot, each.claimed.execution_id)
         execution_id = report.claimed.execution_id
-        self.deadlines.remove(execution_id)
-        self.in_flight.end(execution_id)
+        in_flight = self.in_flight
+        # In this order: otherwise the lease monitor could find an open execution that no part of this process knows.
+        self._hand_over(report)
+        if report.ending not in NOT_COUNTED:
+            self.process_state.note_ended(slot, execution_id)
+        for other in report.others:
+            self._hand_over(other)
+            if other.ending not in NOT_COUNTED:
+                self.process_state.note_ended(slot, other.claimed.execution_id)
+        if self.deadlines.watched:
+            self.deadlines.remove(execution_id)
+        in_flight.end(execution_id)
         self.process_state.ended(slot)
         if slot >= self.concurrency:
             self.loops.free.append(slot)
         if self.loops.waiting:
-            self.loops.room_made()
-        queue_slots = self.in_flight.queue_slots
-        if not self.in_flight.waiting or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name)):
+            self.loops.current.start_waiting()
+        if not in_flight.waiting or ((slots := in_flight.queue_slots) and slots.is_awaited(report.claimed.queue_name)):
             self._on_free_slot()
 
     def stop(self) -> None:

@@ -17,12 +17,11 @@ from contextvars import Context
 from queue import Empty
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue import registry
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
 from django_pgqueue.log_events import job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
-from django_pgqueue.worker.execution.chunk_attempt import attempt_of
+from django_pgqueue.worker.execution.chunk_attempt import planned_attempt
 from django_pgqueue.worker.execution.report import STOPS, last_resort
 from django_pgqueue.worker.execution.timeouts import given_up
 from django_pgqueue.worker.isolation.isolated_attempt import IsolatedAttempt
@@ -34,13 +33,16 @@ from .interruption import begin_time_slice, may_interrupt
 from .stacks import stack_of_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import Report
     from django_pgqueue.worker.isolation.slot_process import SlotProcess
 
     from .host import SlotHost
+    from .inflight import QueuedJob
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -60,6 +62,10 @@ class ThreadSlot(threading.Thread):
         self.attempt: Attempt | IsolatedAttempt | None = None
         self._given_up = False
         self._context = Context()
+        self._connections: Sequence[object] = ()
+        """The connections of this thread. While it is empty, nothing needs to be cleaned before and after a job."""
+        self._are_open = False
+        """Whether one of them was still open after the last job."""
         self._guard = threading.Lock()
         """Held to start and end an attempt, and to raise an exception in it. Without it the next job could be hit."""
         self._sleep = threading.Lock()
@@ -68,29 +74,32 @@ class ThreadSlot(threading.Thread):
 
     def run(self) -> None:
         """Run jobs until `None` arrives in the queue or this thread is abandoned."""
-        self._context = django_connections.clean_context()
+        self._context, self._connections = django_connections.clean_context(), django_connections.watched_here()
+        in_flight = self.host.in_flight
         try:
-            while not self._given_up and (execution_id := self._next()) is not None:
-                claimed = self.host.in_flight.start(execution_id, self.slot, wait=True)
+            while not self._given_up and (queued := self._next()) is not None:
+                execution_id, plan = queued
+                claimed = in_flight.start(execution_id, self.slot, wait=True)
                 if claimed is not None:
-                    self._run_one(claimed)
+                    self._run_one(claimed, plan)
         finally:
             self.process.close()
             django_connections.close_all()
             query_cancel.forget(threading.get_ident())
 
-    def _next(self) -> int | None:
+    def _next(self) -> QueuedJob | None:
         """Wait for an execution. Meanwhile close the connections and the isolated process that are not needed."""
         jobs = self.host.jobs
         try:
             return jobs.queued.popleft()  # as `get()` would, which would be one more call for each job
         except IndexError:
             pass  # wait
-        if django_connections.are_open():
+        if self._are_open:
             try:
                 return jobs.get(self._sleep, django_connections.IDLE_SECONDS)
             except Empty:
                 django_connections.close_idle()
+                self._are_open = False
         while self.process.current is not None:
             try:
                 return jobs.get(self._sleep, IDLE_PROCESS_SECONDS)
@@ -196,8 +205,8 @@ class ThreadSlot(threading.Thread):
 
     # ---------------------------------------------------------------- one job
 
-    def _run_one(self, claimed: Claimed) -> None:
-        attempt = self._attempt(claimed)
+    def _run_one(self, claimed: Claimed, plan: AttemptPlan) -> None:
+        attempt = self._attempt(claimed, plan)
         try:
             report = self._guarded(attempt)
         except BaseException:  # noqa: BLE001 -- the job must get a report in any case
@@ -213,10 +222,11 @@ class ThreadSlot(threading.Thread):
             return
         self.host.finished(report, self.slot)
 
-    def _attempt(self, claimed: Claimed) -> Attempt | IsolatedAttempt:
-        if self.host.isolates(claimed, registry.get(claimed.task_name)):
-            return IsolatedAttempt(claimed, self.host.alias, self.process, self.host.notes)
-        return attempt_of(claimed, self.host.alias, self.host.notes)
+    def _attempt(self, claimed: Claimed, plan: AttemptPlan) -> Attempt | IsolatedAttempt:
+        """Return an attempt in this thread, or in an isolated process: by the plan, or after a crash."""
+        if plan.is_isolated or claimed.isolated:
+            return IsolatedAttempt(plan, claimed, self.host.alias, self.process, self.host.notes)
+        return planned_attempt(plan, claimed, self.host.alias, self.host.notes)
 
     def _guarded(self, attempt: Attempt | IsolatedAttempt) -> Report:
         """Run an attempt and return its first report. Catch the exceptions that other threads raise at any moment."""
@@ -225,8 +235,9 @@ class ThreadSlot(threading.Thread):
             try:
                 try:
                     self.attempt = attempt
-                    self.host.started(attempt.claimed, self.slot, here=isinstance(attempt, Attempt))
-                    django_connections.before_job()
+                    self.host.started(attempt, self.slot)
+                    if self._connections:
+                        django_connections.before_job()
                     reports.append(self._context.copy().run(attempt.run))
                     self._detach()
                 except STOPS as exception:  # raised before the task's function began, or after it ended
@@ -253,9 +264,11 @@ class ThreadSlot(threading.Thread):
             if attempt.interrupted or attempt.timed_out or attempt.cancelled:
                 # The exception may have interrupted the database driver in the middle of an operation.
                 django_connections.close_all()
-            else:
-                django_connections.after_job()
+                self._are_open = False
+            elif self._connections:
+                self._are_open = django_connections.after_job()
         except BaseException as error:  # noqa: BLE001 -- closing runs the code of a database backend
+            self._are_open = True
             error_text.log_exception(
                 f"cleaning up after job {attempt.claimed.job_id} failed",
                 error,

@@ -34,8 +34,8 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an atomic finish that is lost commits all the same",
-            "        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED",
-            "        return\n        if any(statuses[report.claimed.execution_id] is not TransitionStatus.LOCKED",
+            "        if any(results[report.claimed.execution_id].status is not TransitionStatus.LOCKED",
+            "        return\n        if any(results[report.claimed.execution_id].status is not TransitionStatus.LOCKED",
             inside="atomic.finish",
         ),
         "F09",
@@ -169,7 +169,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "connections are not cleaned after a job",
-            "                django_connections.after_job()\n        except",
+            "                self._are_open = django_connections.after_job()\n        except",
             "                pass\n        except",
             inside="ThreadSlot._clean_up",
         ),

@@ -41,8 +41,8 @@ TYPED = of_tests(
     ),
     Mutant(
         "rows are loaded on the event loop",
-        "await sync_to_async(self._convert_call)(plan)",
-        "self._convert_call(plan)",
+        "await sync_to_async(self._convert_call)()",
+        "self._convert_call()",
         inside="Attempt._load_and_call",
     ),
     Mutant(

@@ -176,7 +176,7 @@ QUEUE_OPTIONS = of_tests(
     ),
     Mutant(
         "the end of a job frees no slot of its queue",
-        "self.queue_slots.free(running.claimed.queue_name)",
+        "self.queue_slots.free(claimed.queue_name)",
         "pass",
         inside="InFlight.end",
     ),
@@ -230,7 +230,7 @@ QUEUE_OPTIONS = of_tests(
     ),
     Mutant(
         "an awaited slot of a queue wakes nobody",
-        " or (queue_slots and queue_slots.is_awaited(report.claimed.queue_name))",
+        " or ((slots := in_flight.queue_slots) and slots.is_awaited(report.claimed.queue_name))",
         "",
         inside="Pool.finished",
     ),

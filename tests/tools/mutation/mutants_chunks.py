@@ -48,8 +48,8 @@ CHUNKS = [
         ("tests/chunks/test_slots.py",),
         Mutant(
             "only the first job of a chunk is reported",
-            "        for each in (report, *report.others):\n",
-            "        for each in (report,):\n",
+            "        for other in report.others:\n",
+            "        for other in ():\n",
             inside="Pool.finished",
         ),
         Mutant(

@@ -1,4 +1,4 @@
-"""Mutants of the cost of a plain job, in calls and statements. Nothing but the counts shows them.
+"""Mutants of the cost of a plain job, in calls and statements, and of what a job skips because it does not use it.
 
 `mutation` explains what a mutant is and how mutants are tried.
 """
@@ -21,3 +21,64 @@ COUNTS = of_tests(
         inside="Completer.tick",
     ),
 )
+PLANS_OF_ATTEMPTS = [
+    *of_tests(
+        ("tests/worker/test_attempt_plan.py",),
+        Mutant(
+            "a plan outlives a change of the settings",
+            " or plan.settings is not settings",
+            "",
+            inside="AttemptPlans.of",
+        ),
+        Mutant(
+            "a plan outlives the registration of its task", " or plan.task is not task", "", inside="AttemptPlans.of"
+        ),
+    ),
+    *of_tests(
+        ("tests/worker/test_slots.py",),
+        Mutant(
+            "a job that has ended keeps its deadline", "if self.deadlines.watched:", "if False:", inside="Pool.finished"
+        ),
+        Mutant(
+            "a request that came too late is watched for ever",
+            "                self.watched.discard(execution_id)",
+            "                pass",
+            inside="Deadlines.tick",
+        ),
+    ),
+    Mutant(
+        "a coroutine gets the arguments of one job instead of its chunk",
+        " and not self.is_of_chunk",
+        "",
+        inside="Attempt._acall",
+        tests=("tests/chunks/test_slots.py",),
+    ),
+    Mutant(
+        "successes with a receiver are not passed on",
+        "if is_success and skipped is SUCCEEDED:",
+        "if is_success:",
+        inside="writer.finish",
+        tests=("tests/worker/test_attempt.py",),
+    ),
+    Mutant(
+        "a thread whose jobs use the database cleans up no connection",
+        "elif self._connections:",
+        "elif False:",
+        inside="ThreadSlot._clean_up",
+        tests=("tests/process/test_leaks.py",),
+    ),
+    Mutant(
+        "jobs get the options that the settings gave them before a change",
+        " or known[0] is not settings",
+        "",
+        inside="TaskDefinition.columns",
+        tests=("tests/test_enqueue.py",),
+    ),
+    Mutant(
+        "arguments of characters of four bytes may be too large",
+        "if 4 * len(text) >",
+        "if len(text) >",
+        inside="encode_arguments",
+        tests=("tests/test_serialization.py",),
+    ),
+]

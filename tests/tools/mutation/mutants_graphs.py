@@ -289,9 +289,9 @@ GRAPHS = [
         ),
         Mutant(
             "a coroutine with known results needs a thread",
-            "if self.claimed.results is not None:\n                self._add_results()",
-            "if False:\n                self._add_results()",
-            inside="Attempt.run_async",
+            "if self.claimed.results is not None:",
+            "if False:",
+            inside="Attempt._add_results_in_thread",
         ),
     ),
     *of_tests(

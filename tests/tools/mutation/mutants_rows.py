@@ -103,8 +103,8 @@ BAD_ROWS = of_tests(
     ),
     Mutant(
         "what has not run is a success",
-        "            if not self.task.is_async and type",
-        "            if False and type",
+        "            if type(value) not in PLAIN and not self.task.is_async:",
+        "            if False:",
         inside="Attempt._call_function",
     ),
     Mutant(

@@ -41,7 +41,7 @@ from tests.tools.mutation.mutants_call_limits import CALL_LIMITS
 from tests.tools.mutation.mutants_chunks import CHUNKS
 from tests.tools.mutation.mutants_clones import CLONES
 from tests.tools.mutation.mutants_contrib import CONTRIB, TRACED
-from tests.tools.mutation.mutants_counts import COUNTS
+from tests.tools.mutation.mutants_counts import COUNTS, PLANS_OF_ATTEMPTS
 from tests.tools.mutation.mutants_databases import DATABASES
 from tests.tools.mutation.mutants_ends import ENDS
 from tests.tools.mutation.mutants_events import EVENTS, JOB_LINES, LOG_CONTEXT, QUEUES, RECEIVERS
@@ -402,6 +402,7 @@ MUTANTS = [
     *BAD_ROWS,
     *CLONES,
     *COUNTS,
+    *PLANS_OF_ATTEMPTS,
     *DATABASES,
     *CONTRIB,
     *TRACED,

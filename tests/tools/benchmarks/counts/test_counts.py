@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.tools.benchmarks.counts.private_server import Program, has_extensions
 
 pytestmark = pytest.mark.slow
 HAS_MONITORING = sys.version_info >= (3, 12)
+CALLS_BEFORE: Final = {"thread": 46.9, "coroutine": 42.9, "orm": 56.9}
+INSTRUCTIONS_BEFORE: Final = {"thread": 934, "coroutine": 947}
+"""The counts of the package for one job at commit b5a8acc, before most of the capabilities that such a job lacks."""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,24 @@ def test_plain_job_enters_few_files_and_functions(calls):
     assert entered["enqueue"]["files"] <= 12
 
 
+def test_plain_job_calls_less_than_before_its_capabilities(calls):
+    """A job pays nothing for what it does not use."""
+    found = {form: calls.of_program(form, "calls")["calls"] for form in CALLS_BEFORE}
+    assert {form: count for form, count in found.items() if count >= CALLS_BEFORE[form]} == {}
+
+
+@pytest.fixture(scope="module")
+def instructions(program: Program) -> Found:
+    """Return the bytecode instructions of each form."""
+    return program.count(meter="own_instructions", alone=True)
+
+
 @pytest.mark.skipif(not HAS_MONITORING, reason="sys.monitoring needs Python 3.12")
-def test_plain_job_bytecode_as_recorded(program):
-    check(program.count(meter="own_instructions", alone=True), "instructions")
+def test_plain_job_bytecode_as_recorded(instructions):
+    check(instructions, "instructions")
+
+
+@pytest.mark.skipif(not HAS_MONITORING, reason="sys.monitoring needs Python 3.12")
+def test_plain_job_bytecode_less_than_before_capabilities(instructions):
+    found = {form: instructions.of_program(form, "instructions")["instructions"] for form in INSTRUCTIONS_BEFORE}
+    assert {form: count for form, count in found.items() if count >= INSTRUCTIONS_BEFORE[form]} == {}
