@@ -21,9 +21,8 @@ from .states import Pausable, State
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
-    from django.db.models import QuerySet
 
-    from .models import Execution, JobQuerySet
+    from .models import JobQuerySet
 
 POLL_SECONDS: Final = 0.1
 """How often `drain()` counts the running jobs."""
@@ -187,8 +186,8 @@ def drain(
     return _wait_until_none(running_behind(kind, name, database_alias), timeout_seconds)
 
 
-def _wait_until_none(still_running: QuerySet[Execution], timeout_seconds: float) -> int:
-    """Wait until workers have applied a pause and no execution is left; return how many are when the time is over."""
+def _wait_until_none(still_running: JobQuerySet, timeout_seconds: float) -> int:
+    """Wait until workers have applied a pause and no job is left; return how many are when the time is over."""
     began = time.monotonic()
     while (count := still_running.count()) or time.monotonic() < began + OBEY_SECONDS:
         if time.monotonic() >= began + timeout_seconds:
@@ -272,18 +271,18 @@ def running(
     task: Any = None,
     limit_key: str | None = None,
     database: str | None = None,
-) -> QuerySet[Execution]:
-    """Return the open executions that `drain()` waits for. The arguments and errors are those of `clear()`."""
+) -> JobQuerySet:
+    """Return the running jobs that `drain()` waits for. The arguments and errors are those of `clear()`."""
     return running_behind(*target_of(queue_name, task, limit_key), alias_of(database))
 
 
-def running_behind(kind: Pausable, name: str, database: str) -> QuerySet[Execution]:
-    """Return the open executions of the queue, task or limit in a pause's row, without checking the name."""
-    from .models import Execution  # as above
+def running_behind(kind: Pausable, name: str, database: str) -> JobQuerySet:
+    """Return the running jobs of the queue, task or limit in a pause's row, without checking the name."""
+    from .models import Job  # as above
 
-    open_executions = Execution.objects.using(database).filter(finished_at__isnull=True)
-    if kind is Pausable.QUEUE:
-        return open_executions.filter(job__queue_name=name)
     if kind is Pausable.LIMIT:
-        return open_executions.filter(in_limit(name))
-    return open_executions.filter(job__task_name__in=registry.names_of(name))
+        return Job.objects.using(database).filter(in_limit(name), state=State.RUNNING.value)
+    jobs = Job.objects.using(database).running()
+    return (
+        jobs.filter(queue_name=name) if kind is Pausable.QUEUE else jobs.filter(task_name__in=registry.names_of(name))
+    )

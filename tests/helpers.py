@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing as closing
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from django.apps import apps
 from psycopg.rows import dict_row
 
 from django_pgqueue import lifecycle
@@ -297,12 +298,35 @@ def failed(key: ExecutionKey, delay_seconds: float | None = 0.0, outcome: str = 
 
 
 def end_lease(connection, *execution_ids: int) -> None:
-    """End the leases of these open executions. Without ids, end the leases of all open executions."""
+    """End the leases of these open executions. Without ids, end the leases of all open executions.
+
+    The leases of their workers end too.
+    """
+    connection.execute(
+        "UPDATE pgqueue_worker SET lease_expires_at = statement_timestamp() - interval '1 s' WHERE id IN ("
+        "SELECT worker_id FROM pgqueue_execution WHERE outcome IS NULL AND (id = ANY(%(ids)s) OR %(ids)s = '{}'))",
+        {"ids": list(execution_ids)},
+    )
     connection.execute(
         "UPDATE pgqueue_execution SET lease_expires_at = statement_timestamp() - interval '1 s' "
         "WHERE outcome IS NULL AND (id = ANY(%(ids)s) OR %(ids)s = '{}')",
         {"ids": list(execution_ids)},
     )
+
+
+def lease_of(job: Any) -> datetime:
+    """Return the end of the lease of the worker that runs a job. Before its first heartbeat it has none."""
+    job.refresh_from_db()
+    worker = apps.get_model("pgqueue", "Worker").objects.get(pk=job.worker_id)
+    return worker.lease_expires_at or job.enqueued_at
+
+
+NAME_EXECUTIONS = (
+    "UPDATE pgqueue_job AS job SET execution_id = execution.id, worker_id = execution.worker_id "
+    "FROM pgqueue_execution AS execution "
+    "WHERE execution.job_id = job.id AND execution.outcome IS NULL AND job.state = 'running'"
+)
+"""Writes the open execution into the row of each running job, as a claim does."""
 
 
 def sweep_ends(connection, name: str, after_id: int = 0) -> end_checks.Swept:
@@ -356,7 +380,7 @@ def users_trigger(
 CHECKS = (
     "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint "
     "WHERE contype = 'c' AND connamespace = current_schema()::regnamespace AND conname ~ "
-    "'^pgqueue_.*_(state|counters|unique_ready_only|limit|names|attempt|instants|outcome|kind|choices|numbers|rate|values)$'"
+    "'^pgqueue_.*_(state|counters|unique_ready_only|limit|names|lease|instants|outcome|kind|choices|numbers|rate|values)$'"
 )
 
 

@@ -65,7 +65,7 @@ def test_reference_lists_every_outcome_and_reason():
 
 
 def test_pages_name_existing_metrics_only():
-    others = {"pgqueue_job", "pgqueue_execution"}  # tables
+    others = {"pgqueue_job", "pgqueue_execution", "pgqueue_worker"}  # tables
     others |= {"pgqueue_token"}  # a file
     for page in ("docs/production/monitoring.md", "docs/production/kubernetes.md", REFERENCE):
         named = set(NAME.findall(PAGES[page]))

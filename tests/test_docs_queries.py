@@ -65,6 +65,7 @@ FILL = (
         "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
         f"SELECT id, 1, 1, {NOW}, {NOW}, {NOW} + (id % 2 - 0.5) * interval '9 h' FROM job"
     ),
+    helpers.NAME_EXECUTIONS,
     (
         "INSERT INTO pgqueue_schedulerun (schedule_id, tick_at, job_id) "
         f"SELECT n % 20, {NOW} - n * interval '1 h', n FROM generate_series(1, {FINISHED // 10}) AS n"

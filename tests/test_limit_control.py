@@ -236,13 +236,13 @@ def test_clear_cancels_only_waiting_jobs_of_the_key_or_limit(monkeypatch):
     assert Job.objects.filter(state="ready").count() == len(kept)
 
 
-def test_running_counts_executions_of_the_key_or_limit():
+def test_running_counts_jobs_of_the_key_or_limit():
     with connection.cursor() as cursor:
-        for job_id, key in enumerate(("stripe:customer:7", "stripe:customer:8", "stripe-x:1", None), start=1):
+        for execution_id, key in enumerate(("stripe:customer:7", "stripe:customer:8", "stripe-x:1", None), start=1):
             cursor.execute(
-                "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at, limit_key, limit_weight) "
-                "VALUES (%s, 1, 1, now(), %s, 1)",
-                [job_id, key],
+                "INSERT INTO pgqueue_job (task_name, arguments, state, worker_id, execution_id, limit_key) "
+                "VALUES ('noop', '{}', 'running', 1, %s, %s)",
+                [execution_id, key],
             )
     assert control.running(limit_key="stripe").count() == 2
     assert control.running(limit_key="stripe:customer:7").count() == 1

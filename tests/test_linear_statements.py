@@ -59,6 +59,12 @@ def running(engine) -> list[int]:
     return job_ids
 
 
+def extended(engine) -> dict[int, lifecycle.TransitionResult]:
+    rows = engine.execute("SELECT id, floor(1000 * date_part('epoch', claimed_at)) FROM pgqueue_execution")
+    keys = [lifecycle.ExecutionKey(*row) for row in rows]
+    return lifecycle.extend_executions(engine, keys, lease_seconds=60.0)
+
+
 def dead(engine) -> list[int]:
     job_ids = running(engine)
     engine.execute("UPDATE pgqueue_execution SET outcome = 'failed', finished_at = now()")
@@ -96,7 +102,7 @@ CASES: dict[str, tuple[Callable[[Any], list[int]], Callable[[Any, list[int]], in
     "cancel": (ready, lambda engine, job_ids: len(lifecycle.cancel(engine, job_ids))),
     "run now": (ready, lambda engine, job_ids: len(lifecycle.run_now(engine, job_ids))),
     "move": (ready, lambda engine, job_ids: len(lifecycle.move(engine, job_ids, priority=7))),
-    "extend": (running, lambda engine, job_ids: len(lifecycle.extend(engine, [1], lease_seconds=60.0))),
+    "extend": (running, lambda engine, job_ids: len(extended(engine))),
     "retry": (dead, lambda engine, job_ids: len(lifecycle.retry(engine, job_ids))),
     "delete": (dead, lambda engine, job_ids: len(lifecycle.delete(engine, job_ids))),
     "prune": (dead, lambda engine, job_ids: lifecycle.prune(engine, State.DEAD, 0.0).removed),

@@ -51,7 +51,7 @@ def tables(connection):
 def test_migrate_on_postgresql_sets_storage_parameters():
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT reloptions FROM pg_class WHERE relname = 'pgqueue_execution'")
-        assert "fillfactor=50" in cursor.fetchone()[0]
+        assert "fillfactor=42" in cursor.fetchone()[0]
 
 
 def test_migrate_on_sqlite_creates_all_tables(lite):

@@ -154,13 +154,25 @@ def test_execution_partly_closed_row_is_refused(engine, job_in, columns):
         engine.execute(f"UPDATE pgqueue_execution SET {columns}")
 
 
-def test_execution_second_open_one_of_a_job_is_refused(engine, job_in):
+@pytest.mark.promise("only-the-named-execution-counts")
+def test_execution_that_its_job_does_not_name_changes_nothing(engine, job_in):
     specimen = job_in("running")
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        engine.execute(
-            "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) VALUES (%s, 1, 1, now())",
-            [specimen.job_id],
-        )
+    [execution_id] = engine.execute(
+        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) VALUES (%s, 1, 1, now()) "
+        "RETURNING id",
+        [specimen.job_id],
+    ).fetchone()
+    other = helpers.key_of(engine, execution_id)
+    for transition, rows in (
+        (lifecycle.succeed, helpers.succeeded(other)),
+        (lifecycle.fail, helpers.failed(other)),
+        (lifecycle.release, [lifecycle.Released(other)]),
+    ):
+        assert transition(engine, rows)[execution_id].status is lifecycle.TransitionStatus.LOST
+    assert (
+        lifecycle.succeed(engine, helpers.succeeded(specimen.key))[specimen.execution_id].status
+        is lifecycle.TransitionStatus.DONE
+    )
 
 
 def test_job_result_keeps_its_json_text(committing, engine):
@@ -182,9 +194,8 @@ def test_indexes_are_the_expected_set(engine):
     assert names == {
         "pgqueue_job_pkey", "pgqueue_job_ready", "pgqueue_job_finished", "pgqueue_job_task",
         "pgqueue_job_expiring", "pgqueue_job_unique", "pgqueue_job_limited", "pgqueue_job_ordered", "pgqueue_job_batch",
-        "pgqueue_job_waiting", "pgqueue_job_keyed",
-        "pgqueue_execution_pkey", "pgqueue_execution_open", "pgqueue_execution_one_open", "pgqueue_execution_job",
-        "pgqueue_execution_limited",
+        "pgqueue_job_waiting", "pgqueue_job_keyed", "pgqueue_job_running", "pgqueue_job_running_key",
+        "pgqueue_execution_pkey", "pgqueue_execution_job",
     }  # fmt: skip
 
 

@@ -43,10 +43,14 @@ JOB = (
     "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, run_after, finished_at, unique_key, expires_at) "
     "SELECT 'noop', '{}', "
 )
+JOB_THAT_RUNS = JOB.replace("expires_at", "expires_at, execution_id, worker_id")
 FILL = (
     f"{JOB} 'dead', 1, {NOW}, {NOW}, 'key' || n % 50000, NULL FROM generate_series(1, {HISTORY}) AS n",
     f"{JOB} 'ready', 0, {NOW}, NULL, 'key' || n, NULL FROM generate_series(1, {KEYED}) AS n",
-    f"{JOB} 'running', 1, {NOW}, NULL, 'key' || {KEYED} + n, NULL FROM generate_series(1, {KEYED}) AS n",
+    (
+        f"{JOB_THAT_RUNS} 'running', 1, {NOW}, NULL, 'key' || {KEYED} + n, NULL, {2 * LAST_EXECUTION} + n, 1 "
+        f"FROM generate_series(1, {KEYED}) AS n"
+    ),
     f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} - interval '1 s' FROM generate_series(1, {LATE}) AS n",
     f"{JOB} 'ready', 0, {NOW}, NULL, NULL, {NOW} + interval '9 h' FROM generate_series(1, {KEYED}) AS n",
     (
@@ -78,8 +82,8 @@ FILL = (
         f"FROM generate_series(1, {KEYED}) AS n"
     ),
     (
-        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at) "
-        f"SELECT id, 1, 1, '2026-01-01Z', {NOW} + interval '9 h' FROM pgqueue_job "
+        "INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, lease_expires_at) "
+        f"SELECT execution_id, id, 1, 1, '2026-01-01Z', {NOW} + interval '9 h' FROM pgqueue_job "
         "WHERE state = 'running' AND id % 100 > 0"
     ),
     (
@@ -271,7 +275,7 @@ def logs(connection):
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "READY_CALLS": (after_start, BATCH, {"pgqueue_job_ready"}),
     "READY_LIMITED_CALLS": (lambda c: {**after_start(c), "after_key": ""}, BATCH, {"pgqueue_job_limited"}),
-    "RUNNING_CALLS": (after_start, BATCH, {"pgqueue_execution_open"}),
+    "RUNNING_CALLS": (after_start, BATCH, {"pgqueue_job_running"}),
     "CALL_SHAPES": (some_ids, BATCH, {"pgqueue_job_pkey"}),
     "STORED_CALLS": (some_ids, BATCH, {"pgqueue_job_pkey"}),
     "SCHEDULED_CALLS": (after_start, SCHEDULES, set()),
@@ -311,8 +315,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_job_pkey", "pgqueue_search_key_pkey"},
     ),
-    "ABANDONED": (of_running, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_one_open"}),
-    "REQUEUE": (abandoned, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_one_open"}),
+    "ABANDONED": (of_running, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_pkey"}),
+    "REQUEUE": (abandoned, BATCH, {"pgqueue_job_pkey", "pgqueue_execution_pkey"}),
     "SUSPEND": (suspended, BATCH, {"pgqueue_execution_pkey", "pgqueue_job_pkey", "pgqueue_step_pkey"}),
     "LOAD_STEPS": (lambda _: {"job_id": 7}, 10, {"pgqueue_step_pkey"}),
     "COMPENSATE": (compensated, BATCH, {"pgqueue_job_pkey", "pgqueue_step_compensation", "pgqueue_step_pkey"}),

@@ -17,8 +17,8 @@ from tests.statements import STATEMENTS
 
 NOW = "statement_timestamp() + %(time_shift)s::interval"
 CLAIMED_JOB = (
-    "SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text, "
-    "attempt + 1, max_attempts, crashes, isolated,"
+    "WHERE id = due.id RETURNING id, execution_id, task_name, queue_name, priority, run_after, arguments::text, "
+    "attempt, max_attempts, crashes, isolated,"
 )
 NAMES_OF_TABLES = re.compile(r"\b(locked|owner|job|execution|pgqueue_job|finished|page|given|old|schedule)\.(?=\w)")
 
@@ -107,7 +107,7 @@ CLAUSES = {
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
         "limit_key IS NULL",
-        "CLAIM NEXT_IN_LINE LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+        "CLAIM CLAIM_AHEAD NEXT_IN_LINE LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
         "priority DESC, run_after, id LIMIT",
@@ -134,17 +134,17 @@ CLAUSES = {
         "AND id <> ALL (%(skipped_ids)s::bigint[]) AND task_name <> ALL (%(paused_task_names)s::varchar[]) "
         "ORDER BY run_after, id LIMIT",
         "(lane.after_at, lane.after_id)",
-        "CLAIM NEXT_IN_LINE",
+        "CLAIM CLAIM_AHEAD NEXT_IN_LINE",
     ),
     "claimed job": Clause(
         f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
-        f"floor(1000 * date_part('epoch', {NOW}))::bigint, headers::text, CASE WHEN isfinite(expires_at) "
+        f"(SELECT floor(1000 * date_part('epoch', {NOW}))::bigint), headers::text, CASE WHEN isfinite(expires_at) "
         "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
         f"isfinite(unknown_since) THEN date_part('epoch', {NOW}",
-        "CLAIM CLAIM_ONE CLAIM_CHUNK",
+        "CLAIM CLAIM_AHEAD CLAIM_ONE CLAIM_CHUNK",
     ),
     "first columns of a claimed job": Clause(
-        CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_ONE CLAIM_KEYS CLAIM_CHUNK"
+        CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_AHEAD CLAIM_ONE CLAIM_KEYS CLAIM_CHUNK"
     ),
     "due jobs of a chunk key": Clause(
         "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name = %(queue_name)s "
@@ -176,10 +176,12 @@ CLAUSES = {
         "FAIL RELEASE REQUEUE RESCUE SUSPEND",
     ),
     "no open execution": Clause(
-        "( SELECT true FROM pgqueue_execution WHERE job_id = id AND finished_at IS NULL AND attempt >= 0 LIMIT 1 ) "
-        "IS NULL",
-        "attempt >= 0",
+        "(SELECT true FROM pgqueue_execution WHERE id = execution_id AND outcome IS NULL) IS NULL",
+        "(SELECT true FROM pgqueue_execution WHERE id = execution_id",
         "ABANDONED REQUEUE",
+    ),
+    "the job that runs in an execution": Clause(
+        "AND outcome IS NULL AND execution_id = id", "IS NULL AND execution_id = id", FENCED
     ),
     "old jobs without a locked execution": Clause(
         "locked AS MATERIALIZED ( SELECT id FROM pgqueue_execution WHERE job_id = ANY (ARRAY (SELECT id FROM old)) "

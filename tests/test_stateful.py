@@ -36,7 +36,8 @@ pytestmark = pytest.mark.slow
 
 TICK = 1000.0
 LANES = [Lane("mail", 5), Lane("mail", 0), Lane("default", 0)]
-WORKERS = st.integers(1, 3)
+WORKER_IDS = range(1, 4)
+WORKERS = st.sampled_from(WORKER_IDS)
 TASKS = st.sampled_from(["tests.app.tasks.noop", "tests.app.tasks.add"])
 PAUSABLE = [(Pausable.QUEUE, "mail"), (Pausable.QUEUE, "default"), (Pausable.TASK, "tests.app.tasks.add")]
 COUNTED = {*Outcome, None} - {Outcome.RELEASED, Outcome.SNOOZED}
@@ -61,8 +62,9 @@ VIOLATIONS = {
     "I1 one open execution a job": "SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL "
     "GROUP BY job_id HAVING count(*) > 1",
     "I2 running is to have an open execution": "SELECT job.id FROM pgqueue_job AS job LEFT JOIN "
-    "(SELECT job_id FROM pgqueue_execution WHERE outcome IS NULL) AS open ON open.job_id = job.id "
-    "WHERE (job.state = 'running') IS DISTINCT FROM (open.job_id IS NOT NULL)",
+    "(SELECT id, job_id FROM pgqueue_execution WHERE outcome IS NULL) AS open ON open.job_id = job.id "
+    "WHERE (job.state = 'running') IS DISTINCT FROM (open.job_id IS NOT NULL) "
+    "OR (job.state = 'running' AND job.execution_id IS DISTINCT FROM open.id)",
     "closed means finished": "SELECT id FROM pgqueue_execution WHERE (outcome IS NULL) <> (finished_at IS NULL)",
     "a finished job has its time": "SELECT id FROM pgqueue_job "
     "WHERE (state IN ('succeeded', 'dead', 'cancelled')) <> (finished_at IS NOT NULL)",
@@ -163,6 +165,8 @@ class Queue(RuleBasedStateMachine):
         """The tick at which each pause ends. Infinity means that only `resume` ends it."""
         self.windows: dict[tuple[str, str], tuple[int, int]] = {}
         """The tick at which the uniqueness window of each key ends, and the job that opened the window."""
+        self.leases: dict[int, int] = {}
+        """The tick at which the lease of each worker ends. No worker has one until its first heartbeat."""
         self.now = 0
         self.steps = 0
 
@@ -173,6 +177,11 @@ class Queue(RuleBasedStateMachine):
         self.start = helpers.scalar(self.engine, "SELECT statement_timestamp()")
         self.engine.execute("DELETE FROM pgqueue_pause")
         self.engine.execute("DELETE FROM pgqueue_uniqueness_window")
+        self.engine.execute("DELETE FROM pgqueue_worker")
+        for worker_id in WORKER_IDS:
+            lifecycle.register_worker(
+                self.engine, hostname="", pid=1, version="", queue_names="", concurrency=1, worker_id=worker_id
+            )
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # a history without a job would test nothing
 
     def teardown(self) -> None:
@@ -531,16 +540,14 @@ class Queue(RuleBasedStateMachine):
             each.id: each for each in self.executions.values() if each.worker_id in worker_ids and each.outcome is None
         }
         first_id = data.draw(st.sampled_from([0, *mine]))
-        mine = {each.id: each for each in mine.values() if each.id >= first_id}
-        started = data.draw(st.lists(st.sampled_from(sorted(mine)), unique=True)) if mine else []
-        seconds = (lease + 0.5) * TICK
-        extensions = lifecycle.extend(
-            self.engine, worker_ids, lease_seconds=seconds, started_ids=started, first_id=first_id
-        )
-        assert sorted(extensions) == sorted((each.worker_id, each.id, True) for each in mine.values())
+        started = data.draw(st.lists(st.sampled_from(sorted(self.executions)), unique=True)) if self.executions else []
+        answers = lifecycle.extend(self.engine, worker_ids, lease_seconds=(lease + 0.5) * TICK)
+        assert answers == dict.fromkeys(worker_ids, lifecycle.Heartbeat(has_requests=False, is_extended=True))
+        self.leases.update(dict.fromkeys(worker_ids, self.now + lease))
+        lifecycle.note_started(self.engine, worker_ids, started)
         for each in mine.values():
-            each.lease = self.now + lease
             each.started |= each.id in started
+        mine = {each.id: each for each in mine.values() if each.id >= first_id}
         asked = [
             (each.worker_id, each.id)
             for each in mine.values()
@@ -581,10 +588,10 @@ class Queue(RuleBasedStateMachine):
         next_in_line = lifecycle.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])
         assert next_in_line == (due[0] if due else None)
         wanted = [
-            (each.id, each.job_id, job and job.task_name, job and job.attempt, job and job.crashes, each.started)
+            (each.id, each.job_id, job.task_name, job.attempt, job.crashes, each.started)
             for each in sorted(self.executions.values(), key=lambda each: each.id)
             for job in [self.jobs.get(each.job_id)]
-            if each.worker_id == worker_id and each.outcome is None
+            if each.worker_id == worker_id and each.outcome is None and job is not None
         ]
         found = lifecycle.open_executions(self.engine, worker_id)
         assert [
@@ -622,11 +629,9 @@ class Queue(RuleBasedStateMachine):
         for execution in [
             execution
             for execution in self.executions.values()
-            if execution.outcome is None and execution.lease < self.now
+            if execution.outcome is None and not self.is_orphan(execution)
+            if max(execution.lease, self.leases.get(execution.worker_id, 0)) < self.now
         ]:
-            if self.is_orphan(execution):
-                del self.executions[execution.id]
-                continue
             job = self.jobs[execution.job_id]
             own = None if execution.attempt >= job.max_attempts else delay
             self.close(execution.id, Outcome.CRASHED, "its worker was lost")

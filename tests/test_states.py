@@ -131,11 +131,7 @@ def run_schedule(engine, specimen):
 
 
 def extend(engine, specimen):
-    return [
-        extension
-        for extension in lifecycle.extend(engine, [1], lease_seconds=600)
-        if extension.execution_id == specimen.execution_id
-    ]
+    return lifecycle.extend_executions(engine, [specimen.key], lease_seconds=600)[specimen.execution_id]
 
 
 def note_progress(engine, specimen):
@@ -275,7 +271,7 @@ VARIANTS = [
     Variant(TransitionName.FIRE, "by an operator", run_schedule, ()),
     Variant(TransitionName.CLAIM, "one", claim, ([],)),
     Variant(TransitionName.CLAIM_ONE, "by its id", claim_one, (None,)),
-    Variant(TransitionName.EXTEND, "one", extend, ([],)),
+    Variant(TransitionName.EXTEND, "one", extend, NOT_DONE),
     Variant(TransitionName.NOTE_PROGRESS, "one", note_progress, NOT_DONE),
     Variant(TransitionName.SUCCEED, "kept", succeed, NOT_DONE),
     Variant(TransitionName.SUCCEED, "kept though asked to cancel", succeed, NOT_DONE, asked_to_cancel=True),

@@ -106,14 +106,19 @@ def test_request_worker_that_cannot_answer_is_refused(add_worker, case):
     assert not WorkerRequest.objects.exists() and not AuditEntry.objects.exists()
 
 
+def has_requests(worker_ids, resident_mib=None):
+    answers = lifecycle.extend(django_connection, worker_ids, lease_seconds=60.0, resident_mib=resident_mib or {})
+    return {worker_id: answer.has_requests for worker_id, answer in answers.items()}
+
+
 def test_heartbeat_record_says_which_worker_has_open_requests(add_worker):
     asked, other = add_worker(), add_worker()
     request = worker_control.request(asked, STOP, "default")
     assert request is not None
-    assert lifecycle.record_heartbeats(django_connection, [asked, other], {asked: 64}) == {asked: True, other: False}
+    assert has_requests([asked, other], {asked: 64}) == {asked: True, other: False}
     assert dict(Worker.objects.values_list("pk", "resident_mib")) == {asked: 64, other: None}
     lifecycle.answer_request(django_connection, request.request_id, "")
-    assert lifecycle.record_heartbeats(django_connection, [asked, other]) == {asked: False, other: False}
+    assert has_requests([asked, other]) == {asked: False, other: False}
 
 
 def test_answers_stack_of_running_and_of_ended_job(answers):
@@ -160,7 +165,7 @@ def test_prune_removes_old_requests_only(add_worker):
     assert WorkerRequest.objects.count() == 0
 
 
-@pytest.mark.parametrize("name", ["RECORD_HEARTBEATS", "WORKER_REQUESTS"])
+@pytest.mark.parametrize("name", ["EXTEND", "WORKER_REQUESTS"])
 def test_plan_with_many_answered_requests_reads_no_history(add_worker, name):
     """The requests that wait have an index of their own, so the history of answers costs nothing."""
     worker_id = add_worker()
@@ -172,8 +177,9 @@ def test_plan_with_many_answered_requests_reads_no_history(add_worker, name):
         )
         cursor.execute("ANALYZE pgqueue_worker_request")
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
-        text = getattr(sql.workers if name == "RECORD_HEARTBEATS" else sql.worker_requests, name)
+        text = getattr(sql.leases if name == "EXTEND" else sql.worker_requests, name)
         parameters = {"worker_ids": [worker_id], "worker_id": worker_id, "resident_mib": [1], "limit": 20}
+        parameters["lease_seconds"] = 60.0
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", {**parameters, "time_shift": "0 s"})
         [[answer]] = cursor.fetchall()
     plan = json.loads(answer) if isinstance(answer, str) else answer

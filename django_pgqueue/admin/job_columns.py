@@ -21,6 +21,7 @@ from django.utils.translation import gettext, gettext_lazy
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.job_search import Pauses, word_of
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.models.operations import lease_end
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from django_pgqueue.steps import is_endless
 
@@ -68,7 +69,9 @@ def attach_executions(jobs: Iterable[Job]) -> None:
             by_id[execution_id] = job
     alias = next((job._state.db for job in by_id.values()), None)
     executions = Execution.objects.using(alias).filter(pk__in=list(by_id)).defer("error", "traceback")
-    for execution in executions.annotate(short_error=Left("error", SHORT_ERROR)) if by_id else ():
+    for execution in (
+        executions.annotate(short_error=Left("error", SHORT_ERROR), lease_end=lease_end()) if by_id else ()
+    ):
         vars(by_id[execution.pk])["latest_executions"] = [execution]
 
 
@@ -76,7 +79,7 @@ def word(job: Job) -> str:
     """Return the word for the state of a job. Requires `with_latest_execution()` and `attach_executions()`."""
     execution = latest_execution(job)
     is_open = execution is not None and execution.outcome is None
-    open_until = execution.lease_expires_at if execution is not None and is_open else None
+    open_until = vars(execution)["lease_end"] if execution is not None and is_open else None
     return word_of({**vars(job), "seen_at": seen_at(job)}, open_until, pauses_seen(job))
 
 

@@ -27,6 +27,7 @@ from django_pgqueue.admin import databases, edit_and_retry, live_stack, private,
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
+from django_pgqueue.models.operations import lease_end
 from django_pgqueue.states import FailurePolicy, Outcome, State
 from django_pgqueue.stats.graphs import Related, dependencies_of, dependents_of
 from django_pgqueue.steps import is_endless
@@ -238,7 +239,7 @@ def read_attempts(job: Job) -> list[dict[str, Any]]:
     """
     executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
     cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
-    annotated = executions.annotate(seen_at=statement_time(), has_log=HAS_LOG, **cut)
+    annotated = executions.annotate(seen_at=statement_time(), lease_end=lease_end(), has_log=HAS_LOG, **cut)
     found = list(annotated.order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
     workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
     with_texts = private.is_visible(job)
@@ -282,7 +283,7 @@ def _cut_to_end(text: str) -> str:
 
 def _outcome(execution: Execution) -> SafeString:
     if execution.outcome is None:
-        is_expired = execution.lease_expires_at < seen_at(execution)
+        is_expired = vars(execution)["lease_end"] < seen_at(execution)
         return badge("dead", _("lost")) if is_expired else badge("running", _("running"))
     return badge(COLOURS.get(execution.outcome, "cancelled"), execution.outcome)
 

@@ -48,10 +48,12 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "run jobs": privileges(
         "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
         "traceback) ON pgqueue_execution",
-        "SELECT, DELETE, UPDATE (state, attempt, crashes, isolated, run_after, finished_at, unknown_since, result, "
-        "unique_key, expires_at, progress_done, progress_total, progress_message, progress_at) ON pgqueue_job",
+        "SELECT, DELETE, UPDATE (state, attempt, execution_id, worker_id, crashes, isolated, run_after, finished_at, "
+        "unknown_since, result, unique_key, expires_at, progress_done, progress_total, progress_message, progress_at) "
+        "ON pgqueue_job",
         "USAGE ON pgqueue_execution_id_seq",
-        "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, stopped_at, resident_mib) ON pgqueue_worker",
+        "SELECT, INSERT, DELETE, UPDATE (last_heartbeat_at, lease_expires_at, stopped_at, resident_mib) "
+        "ON pgqueue_worker",
         "SELECT, DELETE, UPDATE (answered_at, answer) ON pgqueue_worker_request",
         "SELECT, INSERT, DELETE, UPDATE (paused_at, paused_until, paused_by, reason) ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",

@@ -35,7 +35,7 @@ LIMIT 10000
 """
 # The open executions: how many have less than half of their lease left, and for how long the oldest one is over.
 #
-# Index: pgqueue_execution_open, all of it: it has one entry per running job
+# Index: pgqueue_job_running, all of it: it has one entry per running job
 LEASES: Final = """/* pgqueue:doctor_leases */
 SELECT count(*),
        count(*) FILTER (WHERE left_seconds < 0),
@@ -46,11 +46,24 @@ SELECT count(*),
        ),
        coalesce(max(run_seconds), 0)
 FROM (
-    SELECT date_part('epoch', lease_expires_at - statement_timestamp() - %(time_shift)s::interval) AS left_seconds,
+    SELECT date_part('epoch', greatest(
+               lease_expires_at, (SELECT lease_expires_at FROM pgqueue_worker WHERE id = job.worker_id)
+           ) - statement_timestamp() - %(time_shift)s::interval) AS left_seconds,
            date_part('epoch', statement_timestamp() + %(time_shift)s::interval - coalesce(started_at, claimed_at))
                AS run_seconds
-    FROM pgqueue_execution
-    WHERE finished_at IS NULL
+    FROM (
+        SELECT worker_id, execution_id
+        FROM pgqueue_job
+        WHERE state = 'running' AND worker_id IS NOT NULL
+        ORDER BY worker_id, execution_id
+        OFFSET 0
+    ) AS job
+    CROSS JOIN LATERAL (
+        SELECT lease_expires_at, started_at, claimed_at
+        FROM pgqueue_execution
+        WHERE id = job.execution_id AND outcome IS NULL
+        OFFSET 0
+    ) AS execution
 ) AS open
 """
 # The newest executions that have ended within the last hour, by task.

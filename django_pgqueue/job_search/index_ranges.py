@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from django_pgqueue import stats
 from django_pgqueue.models import Execution, Job, SearchKey
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations import database_now, lease_end
 from django_pgqueue.states import FINISHED, STATE_OF, State
 
 from .filters import Filters, Pauses
@@ -91,8 +91,8 @@ def condition_of(word: str, alias: str) -> Q:
         is_stopped = Q(queue_name__in=pauses.queues) | Q(task_name__in=pauses.tasks)
         return condition & Q(run_after__lte=database_now()) & (is_stopped if word == "paused" else ~is_stopped)
     if word == "lost":
-        is_over = Q(finished_at__isnull=True, lease_expires_at__lt=database_now())
-        return condition & Q(Exists(Execution.objects.using(alias).filter(is_over, job_id=OuterRef("pk"))))
+        opened = Execution.objects.using(alias).filter(pk=OuterRef("execution_id"), outcome__isnull=True)
+        return condition & Q(Exists(opened.annotate(lease_end=lease_end()).filter(lease_end__lt=database_now())))
     return condition
 
 
@@ -131,14 +131,12 @@ def _waiting(filters: Filters) -> Range:
 
 
 def _running(filters: Filters, word: str) -> Range:
-    """Return the running jobs, those that run for longest first. The index of open executions finds them."""
-    executions = Execution.objects.using(filters.alias).filter(finished_at__isnull=True)
-    executions = executions.filter(filters.limit_condition)
-    if word == "lost":
-        executions = executions.filter(lease_expires_at__lt=database_now())
-    condition = Q(state=State.RUNNING) & CONDITIONS.get(word, Q())
-    more = filters.names_condition & ids_between(filters)
-    return Range(executions.order_by("claimed_at"), "job_id", "{count} running jobs", condition & more)
+    """Return the running jobs, those that were claimed first at the top."""
+    running = Job.objects.using(filters.alias).filter(filters.limit_condition, state=State.RUNNING)
+    if filters.limit is None:
+        running = running.running()
+    condition = condition_of(word, filters.alias) & filters.names_condition & ids_between(filters)
+    return Range(running.order_by("execution_id"), "pk", "{count} running jobs", condition)
 
 
 def ids_between(filters: Filters) -> Q:

@@ -58,7 +58,7 @@ from .expiry import expire
 from .graphs import advance, postpone, restore
 from .history import archive, erase, read_for_archive, remove_archived
 from .installations import Adopted, adopt, read_installations, record_installation
-from .leases import cancel_requests, extend, extend_each, extend_executions, open_executions
+from .leases import cancel_requests, extend, extend_executions, note_started, open_executions
 from .logs import KeptLog, keep_logs
 from .operator import LOCK_WAIT_SECONDS, cancel, delete, existing, move, retry, run_now
 from .orphans import ORPHANS, prune_orphans
@@ -94,7 +94,7 @@ from .types import (
     Enqueued,
     ExecutionKey,
     Failed,
-    HeartbeatReply,
+    Heartbeat,
     Lane,
     LaneScan,
     Noted,
@@ -128,7 +128,6 @@ from .worker_requests import (
 )
 from .workers import (
     prune_workers,
-    record_heartbeats,
     register_worker,
     unregister_worker,
 )

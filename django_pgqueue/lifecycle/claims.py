@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
-from operator import add
+from operator import add, itemgetter
 from typing import Any, Final
 
 import psycopg
@@ -23,6 +23,8 @@ from .types import Claimed, Cursor, Lane, LaneScan, SetAside
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """A claim stops prefetching where the arguments of its jobs add up to more than this many bytes."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
+EXECUTION_ID: Final = itemgetter(1)
+"""Returns the execution of a claimed row."""
 FIRST: Final = Lane("", 32768)
 """Comes before all lanes: no queue has an empty name, and no job has this priority."""
 
@@ -48,20 +50,19 @@ def claim(
     limit of 1: `next_in_line()` returns the job that such a claim takes.
     """
     sent_at = time.monotonic()
-    rows = execute_with_retry(
-        connection,
-        sql.claims.CLAIM,
-        {
-            **_lane_params(cursors),
-            "limit": limit,
-            "free_slots": free_slots,
-            "worker_id": worker_id,
-            "lease_seconds": lease_seconds,
-            "skipped_ids": numbers(skipped_ids),
-            "paused_task_names": texts(paused_tasks),
-            "ahead_bytes": ahead_bytes,
-        },
-    )
+    params = {
+        **_lane_params(cursors),
+        "limit": limit,
+        "worker_id": worker_id,
+        "lease_seconds": lease_seconds,
+        "skipped_ids": numbers(skipped_ids),
+        "paused_task_names": texts(paused_tasks),
+    }
+    if limit <= free_slots:
+        rows = execute_with_retry(connection, sql.claims.CLAIM, params)
+    else:
+        ahead = {"free_slots": free_slots, "ahead_bytes": ahead_bytes}
+        rows = execute_with_retry(connection, sql.claims.CLAIM_AHEAD, {**params, **ahead})
     return received(rows, sent_at)
 
 
@@ -79,12 +80,15 @@ def claim_one(
 
 
 def received(rows: Sequence[Any], sent_at: float) -> list[Claimed]:
-    """Return the jobs of a claim's rows, with `claimed_at` and `start_by` on this process's monotonic clock.
+    """Return the jobs of a claim's rows in their order, with `claimed_at` and `start_by` on this process's clock.
+
+    The statement draws the ids of the executions in the order of the lane. It returns the rows in any order.
 
     The statement returns `start_by` as seconds from its own start. They are added to the time it was sent, not to the
     time of the reply: the commit may have waited a long time, for example for a standby.
     """
-    claimed = map(Claimed._make, map(add, rows, repeat((sent_at, None, False, None, None, None))))
+    in_order = sorted(rows, key=EXECUTION_ID)
+    claimed = map(Claimed._make, map(add, in_order, repeat((sent_at, None, False, None, None, None))))
     return [job if job.start_by is None else job._replace(start_by=sent_at + job.start_by) for job in claimed]
 
 

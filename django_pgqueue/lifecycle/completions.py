@@ -191,12 +191,13 @@ def _results_of_not_open(
     keys = {key.execution_id: key for key in wanted}
     statuses = dict.fromkeys(keys, missing)
     orphans = []
-    for execution_id, outcome, has_job in execute(connection, sql.completions.SETTLE, key_params(wanted)):
-        if outcome is None and has_job:
+    for execution_id, outcome, has_job, is_current in execute(connection, sql.completions.SETTLE, key_params(wanted)):
+        if outcome is None and is_current:
             statuses[execution_id] = TransitionStatus.LOCKED
         elif outcome is None:
             statuses[execution_id] = TransitionStatus.LOST
-            orphans.append(keys[execution_id])
+            if not has_job:
+                orphans.append(keys[execution_id])
         elif outcome == wanted[keys[execution_id]]:
             statuses[execution_id] = TransitionStatus.ALREADY_DONE
         else:
@@ -208,7 +209,7 @@ def _results_of_not_open(
 def outcomes_of(connection: Connection, keys: Sequence[ExecutionKey]) -> dict[int, str | None]:
     """Return the outcomes of these executions by their ids: None for an open one, no entry for one that was removed."""
     rows = execute(connection, sql.completions.SETTLE, key_params(keys))
-    return {execution_id: outcome for execution_id, outcome, _ in rows}
+    return {execution_id: outcome for execution_id, outcome, *_ in rows}
 
 
 def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> list[Refused[ExecutionKey]]:

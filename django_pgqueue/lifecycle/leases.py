@@ -1,13 +1,15 @@
-"""Extend the leases of open executions, and read which of them are open or to be cancelled.
+"""Extend leases, and read which executions of a worker are open or to be cancelled.
 
-The supervisor's heartbeat and each worker process's lease monitor call these functions. A worker keeps a job only as
-long as its lease is extended; after that, another worker may rescue the job.
+A worker has one lease for all its executions. The supervisor's heartbeat extends it, and each worker process's lease
+monitor reads. A worker keeps its jobs only as long as its lease is extended; after that, another worker may rescue
+them. Remote workers have a lease for each execution instead: the server cannot know which of them they still run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat, starmap
+from types import MappingProxyType
 from typing import Final
 
 from django_pgqueue import sql
@@ -15,65 +17,73 @@ from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.states import State
 
 from .completions import key_params, results_of
-from .execute import FAILURES, divided, execute_with_retry, may_divide, savepoint
-from .types import ExecutionKey, HeartbeatReply, OpenExecution, TransitionResult, TransitionStatus
+from .execute import Divided, Refused, divided, execute_with_retry
+from .types import ExecutionKey, Heartbeat, OpenExecution, TransitionResult, TransitionStatus
 
 STILL_RUNNING: Final = TransitionResult(TransitionStatus.DONE, State.RUNNING)
+NO_MEMORY: Final[Mapping[int, int | None]] = MappingProxyType({})
+"""The memory of no worker is known."""
 
 
 def extend(
     connection: Connection,
     worker_ids: Sequence[int],
     *,
-    lease_seconds: float,
-    started_ids: Sequence[int] = (),
-    first_id: int = 0,
-    on_refused: Callable[[int, Exception], object] = lambda execution_id, error: None,
-) -> list[HeartbeatReply]:
-    """Extend the leases of these workers' open executions with ids from `first_id`; return all that are open.
+    lease_seconds: float | None,
+    resident_mib: Mapping[int, int | None] = NO_MEMORY,
+    on_refused: Callable[[int, Exception], object] = lambda worker_id, error: None,
+) -> dict[int, Heartbeat]:
+    """Extend the leases of these workers, and record a heartbeat and their memory.
 
-    If the database refuses to extend an execution, it is passed to `on_refused`. Its lease expires; the leases of the
-    others are extended.
+    A worker without a record is missing in the answer. If the database refuses to write one record, it is passed to
+    `on_refused`, and the others are still written. Neither that lease was extended nor one that time was up for.
+    Without `lease_seconds`, only the heartbeat is recorded.
     """
-    params = {"lease_seconds": lease_seconds, "started_ids": list(started_ids)}
-    try:
-        with savepoint(connection):
-            all_open = {"worker_ids": list(worker_ids), "first_id": first_id, **params}
-            return list(map(HeartbeatReply._make, execute_with_retry(connection, sql.leases.EXTEND, all_open)))
-    except FAILURES as error:
-        if not may_divide(connection, error):
-            raise
-    worker_of = {
-        execution.key: worker_id for worker_id in worker_ids for execution in open_executions(connection, worker_id)
-    }
-    extended, refused, _ = divided(
-        connection,
-        sorted(worker_of),
-        lambda keys: dict.fromkeys(extend_each(connection, keys, lease_seconds=lease_seconds, started_ids=started_ids)),
-    )
-    for key, refusal in refused:
-        on_refused(key.execution_id, refusal)
-    return [
-        HeartbeatReply(worker_id, key.execution_id, key.execution_id in extended)
-        for key, worker_id in sorted(worker_of.items())
-    ]
+
+    def write(part: Sequence[int]) -> dict[int, Heartbeat]:
+        params = {
+            "worker_ids": list(part),
+            "lease_seconds": lease_seconds,
+            "resident_mib": [resident_mib.get(worker_id) for worker_id in part],
+        }
+        rows = execute_with_retry(connection, sql.leases.EXTEND, params)
+        return {worker_id: Heartbeat(has_requests, is_extended) for worker_id, has_requests, is_extended in rows}
+
+    parts: Divided[int, Heartbeat] = divided(connection, worker_ids, write)
+    for refused in parts.refused:
+        on_refused(refused.row, refused.error)
+    unwritten = [*(refused.row for refused in parts.refused), *parts.left]
+    return {**parts.answers, **dict.fromkeys(unwritten, Heartbeat(has_requests=False, is_extended=False))}
 
 
-def extend_each(
-    connection: Connection, keys: Sequence[ExecutionKey], *, lease_seconds: float, started_ids: Sequence[int] = ()
-) -> list[int]:
-    """Extend the leases of these executions; return the ids of those that were open and not locked."""
-    params = {**key_params(keys), "lease_seconds": lease_seconds, "started_ids": list(started_ids)}
-    return [row[0] for row in execute_with_retry(connection, sql.leases.EXTEND_EACH, params)]
+def note_started(connection: Connection, worker_ids: Sequence[int], execution_ids: Sequence[int]) -> list[Refused[int]]:
+    """Record that these executions of these workers have started, unless that is recorded. Return the refused ones.
+
+    Locked ones are left out.
+    """
+
+    def write(part: Sequence[int]) -> dict[int, bool]:
+        params = {"worker_ids": list(worker_ids), "execution_ids": list(part)}
+        execute_with_retry(connection, sql.leases.NOTE_STARTED, params)
+        return dict.fromkeys(part, True)
+
+    return divided(connection, execution_ids, write).refused
 
 
 def extend_executions(
     connection: Connection, keys: Sequence[ExecutionKey], *, lease_seconds: float
 ) -> dict[int, TransitionResult]:
-    """Extend the leases of executions that run on remote workers. Each is in the result, also if it is closed."""
+    """Extend the leases of executions that run on remote workers. Each is in the result, also if it is closed.
+
+    If the database refuses to extend one, the others are extended.
+    """
+
+    def write(part: Sequence[ExecutionKey]) -> dict[int, TransitionResult]:
+        params = {**key_params(part), "lease_seconds": lease_seconds}
+        return {row[0]: STILL_RUNNING for row in execute_with_retry(connection, sql.leases.EXTEND_EACH, params)}
+
     rows = sorted(keys)
-    done = dict.fromkeys(extend_each(connection, rows, lease_seconds=lease_seconds), STILL_RUNNING)
-    return results_of(connection, rows, done, repeat(None))
+    return results_of(connection, rows, divided(connection, rows, write).answers, repeat(None))
 
 
 def cancel_requests(connection: Connection, worker_ids: Sequence[int], *, first_id: int = 0) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.statements import Connection, execute, numbers, texts
 from django_pgqueue.limits import name_of
 
-from .claims import AHEAD_BYTES, received
+from .claims import AHEAD_BYTES, EXECUTION_ID, received
 from .execute import idle_wait
 from .pruning import PRUNE_LIMIT
 from .ranges import PrunedPage, page_in_ranges
@@ -235,7 +235,7 @@ def claim_keys(
             "is_early": is_early,
         },
     )
-    jobs = [row for row in rows if row[0] is not None]
+    jobs = sorted((row for row in rows if row[0] is not None), key=EXECUTION_ID)
     claimed = [
         job._replace(limit_key=row[COLUMNS_OF_JOB])
         for job, row in zip(received([row[:COLUMNS_OF_JOB] for row in jobs], sent_at), jobs, strict=True)

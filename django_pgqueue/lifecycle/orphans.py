@@ -23,6 +23,7 @@ class Orphans(NamedTuple):
 
 
 ORPHANS: Final[dict[str, Orphans]] = {
+    "executions": Orphans("the executions of job", sql.completions.PRUNE_EXECUTIONS),
     "logs": Orphans("the log lines of execution", sql.logs.PRUNE_LOGS),
     "search keys": Orphans("the search keys of job", sql.search_keys.PRUNE_SEARCH_KEYS),
     "steps": Orphans("the steps of job", sql.steps.PRUNE_STEPS),

@@ -13,7 +13,7 @@ from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers, sparse
 from django_pgqueue.states import State
 
-from .completions import key_params, release, remove_orphans
+from .completions import key_params, release
 from .execute import divided, execute_with_retry
 from .types import ExecutionKey, OpenExecution, Released, TransitionResult, TransitionStatus
 
@@ -59,10 +59,7 @@ def rescue(
         "execution_ids": None if leases is None else numbers(leases),
     }
     found = [OpenExecution(*row) for row in execute_with_retry(connection, sql.rescues.RESCUABLE, params)]
-    orphans = {execution.key: execution for execution in found if execution.task_name is None}
-    for key, refusal in remove_orphans(connection, list(orphans)):
-        on_refused(orphans[key], refusal)
-    expired = {execution.execution_id: execution for execution in found if execution.task_name is not None}
+    expired = {execution.execution_id: execution for execution in found}
     unused = [Released(execution.key) for execution in expired.values() if execution.worker_has_stopped]
     rows = [
         Lost(execution.key, delay_for(execution), (leases or {}).get(execution.execution_id))

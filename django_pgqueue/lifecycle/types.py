@@ -230,11 +230,11 @@ class Cancelled(NamedTuple):
 
 
 class OpenExecution(NamedTuple):
-    """An open execution, with the values that the retry policy needs. `task_name` is None if its job was deleted."""
+    """An open execution, with the values that the retry policy needs."""
 
     execution_id: int
     job_id: int
-    task_name: str | None
+    task_name: str
     queue_name: str
     attempt: int
     max_attempts: int
@@ -252,12 +252,13 @@ class OpenExecution(NamedTuple):
         return ExecutionKey(self.execution_id, self.claimed_ms)
 
 
-class HeartbeatReply(NamedTuple):
-    """One open execution in the reply to a heartbeat. If it was not extended, its row is locked by its completion."""
+class Heartbeat(NamedTuple):
+    """The answer to the heartbeat of one worker."""
 
-    worker_id: int
-    execution_id: int
-    extended: bool
+    has_requests: bool
+    """Whether the worker has a request of an operator that it has not answered."""
+    is_extended: bool
+    """Whether its lease was extended. It was not if another session has locked the worker's record."""
 
 
 class Pruned(NamedTuple):

@@ -5,18 +5,10 @@ The supervisor calls these functions, as does `manage.py pgqueue run`. No two wo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Final
-
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute
 
-from .execute import Divided, divided
 from .ranges import rows_in_ranges
-
-NO_MEMORY: Final[Mapping[int, int | None]] = MappingProxyType({})
-"""The memory of no worker is known."""
 
 
 def register_worker(
@@ -45,24 +37,6 @@ def register_worker(
         "worker_id": worker_id,
     }
     return int(execute(connection, sql.workers.REGISTER_WORKER, params)[0][0])
-
-
-def record_heartbeats(
-    connection: Connection, worker_ids: Sequence[int], resident_mib: Mapping[int, int | None] = NO_MEMORY
-) -> dict[int, bool]:
-    """Record a heartbeat of these workers, and their memory. Return which of them have a record.
-
-    The value is whether the worker has a request that it has not answered. If the database refuses to write one record,
-    the others are still written. The refused one counts as existing, and so does one that time was up for.
-    """
-
-    def update(part: Sequence[int]) -> dict[int, bool]:
-        params = {"worker_ids": list(part), "resident_mib": [resident_mib.get(worker_id) for worker_id in part]}
-        return dict(execute(connection, sql.workers.RECORD_HEARTBEATS, params))
-
-    parts: Divided[int, bool] = divided(connection, worker_ids, update)
-    unwritten = [*(refused.row for refused in parts.refused), *parts.left]
-    return {**parts.answers, **dict.fromkeys(unwritten, False)}
 
 
 def unregister_worker(connection: Connection, worker_id: int) -> bool:

@@ -22,7 +22,7 @@ ALTER TABLE pgqueue_job SET (
     autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000
 );
 ALTER TABLE pgqueue_execution SET (
-    fillfactor = 50,
+    fillfactor = 42,
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
     autovacuum_analyze_scale_factor = 0.02, autovacuum_analyze_threshold = 1000,
     autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000
@@ -60,6 +60,7 @@ class Migration(migrations.Migration):
                 ("concurrency", models.IntegerField(verbose_name="concurrency")),
                 ("started_at", models.DateTimeField(db_default=Now(), verbose_name="started at")),
                 ("last_heartbeat_at", models.DateTimeField(db_default=Now(), verbose_name="last heartbeat at")),
+                ("lease_expires_at", models.DateTimeField(null=True, verbose_name="lease expires at")),
                 ("stopped_at", models.DateTimeField(null=True, verbose_name="stopped at")),
                 ("supervisor_pid", models.IntegerField(null=True, verbose_name="process id of the supervisor")),
                 ("resident_mib", models.IntegerField(null=True, verbose_name="resident memory in MiB")),
@@ -71,6 +72,9 @@ class Migration(migrations.Migration):
                 "permissions": [
                     ("stop_worker", "Can stop a worker"),
                     ("view_stack", "Can view the stacks of running jobs"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(condition=instants("lease_expires_at"), name="pgqueue_worker_lease"),
                 ],
             },
         ),
@@ -443,10 +447,13 @@ class Migration(migrations.Migration):
             name="Job",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
-                ("queue_name", NameField(db_collation="C", db_default="default", max_length=100, verbose_name="queue")),
+                ("run_after", models.DateTimeField(db_default=Now(), verbose_name="run after")),
+                ("enqueued_at", models.DateTimeField(db_default=Now(), verbose_name="enqueued at")),
+                ("attempt", models.SmallIntegerField(db_default=0, verbose_name="attempt")),
+                ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
+                ("crashes", models.SmallIntegerField(db_default=0, verbose_name="crashes")),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("arguments", PlainJSONField(verbose_name="arguments")),
+                ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
                 (
                     "state",
                     models.CharField(
@@ -463,29 +470,28 @@ class Migration(migrations.Migration):
                         verbose_name="state",
                     ),
                 ),
-                ("run_after", models.DateTimeField(db_default=Now(), verbose_name="run after")),
-                ("attempt", models.SmallIntegerField(db_default=0, verbose_name="attempt")),
-                ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
-                ("crashes", models.SmallIntegerField(db_default=0, verbose_name="crashes")),
-                ("enqueued_at", models.DateTimeField(db_default=Now(), verbose_name="enqueued at")),
+                ("queue_name", NameField(db_collation="C", db_default="default", max_length=100, verbose_name="queue")),
+                ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
                 ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
-                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
-                ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
+                ("worker_id", models.BigIntegerField(null=True, verbose_name="worker")),
+                ("execution_id", models.BigIntegerField(null=True, verbose_name="execution")),
                 ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
-                ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
+                ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
+                ("unique_ready_only", models.BooleanField(null=True)),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
                 ("limit_order", models.SmallIntegerField(null=True, verbose_name="order")),
-                ("result", PlainJSONField(null=True, verbose_name="result")),
-                ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
+                ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
+                ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
+                ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
+                ("in_graph", models.BooleanField(null=True)),
+                ("arguments", PlainJSONField(verbose_name="arguments")),
                 ("headers", PlainJSONField(null=True, verbose_name="headers")),
+                ("result", PlainJSONField(null=True, verbose_name="result")),
                 ("progress_done", models.FloatField(null=True, verbose_name="done")),
                 ("progress_total", models.FloatField(null=True, verbose_name="of")),
                 ("progress_message", models.TextField(null=True, verbose_name="message")),
                 ("progress_at", models.DateTimeField(null=True, verbose_name="progress reported at")),
-                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
-                ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
-                ("unique_ready_only", models.BooleanField(null=True)),
-                ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
-                ("in_graph", models.BooleanField(null=True)),
             ],
             options={
                 "base_manager_name": "objects",
@@ -524,6 +530,18 @@ class Migration(migrations.Migration):
                         models.F("id"),
                         condition=models.Q(("limit_key__isnull", False), ("state", "ready")),
                         name="pgqueue_job_limited",
+                    ),
+                    models.Index(
+                        models.F("worker_id"),
+                        models.F("execution_id"),
+                        condition=models.Q(("state", "running"), ("worker_id__isnull", False)),
+                        name="pgqueue_job_running",
+                    ),
+                    models.Index(
+                        models.F("limit_key"),
+                        models.F("execution_id"),
+                        condition=models.Q(("limit_key__isnull", False), ("state", "running")),
+                        name="pgqueue_job_running_key",
                     ),
                     models.Index(
                         models.F("limit_key"),
@@ -581,17 +599,6 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("finished_at__isnull", False), ("state__in", ["cancelled", "dead", "succeeded"])),
-                            models.Q(
-                                models.Q(("state__in", ["cancelled", "dead", "succeeded"]), _negated=True),
-                                ("finished_at__isnull", True),
-                            ),
-                            _connector="OR",
-                        ),
-                        name="pgqueue_job_finished_at",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
                             ("run_after__gte", datetime(2000, 1, 1, 0, 0, tzinfo=UTC)),
                             ("run_after__lt", datetime(9000, 1, 1, 0, 0, tzinfo=UTC)),
                         ),
@@ -599,7 +606,9 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            ("state__in", ["ready", "running", "succeeded", "dead", "cancelled", "waiting"])
+                            models.Q(("finished_at__isnull", True), ("state__in", ["ready", "running", "waiting"])),
+                            models.Q(("finished_at__isnull", False), ("state__in", ["succeeded", "dead", "cancelled"])),
+                            _connector="OR",
                         ),
                         name="pgqueue_job_state",
                     ),
@@ -802,33 +811,6 @@ class Migration(migrations.Migration):
             name="Execution",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("attempt", models.SmallIntegerField(verbose_name="attempt")),
-                (
-                    "outcome",
-                    models.CharField(
-                        choices=[
-                            ("succeeded", "succeeded"),
-                            ("failed", "failed"),
-                            ("crashed", "crashed"),
-                            ("cancelled", "cancelled"),
-                            ("released", "released"),
-                            ("snoozed", "snoozed"),
-                            ("suspended", "suspended"),
-                        ],
-                        max_length=12,
-                        null=True,
-                        verbose_name="outcome",
-                    ),
-                ),
-                ("claimed_at", models.DateTimeField(db_default=Now(), verbose_name="claimed at")),
-                ("started_at", models.DateTimeField(null=True, verbose_name="started at")),
-                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
-                ("lease_expires_at", models.DateTimeField(verbose_name="lease expires at")),
-                ("exception_class", models.CharField(db_default="", max_length=200, verbose_name="exception")),
-                ("error", models.TextField(db_default="", verbose_name="error")),
-                ("traceback", models.TextField(db_default="", verbose_name="traceback")),
-                ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
-                ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
                 (
                     "job",
                     models.ForeignKey(
@@ -851,47 +833,54 @@ class Migration(migrations.Migration):
                         verbose_name="worker",
                     ),
                 ),
+                ("claimed_at", models.DateTimeField(db_default=Now(), verbose_name="claimed at")),
+                ("lease_expires_at", models.DateTimeField(verbose_name="lease expires at")),
+                ("attempt", models.SmallIntegerField(verbose_name="attempt")),
+                (
+                    "outcome",
+                    models.CharField(
+                        choices=[
+                            ("succeeded", "succeeded"),
+                            ("failed", "failed"),
+                            ("crashed", "crashed"),
+                            ("cancelled", "cancelled"),
+                            ("released", "released"),
+                            ("snoozed", "snoozed"),
+                            ("suspended", "suspended"),
+                        ],
+                        max_length=12,
+                        null=True,
+                        verbose_name="outcome",
+                    ),
+                ),
+                ("started_at", models.DateTimeField(null=True, verbose_name="started at")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
+                ("exception_class", models.CharField(db_default="", max_length=200, verbose_name="exception")),
+                ("error", models.TextField(db_default="", verbose_name="error")),
+                ("traceback", models.TextField(db_default="", verbose_name="traceback")),
+                ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
+                ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
             ],
             options={
                 "verbose_name": "execution",
                 "verbose_name_plural": "executions",
                 "default_permissions": ("view",),
                 "indexes": [
-                    models.Index(
-                        models.F("worker"),
-                        models.F("id"),
-                        condition=models.Q(("finished_at__isnull", True)),
-                        name="pgqueue_execution_open",
-                    ),
-                    models.Index(
-                        models.F("limit_key"),
-                        models.F("id"),
-                        condition=models.Q(("limit_key__isnull", False), ("outcome__isnull", True)),
-                        name="pgqueue_execution_limited",
-                    ),
                     models.Index(models.F("job"), models.F("id"), name="pgqueue_execution_job"),
                 ],
                 "constraints": [
-                    models.UniqueConstraint(
-                        condition=models.Q(("attempt__gte", 0), ("finished_at__isnull", True)),
-                        fields=("job",),
-                        name="pgqueue_execution_one_open",
-                    ),
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("finished_at__isnull", True), ("outcome__isnull", True)),
-                            models.Q(("finished_at__isnull", False), ("outcome__isnull", False)),
+                            models.Q(
+                                ("finished_at__isnull", False),
+                                (
+                                    "outcome__in",
+                                    ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed", "suspended"],
+                                ),
+                                ("outcome__isnull", False),
+                            ),
                             _connector="OR",
-                        ),
-                        name="pgqueue_execution_closed",
-                    ),
-                    models.CheckConstraint(condition=models.Q(("attempt__gte", 0)), name="pgqueue_execution_attempt"),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            (
-                                "outcome__in",
-                                ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed", "suspended"],
-                            )
                         ),
                         name="pgqueue_execution_outcome",
                     ),

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from django.db import connections, models, router
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from django_pgqueue.exceptions import seconds
 from django_pgqueue.search_text import Scalar, as_search_text
 from django_pgqueue.states import State
 
-from .operations import ChosenJobs, JobsToChange, check_deletable, database_now, operations
+from .operations import ChosenJobs, JobsToChange, check_deletable, database_now, lease_end, operations
 
 if TYPE_CHECKING:
     from django_pgqueue.exceptions import Duration
@@ -61,7 +61,7 @@ class JobFilters(models.QuerySet[JobT]):
 
     def running(self) -> Self:
         """Return the jobs that workers have claimed and not completed yet."""
-        return self._with_open_execution(Q())
+        return self.filter(state=State.RUNNING, worker_id__isnull=False)
 
     def dead(self) -> Self:
         """Return the dead letters: the jobs that are not attempted again."""
@@ -80,10 +80,12 @@ class JobFilters(models.QuerySet[JobT]):
             TypeError: `longer_than` is neither a number nor a timedelta.
             ValueError: `longer_than` is negative or longer than 100 years.
         """
-        late = Q(lease_expires_at__lt=database_now())
+        late = Q(lease_end__lt=database_now())
         if longer_than is not None:
             late |= Q(started_at__lt=database_now(ago=timedelta(seconds=seconds(longer_than))))
-        return self._with_open_execution(late)
+        executions = cast("type[Any]", self.model._meta.get_field("executions").related_model)
+        opened = executions._base_manager.filter(pk=OuterRef("execution_id"), outcome__isnull=True)
+        return self.running().filter(Exists(opened.annotate(lease_end=lease_end()).filter(late)))
 
     def with_search_key(self, name: str, value: Scalar) -> Self:
         """Return the jobs with this value of an argument that their task's option `search` names.
@@ -125,15 +127,6 @@ class JobFilters(models.QuerySet[JobT]):
         clone = super()._clone()  # type: ignore[misc]  # django-stubs does not know it
         clone._is_in_two_indexes = self._is_in_two_indexes
         return clone  # type: ignore[no-any-return]  # as above
-
-    def _with_open_execution(self, condition: Q) -> Self:
-        """Return the running jobs whose open execution meets a condition.
-
-        The index of open executions finds them. An index on running jobs would cost each claim and each completion.
-        """
-        executions = cast("type[Any]", self.model._meta.get_field("executions").related_model)
-        opened = executions._base_manager.filter(condition, finished_at__isnull=True)
-        return self.filter(state=State.RUNNING, pk__in=opened.values("job_id"))
 
 
 class JobChanges(JobFilters[J]):

@@ -73,6 +73,10 @@ class Job(TaskResultAttributes):
     """Id of its `JobBatch`. NULL: the job belongs to no batch."""
     in_graph = models.BooleanField(null=True)
     """True: the job is a node of a workflow. NULL: it is not. Never False."""
+    execution_id = models.BigIntegerField(_("execution"), null=True)
+    """The execution that is open, or the last one. NULL: no worker has claimed the job yet."""
+    worker_id = models.BigIntegerField(_("worker"), null=True)
+    """The worker of this execution."""
     result = CodecJSONField(_("result"), null=True)
     progress_done = models.FloatField(_("done"), null=True)
     progress_total = models.FloatField(_("of"), null=True)

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from django.apps import apps
-from django.db.models import DurationField, ExpressionWrapper, QuerySet, Value
-from django.db.models.functions import Now
+from django.db.models import DurationField, ExpressionWrapper, OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Greatest, Now
 
 from django_pgqueue.db.fields import AwareField
 from django_pgqueue.db.statements import clock
@@ -30,6 +30,15 @@ BATCH_SIZE: Final = 1000
 """Jobs in one statement of a queryset's `retry()`, `cancel()` or `run_now()`."""
 ID_PAGE_SIZE: Final = 10_000
 """Ids that one query reads before."""
+
+
+def lease_end() -> Greatest:
+    """Return when the lease of an open execution ends: its own lease, and that of its worker.
+
+    The record of the worker can be missing, so this is no join.
+    """
+    worker = apps.get_model("pgqueue", "Worker")._base_manager.filter(pk=OuterRef("worker_id"))
+    return Greatest("lease_expires_at", Subquery(worker.values("lease_expires_at")[:1]))
 
 
 class Transition(Protocol):

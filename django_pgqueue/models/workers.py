@@ -6,12 +6,12 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField
+from django_pgqueue.db.fields import InstantField, are_instants
 from django_pgqueue.states import RequestKind
 
 
 class Worker(models.Model):
-    """A record of one start of a worker process, for the admin and for monitoring. Leases belong to its id."""
+    """A record of one start of a worker process, with the lease of its open executions."""
 
     hostname = models.CharField(_("host"), max_length=255)
     pid = models.IntegerField(_("process id"))
@@ -20,6 +20,9 @@ class Worker(models.Model):
     concurrency = models.IntegerField(_("concurrency"))
     started_at = InstantField(_("started at"), db_default=Now())
     last_heartbeat_at = InstantField(_("last heartbeat at"), db_default=Now())
+    lease_expires_at = InstantField(_("lease expires at"), null=True)
+    """Until when its open executions belong to it. A heartbeat extends it. None: each execution has a lease of its own,
+    as those of remote workers."""
     stopped_at = InstantField(_("stopped at"), null=True)
     supervisor_pid = models.IntegerField(_("process id of the supervisor"), null=True)
     """None: it has no supervisor (`manage.py pgqueue run`), and answers no requests."""
@@ -31,6 +34,9 @@ class Worker(models.Model):
         verbose_name_plural = _("workers")
         default_permissions = ("view",)
         permissions = [("stop_worker", "Can stop a worker"), ("view_stack", "Can view the stacks of running jobs")]
+        constraints = [
+            models.CheckConstraint(name="pgqueue_worker_lease", condition=are_instants("lease_expires_at")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.hostname}:{self.pid}"

@@ -333,12 +333,12 @@ ORDER BY range.place
 # Return the next running jobs, worker by worker. A job whose attempt began after the preview was not seen running.
 #
 # Caller: as BULK_PAGE_FINISHED
-# Index:  pgqueue_execution_open, the primary key. Without the inner LIMIT, the planner may join by reading all jobs
+# Index:  pgqueue_job_running, the primary key. Without the inner LIMIT, the planner may join by reading all executions
 BULK_PAGE_RUNNING: Final = (
     """/* pgqueue:bulk_page_running */
 WITH page AS (
     SELECT
-        coalesce(job.id, 0) AS id, job.task_name, 'running' AS state, NULL AS finished_at, job.run_after,
+        job.id, job.task_name, 'running' AS state, NULL AS finished_at, job.run_after,
         coalesce(
             """ + MEETS + """
                 AND job.enqueued_at >= %(since_at)s::timestamptz AND job.enqueued_at <= %(until_at)s::timestamptz
@@ -346,20 +346,20 @@ WITH page AS (
             false
         ) AS is_chosen,
         opened.claimed_at <= %(previewed_at)s::timestamptz AS is_unchanged,
-        opened.worker_id, opened.id AS execution_id
+        job.worker_id, job.execution_id
     FROM (
-        SELECT id, job_id, worker_id, claimed_at, limit_key
-        FROM pgqueue_execution
-        WHERE finished_at IS NULL AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
-        ORDER BY worker_id, id
-        LIMIT %(limit)s::bigint
-    ) AS opened
-    LEFT JOIN LATERAL (
-        SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at
+        SELECT id, task_name, run_after, queue_name, enqueued_at, cancel_requested_at, limit_key, worker_id,
+               execution_id
         FROM pgqueue_job
-        WHERE id = opened.job_id AND state = 'running'
-        LIMIT 1
-    ) AS job ON true"""
+        WHERE state = 'running'
+          AND worker_id IS NOT NULL
+          AND (worker_id, execution_id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+        ORDER BY worker_id, execution_id
+        LIMIT %(limit)s::bigint
+    ) AS job
+    LEFT JOIN LATERAL (
+        SELECT claimed_at FROM pgqueue_execution WHERE id = job.execution_id LIMIT 1
+    ) AS opened ON true"""
     + ALIKE + "worker_id, execution_id" + SHOWN + "worker_id, execution_id" + IN_ORDER + "worker_id, execution_id"
 )  # fmt: skip
 

@@ -48,8 +48,7 @@ WITH head AS MATERIALIZED (
     ) AS job
 ),
 picked AS MATERIALIZED (
-    SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
+    SELECT id, attempt, task_name, run_after, isolated, octet_length(arguments::text) AS size
     FROM pgqueue_job
     WHERE state = 'ready'
 """ + OF_CHUNK + """
@@ -61,7 +60,7 @@ picked AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 ranked AS MATERIALIZED (
-    SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size,
+    SELECT id, attempt, row_number() OVER in_line AS place, sum(size) OVER in_line AS size,
            bool_or(isolated) OVER in_line AS follows_isolated,
            bool_or(task_name <> %(task_name)s) OVER in_line AS follows_odd, count(*) OVER () AS count,
            min(run_after) OVER () + make_interval(secs => %(wait_seconds)s::float8) AS due_at
@@ -69,7 +68,7 @@ ranked AS MATERIALIZED (
     WINDOW in_line AS (ORDER BY run_after, id ROWS UNBOUNDED PRECEDING)
 ),
 due AS MATERIALIZED (
-    SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    SELECT id, attempt, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM ranked
     WHERE (count >= %(size)s OR due_at <= statement_timestamp() + %(time_shift)s::interval)
       AND (place = 1 OR NOT follows_isolated AND size <= %(max_bytes)s AND NOT follows_odd)
@@ -78,9 +77,12 @@ due AS MATERIALIZED (
            statement_timestamp() + %(time_shift)s::interval,
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
+),
+claimed AS (
+""" + CLAIMED_JOBS + """
 )
-""" + CLAIMED_JOBS + """, NULL::float8
-FROM due
+SELECT claimed.*, NULL::float8
+FROM claimed
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        date_part('epoch', due_at - statement_timestamp() - %(time_shift)s::interval)

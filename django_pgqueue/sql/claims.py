@@ -4,38 +4,17 @@ from typing import Final
 
 from .clauses import CLAIMED_JOBS, OPENED
 
-# Claim up to `limit` due jobs of the given lanes, in their order, and open an execution for each.
-#
-# Moves:  ready → running
-# Caller: lifecycle.claim(), from the fetcher
-# Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
-# Index:  pgqueue_job_ready: each lane is a range of it, starting at its cursor
-# Cost:   0.4 ms idle, 1.5 ms for 100 jobs
-#
-# The limit is applied in the CTE, before the UPDATE: `IN (SELECT … LIMIT 10 …)` returned 501 rows for a limit of 10.
-# All columns come from the locking CTE: a second read of the table would see the row as it was before the lock. The
-# execution ids are drawn here by nextval, so that no two CTEs have to be joined.
-#
-# `ranked` and `due` limit prefetching: beyond the free slots, the batch ends before the first job that is on its last
-# attempt. A claim counts as an attempt, so if the host were lost before such a job had started, the job would end
-# without having run. The batch also ends where the arguments reach `ahead_bytes`, because large jobs may follow small
-# ones: 500 jobs could be 128 MB. This costs 0.2 µs per job.
-CLAIM: Final = """/* pgqueue:claim */
-WITH lane AS (
+# The given lanes, each with its cursor.
+IN_LANES: Final = """WITH lane AS (
     SELECT given.queue_name, given.priority, given.after_at, given.after_id
     FROM unnest(
         %(queue_names)s::varchar[], %(priorities)s::smallint[], %(after_ats)s::timestamptz[], %(after_ids)s::bigint[]
     ) AS given (queue_name, priority, after_at, after_id)
 ),
-picked AS MATERIALIZED (
-    SELECT job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments,
-           job.attempt, job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.batch_id, job.in_graph
-    FROM lane
-    CROSS JOIN LATERAL (
-        SELECT id, task_name, queue_name, priority, run_after, arguments,
-               attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
-        FROM pgqueue_job
+"""
+
+# The first due jobs of a lane behind its cursor.
+OF_LANE: Final = """        FROM pgqueue_job
         WHERE state = 'ready'
           AND limit_key IS NULL
           AND queue_name = lane.queue_name
@@ -50,17 +29,62 @@ picked AS MATERIALIZED (
     ) AS job
     LIMIT %(limit)s
 ),
-ranked AS MATERIALIZED (
-    SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size
+"""
+
+# Claim up to `limit` due jobs of the given lanes, in their order, and open an execution for each. All of them start at
+# once.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim(), from the fetcher, for as many jobs as slots are free
+# Locks:  the job rows it returns
+# Index:  pgqueue_job_ready: each lane is a range of it, starting at its cursor
+# Cost:   0.4 ms idle, 1.5 ms for 100 jobs
+#
+# The limit is applied in the CTE, before the UPDATE: `IN (SELECT … LIMIT 10 …)` returned 501 rows for a limit of 10.
+# `due` has only what the INSERT needs. All other columns come from the row that the UPDATE has written, because each
+# column that passes through a CTE costs instructions. The execution ids are drawn here by nextval. They order the
+# answer.
+CLAIM: Final = """/* pgqueue:claim */
+""" + IN_LANES + """due AS MATERIALIZED (
+    SELECT job.id, job.attempt, nextval('pgqueue_execution_id_seq') AS execution_id
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT id, attempt
+""" + OF_LANE + OPENED + """
+           statement_timestamp() + %(time_shift)s::interval,
+           statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
+    FROM due
+)
+""" + CLAIMED_JOBS  # fmt: skip
+
+# The same, for more jobs than slots are free.
+#
+# Moves:  ready → running
+# Caller: lifecycle.claim(), from the fetcher
+# Locks:  as CLAIM, and until it ends the rows that `due` leaves unclaimed
+# Index:  as CLAIM
+#
+# `ranked` and `due` limit prefetching: beyond the free slots, the batch ends before the first job that is on its last
+# attempt. A claim counts as an attempt, so if the host were lost before such a job had started, the job would end
+# without having run. The batch also ends where the arguments reach `ahead_bytes`, because large jobs may follow small
+# ones: 500 jobs could be 128 MB.
+CLAIM_AHEAD: Final = """/* pgqueue:claim_ahead */
+""" + IN_LANES + """picked AS MATERIALIZED (
+    SELECT job.id, job.attempt, job.is_last, job.size
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT id, attempt, attempt + 1 >= max_attempts AS is_last, octet_length(arguments::text) AS size
+""" + OF_LANE + """ranked AS MATERIALIZED (
+    SELECT id, attempt, is_last, row_number() OVER in_line AS place, sum(size) OVER in_line AS size
     FROM picked
     WINDOW in_line AS (ROWS UNBOUNDED PRECEDING)
 ),
 due AS MATERIALIZED (
-    SELECT ranked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    SELECT id, attempt, place, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM ranked
     WHERE place <= %(free_slots)s
        OR size <= %(ahead_bytes)s AND place < coalesce(
-           (SELECT min(place) FROM ranked WHERE place > %(free_slots)s AND attempt + 1 >= max_attempts), 1000000000
+           (SELECT min(place) FROM ranked WHERE place > %(free_slots)s AND is_last), 1000000000
        )
 ),
 """ + OPENED + """
@@ -69,9 +93,7 @@ due AS MATERIALIZED (
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
-""" + CLAIMED_JOBS + """
-FROM due
-"""  # fmt: skip
+""" + CLAIMED_JOBS  # fmt: skip
 
 # Claim one job without a limit if it is ready, and open an execution for it. With `only_due`, claim it only if it is
 # also due. A job with a chunk key has no limit.
@@ -81,8 +103,7 @@ FROM due
 # Locks:  the job's row, SKIP LOCKED
 CLAIM_ONE: Final = """/* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
-    SELECT id, task_name, queue_name, priority, run_after, arguments,
-           attempt, max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id, in_graph
+    SELECT id, attempt
     FROM pgqueue_job
     WHERE id = %(job_id)s
       AND state = 'ready'
@@ -92,7 +113,7 @@ WITH picked AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
-    SELECT picked.*, nextval('pgqueue_execution_id_seq') AS execution_id
+    SELECT id, attempt, nextval('pgqueue_execution_id_seq') AS execution_id
     FROM picked
 ),
 """ + OPENED + """
@@ -100,9 +121,7 @@ due AS MATERIALIZED (
            statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(lease_seconds)s::float8)
     FROM due
 )
-""" + CLAIMED_JOBS + """
-FROM due
-"""  # fmt: skip
+""" + CLAIMED_JOBS  # fmt: skip
 
 # Return the first job that a claim of the given lanes would take. The claimer uses this
 # to find the row that makes a claim fail.

@@ -2,12 +2,13 @@
 
 from typing import Final
 
-# The fence of a worker's transitions: an open execution of this claim, with its job.
+# The fence of a worker's transitions: an open execution of this claim, with the job that runs in it.
 FENCED: Final = """        FROM pgqueue_execution AS execution
         JOIN pgqueue_job AS job ON job.id = execution.job_id
         WHERE execution.id = given.id
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
-          AND execution.outcome IS NULL"""
+          AND execution.outcome IS NULL
+          AND job.execution_id = execution.id"""
 
 # The same, with the row locks, to the end of the CTE.
 LOCKED: Final = FENCED + """
@@ -36,31 +37,31 @@ DUE_OR_ENDED: Final = DUE_AGAIN + """
         END
     FROM mine"""  # fmt: skip
 
-# Make the due jobs run.
-CLAIMED: Final = """claimed AS (
-    UPDATE pgqueue_job AS job
-    SET state = 'running', attempt = due.attempt + 1
-    FROM due
-    WHERE job.id = due.id
-),"""
-
-# The same, and open an execution for each, up to the time of the claim.
-OPENED: Final = CLAIMED + """
-opened AS (
+# Open an execution for each due job, up to the time of the claim.
+OPENED: Final = """opened AS (
     INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at)
     SELECT execution_id, id, attempt + 1, %(worker_id)s,
-           statement_timestamp() + %(time_shift)s::interval,"""  # fmt: skip
+           statement_timestamp() + %(time_shift)s::interval,"""
 
-# The columns of the claimed jobs.
-CLAIMED_JOBS: Final = """SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since)
-            THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - unknown_since) END,
-       floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint,
-       headers::text,
-       CASE WHEN isfinite(expires_at)
-            THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END,
-       batch_id, in_graph"""
+# Make the due jobs run.
+RUN: Final = """UPDATE pgqueue_job AS job
+SET state = 'running', attempt = due.attempt + 1, worker_id = %(worker_id)s, execution_id = due.execution_id
+FROM due
+WHERE job.id = due.id
+RETURNING """
+
+# The same, and return them.
+CLAIMED_JOBS: Final = RUN + """
+    job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments::text,
+    job.attempt, job.max_attempts, job.crashes, job.isolated,
+    CASE WHEN isfinite(job.unknown_since)
+         THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - job.unknown_since) END,
+    (SELECT floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint),
+    job.headers::text,
+    CASE WHEN isfinite(job.expires_at)
+         THEN date_part('epoch', job.expires_at - statement_timestamp() - %(time_shift)s::interval) END,
+    job.batch_id, job.in_graph
+"""  # fmt: skip
 
 # When jobs are enqueued, become due and expire, with their headers between.
 TIMES: Final = """    statement_timestamp() + %(time_shift)s::interval,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import CLOSED, DUE_AGAIN, LOCKED
+from .clauses import CLOSED, DUE_AGAIN, LEFT_OVER, LOCKED
 
 # The executions of these claims that are open, with their jobs, to the end of the CTE.
 MINE: Final = """    CROSS JOIN LATERAL (
@@ -26,25 +26,37 @@ SELECT id FROM mine
 # Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
 # Index:  primary keys
 #
-# Times are passed as seconds ago, so that the worker's clock does not matter.
+# Times are passed as seconds ago, so that the worker's clock does not matter. The place of the locked row finds the job
+# again without its index. If another session has changed the job since the statement began, its row is at another
+# place. The statement changes nothing then, and the caller repeats it as for a locked row.
 SUCCEED: Final = """/* pgqueue:succeed */
 WITH mine AS MATERIALIZED (
-    SELECT locked.id, locked.job_id, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    SELECT locked.id, locked.place, given.result, given.started_seconds_ago, given.finished_seconds_ago
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
         %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
     ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
-""" + MINE + """
-closed AS (
-    UPDATE pgqueue_execution AS execution
-    SET outcome = 'succeeded',
-        started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => mine.started_seconds_ago),
-""" + CLOSED + """
+    CROSS JOIN LATERAL (
+        SELECT execution.id, job.ctid AS place
+""" + LOCKED + """
 done AS (
     UPDATE pgqueue_job AS job
     SET state = 'succeeded',
         result = mine.result::json,
-""" + DONE  # fmt: skip
+        finished_at = statement_timestamp() + %(time_shift)s::interval
+            - make_interval(secs => mine.finished_seconds_ago)
+    FROM mine
+    WHERE job.ctid = mine.place
+    RETURNING mine.id, mine.started_seconds_ago, job.finished_at
+)
+UPDATE pgqueue_execution AS execution
+SET outcome = 'succeeded',
+    started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => done.started_seconds_ago),
+    finished_at = done.finished_at
+FROM done
+WHERE execution.id = done.id
+RETURNING execution.id
+"""  # fmt: skip
 
 # Close executions as succeeded, and remove their jobs. The completer uses this for tasks that keep no finished jobs.
 #
@@ -253,15 +265,16 @@ noted AS (
 SELECT id FROM mine
 """  # fmt: skip
 
-# Return the outcomes of executions that a transition skipped because they were closed or locked, and whether their jobs
-# exist.
+# Return the outcomes of executions that a transition skipped because they were closed or locked, whether their jobs
+# exist, and whether these run in them.
 #
 # Caller: lifecycle, after a transition that returned fewer executions than were requested, and for the lease monitor
 SETTLE: Final = """/* pgqueue:settle */
-SELECT asked.id, asked.outcome, asked.has_job
+SELECT asked.id, asked.outcome, asked.has_job, asked.is_current
 FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
 CROSS JOIN LATERAL (
-    SELECT execution.id, execution.outcome, job.id IS NOT NULL AS has_job
+    SELECT execution.id, execution.outcome, job.id IS NOT NULL AS has_job,
+           coalesce(job.execution_id = execution.id, false) AS is_current
     FROM pgqueue_execution AS execution
     LEFT JOIN pgqueue_job AS job ON job.id = execution.job_id
     WHERE execution.id = given.id
@@ -272,7 +285,7 @@ CROSS JOIN LATERAL (
 
 # Remove open executions whose job was deleted by hand.
 #
-# Caller: lifecycle, after SETTLE or RESCUABLE found one
+# Caller: lifecycle, after SETTLE found one
 REMOVE_ORPHANS: Final = """/* pgqueue:remove_orphans */
 WITH orphan AS MATERIALIZED (
     SELECT locked.id
@@ -288,3 +301,29 @@ WITH orphan AS MATERIALIZED (
 )
 DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 """
+
+# Remove the executions of jobs that no longer exist, from one page of the table. Return how many rows the page had, how
+# many of them were removed, and the last job of the page. The page has all rows of its last job.
+#
+# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their executions too; this one
+#         is for jobs that were deleted by SQL. No index finds their open executions, because that of running jobs has
+#         an entry only while the job exists
+# Locks:  SKIP LOCKED: another worker may be removing the same rows
+# Index:  pgqueue_execution_job, primary keys
+PRUNE_EXECUTIONS: Final = """/* pgqueue:prune_executions */
+WITH page AS MATERIALIZED (
+    SELECT job_id, id
+    FROM pgqueue_execution
+""" + LEFT_OVER + """
+mine AS MATERIALIZED (
+    SELECT id
+    FROM pgqueue_execution
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM left_over))
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+),
+gone AS (
+    DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM mine))
+)
+SELECT count(*), (SELECT count(*) FROM mine), max(job_id) FROM page
+"""  # fmt: skip

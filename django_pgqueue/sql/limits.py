@@ -11,7 +11,7 @@ has only the limit of its own session.
 
 from typing import Final
 
-from .clauses import CLAIMED
+from .clauses import RUN
 
 # The first job of a range of the index, or of the next range if it is empty.
 OTHERWISE: Final = """            ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -115,7 +115,7 @@ ORDER BY given.place
 # Moves:  ready → running
 # Caller: lifecycle.limits.claim_keys(). The caller's transaction holds the advisory locks of all keys
 # Locks:  the job rows it returns, and until it ends the rows that `due` leaves unclaimed
-# Index:  pgqueue_execution_limited for the count, pgqueue_limit_state_key for the rate, pgqueue_limit_state_held for
+# Index:  pgqueue_job_running_key for the count, pgqueue_limit_state_key for the rate, pgqueue_limit_state_held for
 #         holds, pgqueue_job_limited for the jobs; pgqueue_job_ordered for the next job of an ordered key
 # Cost:   0.7 ms for one key; 3 ms for 100 keys
 #
@@ -169,10 +169,11 @@ used AS MATERIALIZED (
            )::bigint AS used_us
     FROM given
     LEFT JOIN LATERAL (
-        SELECT coalesce(sum(least(limit_weight, given.concurrency)), 0) AS weight, min(id) AS first_id
-        FROM pgqueue_execution
+        SELECT coalesce(sum(least(coalesce(limit_weight, 1), given.concurrency)), 0) AS weight,
+               min(execution_id) AS first_id
+        FROM pgqueue_job
         WHERE given.concurrency IS NOT NULL
-          AND limit_key = given.limit_key AND outcome IS NULL AND id > given.open_after
+          AND state = 'running' AND limit_key = given.limit_key AND execution_id > given.open_after
     ) AS open ON true
     LEFT JOIN LATERAL (
         SELECT id, full_at
@@ -207,22 +208,17 @@ key AS MATERIALIZED (
 ),
 picked AS MATERIALIZED (
     SELECT key.claimed_at,
-           job.id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments, job.attempt,
-           job.max_attempts, job.crashes, job.isolated, job.unknown_since, job.headers, job.expires_at,
-           job.batch_id, job.in_graph, job.limit_weight,
+           job.id, job.run_after, job.attempt, job.is_last, job.size, job.limit_weight,
            least(coalesce(job.limit_weight, 1), key.concurrency, 1000000000) AS slots,
            least(coalesce(job.limit_weight, 1), key.burst, 1000000000) AS tokens,
            key.limit_key, key.turn, key.slots_left, key.tokens_left, key.share, key.interval_us, key.burst, key.used_us,
            key.held_us, key.state_id, key.first_id, key.head_state, key.head_run_after
     FROM key
     CROSS JOIN LATERAL (
-        SELECT first.id, first.task_name, first.queue_name, first.priority, first.run_after, first.arguments,
-               first.attempt, first.max_attempts, first.crashes, first.isolated, first.unknown_since, first.headers,
-               first.expires_at, first.batch_id, first.in_graph, first.limit_weight
+        SELECT first.id, first.run_after, first.attempt, first.is_last, first.size, first.limit_weight
         FROM (
-            SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
-                   max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
-                   in_graph, limit_weight
+            SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last,
+                   octet_length(arguments::text) AS size, limit_weight
             FROM pgqueue_job
             WHERE state = 'ready'
               AND limit_key IS NOT NULL
@@ -241,13 +237,10 @@ picked AS MATERIALIZED (
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS first
         UNION ALL
-        SELECT next.id, next.task_name, next.queue_name, next.priority, next.run_after, next.arguments, next.attempt,
-               next.max_attempts, next.crashes, next.isolated, next.unknown_since, next.headers, next.expires_at,
-               next.batch_id, next.in_graph, next.limit_weight
+        SELECT next.id, next.run_after, next.attempt, next.is_last, next.size, next.limit_weight
         FROM (
-            SELECT id, task_name, queue_name, priority, run_after, arguments, attempt,
-                   max_attempts, crashes, isolated, unknown_since, headers, expires_at, batch_id,
-                   in_graph, limit_weight
+            SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last,
+                   octet_length(arguments::text) AS size, limit_weight
             FROM pgqueue_job
             WHERE id = coalesce(%(job_id)s::bigint, key.head_id)
               AND id = coalesce(key.head_id, id)
@@ -271,7 +264,7 @@ counted AS MATERIALIZED (
 ),
 ranked AS MATERIALIZED (
     SELECT counted.*,
-           row_number() OVER in_turns AS place, sum(octet_length(arguments::text)) OVER in_turns AS size
+           row_number() OVER in_turns AS place, sum(size) OVER in_turns AS total_size
     FROM counted
     WHERE slots_so_far <= slots_left AND tokens_so_far <= tokens_left
     WINDOW in_turns AS (ORDER BY (number - 1) / share, turn, number ROWS UNBOUNDED PRECEDING)
@@ -282,17 +275,27 @@ due AS MATERIALIZED (
     WHERE place <= %(limit)s
       AND (
           place <= %(free_slots)s
-          OR size <= %(ahead_bytes)s AND place < coalesce(
+          OR total_size <= %(ahead_bytes)s AND place < coalesce(
               (
                   SELECT min(place)
                   FROM ranked
-                  WHERE place > %(free_slots)s AND (interval_us IS NOT NULL OR attempt + 1 >= max_attempts)
+                  WHERE place > %(free_slots)s AND (interval_us IS NOT NULL OR is_last)
               ),
               1000000000
           )
       )
 ),
-""" + CLAIMED + """
+claimed AS (
+""" + RUN + """
+        job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments::text,
+        job.attempt, job.max_attempts, job.crashes, job.isolated,
+        CASE WHEN isfinite(job.unknown_since)
+             THEN date_part('epoch', due.claimed_at - job.unknown_since) END AS unknown_seconds,
+        floor(1000 * date_part('epoch', due.claimed_at))::bigint AS claimed_ms,
+        job.headers::text,
+        CASE WHEN isfinite(job.expires_at) THEN date_part('epoch', job.expires_at - due.claimed_at) END AS expires_in,
+        job.batch_id, job.in_graph, job.limit_key
+),
 opened AS (
     INSERT INTO pgqueue_execution
         (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at, limit_key, limit_weight)
@@ -339,14 +342,8 @@ replaced AS (
         SELECT state_id FROM result WHERE interval_us IS NOT NULL AND (is_taken OR used_us >= burst * interval_us)
     ))
 )
-SELECT id, execution_id, task_name, queue_name, priority, run_after, arguments::text,
-       attempt + 1, max_attempts, crashes, isolated,
-       CASE WHEN isfinite(unknown_since) THEN date_part('epoch', claimed_at - unknown_since) END,
-       floor(1000 * date_part('epoch', claimed_at))::bigint,
-       headers::text,
-       CASE WHEN isfinite(expires_at) THEN date_part('epoch', expires_at - claimed_at) END,
-       batch_id, in_graph, limit_key, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint, NULL::boolean
-FROM due
+SELECT claimed.*, NULL::boolean, NULL::boolean, NULL::float8, NULL::bigint, NULL::boolean
+FROM claimed
 UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        limit_key, is_taken, free > 0,

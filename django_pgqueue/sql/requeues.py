@@ -7,17 +7,16 @@ from .clauses import DUE_OR_ENDED
 # Read a page of all jobs, by id. Return its last id, and each job that is running without an open execution.
 #
 # Caller: lifecycle.requeue()
-# Index:  primary key; pgqueue_execution_one_open for each running job
+# Index:  primary keys
 #
-# A running job has no open execution if a user has deleted the execution, or if a trigger has suppressed a part of a
-# statement. No other transition would end such a job.
-#
-# No index contains the state of running jobs, because it would make every claim and every completion slower.
+# A running job has no open execution if a user has deleted the execution or changed the state, or if a trigger has
+# suppressed a part of a statement. No other transition would end such a job. The index of running jobs has only those
+# that a claim has made `running`, so the page reads all jobs.
 #
 # The subquery is scalar: the planner turned NOT EXISTS into a join that read all open executions for each running job.
 ABANDONED: Final = """/* pgqueue:abandoned */
 WITH page AS MATERIALIZED (
-    SELECT id, state, task_name, queue_name, attempt, max_attempts, crashes
+    SELECT id, state, task_name, queue_name, attempt, max_attempts, crashes, execution_id
     FROM pgqueue_job
     WHERE id > %(after_id)s
     ORDER BY id
@@ -27,9 +26,7 @@ lost AS MATERIALIZED (
     SELECT id, task_name, queue_name, attempt, max_attempts, crashes
     FROM page
     WHERE state = 'running'
-      AND (
-          SELECT true FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL AND attempt >= 0 LIMIT 1
-      ) IS NULL
+      AND (SELECT true FROM pgqueue_execution WHERE id = page.execution_id AND outcome IS NULL) IS NULL
 )
 SELECT last.id, lost.*
 FROM (SELECT max(id) AS id FROM page) AS last
@@ -49,14 +46,12 @@ WITH mine AS MATERIALIZED (
     FROM unnest(%(job_ids)s::bigint[], %(attempts)s::smallint[], %(delays_seconds)s::float8[])
         AS given (id, attempt, delay_seconds)
     CROSS JOIN LATERAL (
-        SELECT job.id, job.attempt, job.cancel_requested_at IS NOT NULL AS cancelled
+        SELECT job.id, job.attempt, job.execution_id, job.cancel_requested_at IS NOT NULL AS cancelled
         FROM pgqueue_job AS job
         WHERE job.id = given.id AND job.state = 'running' AND job.attempt = given.attempt
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS locked
-    WHERE (
-        SELECT true FROM pgqueue_execution WHERE job_id = given.id AND finished_at IS NULL AND attempt >= 0 LIMIT 1
-    ) IS NULL
+    WHERE (SELECT true FROM pgqueue_execution WHERE id = locked.execution_id AND outcome IS NULL) IS NULL
 ),
 recorded AS (
     INSERT INTO pgqueue_execution

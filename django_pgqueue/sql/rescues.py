@@ -4,23 +4,78 @@ from typing import Final
 
 from .clauses import DUE_OR_ENDED, FENCED
 
+# The workers that run jobs and have no lease of their own after a time, and the executions that each of them has open.
+# `late` finds the workers by a loose index scan: each step finds the first entry of the next worker. The time comes
+# between the first clause and the second.
+LATE: Final = """WITH RECURSIVE worker AS (
+    (
+        SELECT worker_id AS id
+        FROM pgqueue_job
+        WHERE state = 'running' AND worker_id IS NOT NULL
+        ORDER BY worker_id, execution_id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.worker_id
+    FROM worker
+    CROSS JOIN LATERAL (
+        SELECT worker_id
+        FROM pgqueue_job
+        WHERE state = 'running' AND worker_id > worker.id
+        ORDER BY worker_id, execution_id
+        LIMIT 1
+    ) AS next
+),
+late AS MATERIALIZED (
+    SELECT worker.id, record.lease_expires_at
+    FROM worker
+    LEFT JOIN LATERAL (
+        SELECT lease_expires_at FROM pgqueue_worker WHERE id = worker.id OFFSET 0
+    ) AS record ON true
+    WHERE coalesce(record.lease_expires_at, '-infinity') < statement_timestamp() + %(time_shift)s::interval"""
+OPEN_OF_LATE: Final = """
+),
+open AS MATERIALIZED (
+    SELECT execution.id, execution.lease_expires_at
+    FROM late
+    CROSS JOIN LATERAL (
+        SELECT execution_id
+        FROM pgqueue_job
+        WHERE state = 'running' AND worker_id = late.id
+        ORDER BY worker_id, execution_id
+        OFFSET 0
+    ) AS job
+    CROSS JOIN LATERAL (
+        SELECT id, greatest(lease_expires_at, late.lease_expires_at) AS lease_expires_at
+        FROM pgqueue_execution
+        WHERE id = job.execution_id AND outcome IS NULL
+        OFFSET 0
+    ) AS execution
+)"""
+
 # Return the open executions whose lease ends within some seconds or has ended, and the end of each lease in
 # milliseconds.
 #
 # Caller: lifecycle.rescues.ending_leases()
-# Index:  pgqueue_execution_open, all of it, as RESCUABLE
+# Index:  pgqueue_job_running: one index search for each worker that runs jobs, and the jobs of those that are late
 # Locks:  none
 #
-# The end is numeric. A float8 loses digits if the role has a low `extra_float_digits`. No bigint can hold the lease
-# -infinity, which a row that is older than the constraints can have: the statement would fail, and no job of any worker
-# would be rescued.
-ENDING_LEASES: Final = """/* pgqueue:ending_leases */
+# A lease ends when the lease of its worker has ended, and its own. The end is numeric. A float8 loses digits if the
+# role has a low `extra_float_digits`. No bigint can hold the lease -infinity, which a row that is older than the
+# constraints can have: the statement would fail, and no job of any worker would be rescued.
+ENDING_LEASES: Final = (
+    """/* pgqueue:ending_leases */
+"""
+    + LATE
+    + " + make_interval(secs => %(within_seconds)s::float8)"
+    + OPEN_OF_LATE
+    + """
 SELECT id, floor(1000 * date_part('epoch', lease_expires_at))::numeric
-FROM pgqueue_execution
-WHERE finished_at IS NULL
-  AND lease_expires_at
+FROM open
+WHERE lease_expires_at
     < statement_timestamp() + %(time_shift)s::interval + make_interval(secs => %(within_seconds)s::float8)
 """
+)
 
 # Write a record to the write-ahead log, and commit it. No table changes, and no subscriber asks for the record.
 #
@@ -37,28 +92,21 @@ SELECT pg_logical_emit_message(true, 'pgqueue', '')
 # whether the worker has recorded its stop. With `execution_ids`, return only these.
 #
 # Caller: lifecycle.rescue()
-# Index:  pgqueue_execution_open, all of it: it has one entry per running job
+# Index:  as ENDING_LEASES, and primary keys
 # Locks:  execution and job of each returned row, SKIP LOCKED, until the statement ends. Rows that RESCUE could not lock
 #         do not use up the limit
 #
-# The limit is 100 or a fifth of the open executions, whichever is more. It keeps a database outage from being treated
-# as the loss of every worker.
-#
-# `open` is materialized: combined with the ordering in one step, the planner would scan the primary key through the
-# whole history.
-#
-# In the outer join, a locked job and a deleted job give the same row. The last condition distinguishes them.
+# The limit is 100 or a fifth of the running jobs, whichever is more. It keeps a database outage from being treated as
+# the loss of every worker.
 RESCUABLE: Final = """/* pgqueue:rescuable */
-WITH open AS MATERIALIZED (
-    SELECT id,
-           lease_expires_at < statement_timestamp() + %(time_shift)s::interval AS is_over
-    FROM pgqueue_execution
-    WHERE finished_at IS NULL
+""" + LATE + OPEN_OF_LATE + """,
+stale AS MATERIALIZED (
+    SELECT id
+    FROM open
+    WHERE lease_expires_at < statement_timestamp() + %(time_shift)s::interval
       AND (%(execution_ids)s::bigint[] IS NULL OR id = ANY (%(execution_ids)s::bigint[]))
       AND id <> ALL (%(skipped_ids)s::bigint[])
-),
-stale AS MATERIALIZED (
-    SELECT id FROM open WHERE is_over ORDER BY id
+    ORDER BY id
 )
 SELECT execution.id, execution.job_id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,
        execution.started_at IS NOT NULL, floor(1000 * date_part('epoch', execution.claimed_at))::bigint,
@@ -68,18 +116,30 @@ FROM stale
 CROSS JOIN LATERAL (
     SELECT id, job_id, worker_id, started_at, claimed_at, limit_key
     FROM pgqueue_execution
-    WHERE id = stale.id AND finished_at IS NULL
+    WHERE id = stale.id AND outcome IS NULL
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS execution
-LEFT JOIN LATERAL (
+CROSS JOIN LATERAL (
     SELECT id, task_name, queue_name, attempt, max_attempts, crashes
     FROM pgqueue_job
-    WHERE id = execution.job_id
+    WHERE id = execution.job_id AND execution_id = execution.id
     FOR NO KEY UPDATE SKIP LOCKED
-) AS job ON true
-WHERE job.id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM pgqueue_job WHERE id = execution.job_id)
-LIMIT greatest(100, (SELECT count(*) / 5 FROM open))
-"""
+) AS job
+LIMIT greatest(
+    100,
+    (
+        SELECT count(*) / 5
+        FROM pgqueue_job
+        WHERE state = 'running' AND worker_id IS NOT NULL AND EXISTS (SELECT FROM stale)
+    )
+)
+"""  # fmt: skip
+
+# When the lease of an execution ends.
+LEASE_END: Final = """greatest(
+              execution.lease_expires_at,
+              (SELECT lease_expires_at FROM pgqueue_worker WHERE id = execution.worker_id)
+          )"""
 
 # Close executions whose lease has expired. Their jobs become ready for the next attempt, dead or cancelled.
 #
@@ -99,10 +159,8 @@ WITH mine AS MATERIALIZED (
         SELECT execution.id, execution.job_id, execution.started_at IS NOT NULL AS started,
                job.cancel_requested_at IS NOT NULL AS cancelled
 """ + FENCED + """
-          AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval
-          AND (
-              given.lease_ms IS NULL OR floor(1000 * date_part('epoch', execution.lease_expires_at)) = given.lease_ms
-          )
+          AND """ + LEASE_END + """ < statement_timestamp() + %(time_shift)s::interval
+          AND (given.lease_ms IS NULL OR floor(1000 * date_part('epoch', """ + LEASE_END + """)) = given.lease_ms)
         FOR NO KEY UPDATE OF execution, job SKIP LOCKED
     ) AS locked
 ),

@@ -37,13 +37,14 @@ LIMIT %(limit)s::bigint
 # The jobs that run. A worker that is stopped releases them, and a worker of the new release then runs them.
 #
 # Caller: lifecycle.stored_calls.running_calls()
-# Index:  pgqueue_execution_open
+# Index:  pgqueue_job_running
 RUNNING_CALLS: Final = """/* pgqueue:running_calls */
-SELECT worker_id, id, job_id
-FROM pgqueue_execution
-WHERE finished_at IS NULL
-  AND (worker_id, id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
-ORDER BY worker_id, id
+SELECT worker_id, execution_id, id
+FROM pgqueue_job
+WHERE state = 'running'
+  AND worker_id IS NOT NULL
+  AND (worker_id, execution_id) > (%(after_worker_id)s::bigint, %(after_id)s::bigint)
+ORDER BY worker_id, execution_id
 LIMIT %(limit)s::bigint
 """
 

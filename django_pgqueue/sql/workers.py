@@ -22,30 +22,6 @@ VALUES (coalesce(
 RETURNING id
 """
 
-# Record a heartbeat and the memory of these workers. Return the ids that have a record, even if the record is locked,
-# and whether the worker has a request that it has not answered.
-#
-# Caller: lifecycle.record_heartbeats()
-# Index:  primary key; pgqueue_worker_request_open, which has entries for unanswered requests only
-RECORD_HEARTBEATS: Final = """/* pgqueue:record_heartbeats */
-WITH mine AS MATERIALIZED (
-    SELECT id FROM pgqueue_worker WHERE id = ANY (%(worker_ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-),
-updated AS (
-    UPDATE pgqueue_worker
-    SET last_heartbeat_at = statement_timestamp() + %(time_shift)s::interval,
-        resident_mib = (%(resident_mib)s::integer[])[array_position(%(worker_ids)s::bigint[], id)]
-    WHERE id = ANY (ARRAY (SELECT id FROM mine))
-)
-SELECT worker.id,
-       EXISTS (
-           SELECT FROM pgqueue_worker_request AS request
-           WHERE request.worker_id = worker.id AND request.answered_at IS NULL
-       )
-FROM pgqueue_worker AS worker
-WHERE worker.id = ANY (%(worker_ids)s::bigint[])
-"""
-
 # Record that a worker has stopped, and when it was first found out. Return whether that is recorded, or the worker has
 # no record. Otherwise the record is locked.
 #

@@ -38,7 +38,7 @@ CROSS JOIN LATERAL (
 # Return what the claims of these keys look at: the open executions, the tokens, the hold, and the job that comes first
 # in an ordered key.
 #
-# Index: pgqueue_execution_limited, pgqueue_limit_state_key, pgqueue_limit_state_held, pgqueue_job_ordered
+# Index: pgqueue_job_running_key, pgqueue_limit_state_key, pgqueue_limit_state_held, pgqueue_job_ordered
 STATES_OF_KEYS: Final = """/* pgqueue:states_of_keys */
 SELECT given.limit_key, open.jobs, open.weight, open.job_ids,
        date_part('epoch', state.full_at - statement_timestamp() - %(time_shift)s::interval),
@@ -47,13 +47,13 @@ SELECT given.limit_key, open.jobs, open.weight, open.job_ids,
        coalesce(head.limit_weight, 1)
 FROM unnest(%(limit_keys)s::varchar[]) AS given (limit_key)
 CROSS JOIN LATERAL (
-    SELECT count(*) AS jobs, coalesce(sum(limit_weight), 0)::bigint AS weight,
-           (array_agg(job_id ORDER BY id))[:%(shown)s] AS job_ids
+    SELECT count(*) AS jobs, coalesce(sum(coalesce(limit_weight, 1)), 0)::bigint AS weight,
+           (array_agg(id ORDER BY execution_id))[:%(shown)s] AS job_ids
     FROM (
-        SELECT id, job_id, limit_weight
-        FROM pgqueue_execution
-        WHERE limit_key = given.limit_key AND outcome IS NULL
-        ORDER BY id
+        SELECT id, execution_id, limit_weight
+        FROM pgqueue_job
+        WHERE state = 'running' AND limit_key = given.limit_key
+        ORDER BY execution_id
         LIMIT %(limit)s + 1
     ) AS first
 ) AS open

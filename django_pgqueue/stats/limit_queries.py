@@ -105,14 +105,14 @@ CROSS JOIN LATERAL (
 
 # Count the open executions of each limit, and add up their weights.
 #
-# Index: pgqueue_execution_limited, and the row of each entry
+# Index: pgqueue_job_running_key, and the row of each entry. Chunk keys begin with +, and come before all limits
 RUNNING_OF_LIMITS: Final = """/* pgqueue:running_of_limits */
-SELECT split_part(limit_key, ':', 1), count(*), sum(limit_weight)::bigint
+SELECT split_part(limit_key, ':', 1), count(*), sum(coalesce(limit_weight, 1))::bigint
 FROM (
     SELECT limit_key, limit_weight
-    FROM pgqueue_execution
-    WHERE outcome IS NULL AND limit_key IS NOT NULL
-    ORDER BY limit_key, id
+    FROM pgqueue_job
+    WHERE state = 'running' AND limit_key >= ','
+    ORDER BY limit_key, execution_id
     LIMIT %(limit)s + 1
 ) AS opened
 GROUP BY split_part(limit_key, ':', 1)
@@ -120,16 +120,16 @@ GROUP BY split_part(limit_key, ':', 1)
 
 # Return the first keys with open executions in these ranges.
 #
-# Index: pgqueue_execution_limited, one index search per key
+# Index: pgqueue_job_running_key, one index search per key
 KEYS_WITH_EXECUTIONS: Final = """/* pgqueue:keys_with_executions */
 WITH RECURSIVE visited AS (
     SELECT given.high, first.limit_key, 1 AS place
     FROM unnest(%(lows)s::varchar[], %(highs)s::varchar[]) AS given (low, high)
     CROSS JOIN LATERAL (
         SELECT limit_key
-        FROM pgqueue_execution
-        WHERE outcome IS NULL AND limit_key IS NOT NULL AND limit_key >= given.low AND limit_key < given.high
-        ORDER BY limit_key, id
+        FROM pgqueue_job
+        WHERE state = 'running' AND limit_key >= given.low AND limit_key < given.high
+        ORDER BY limit_key, execution_id
         LIMIT 1
     ) AS first
     UNION ALL
@@ -137,10 +137,9 @@ WITH RECURSIVE visited AS (
     FROM visited
     CROSS JOIN LATERAL (
         SELECT limit_key
-        FROM pgqueue_execution
-        WHERE outcome IS NULL AND limit_key IS NOT NULL
-          AND limit_key > visited.limit_key AND limit_key < visited.high
-        ORDER BY limit_key, id
+        FROM pgqueue_job
+        WHERE state = 'running' AND limit_key > visited.limit_key AND limit_key < visited.high
+        ORDER BY limit_key, execution_id
         LIMIT 1
     ) AS next
     WHERE visited.place < %(limit)s

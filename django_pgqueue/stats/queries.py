@@ -119,22 +119,29 @@ WINDOW in_lane AS (PARTITION BY lane.queue_name, lane.priority)
 
 # Count the open executions by queue, task and worker: those with a valid lease, and those whose lease is over.
 #
-# Index: pgqueue_execution_open, and pgqueue_job_pkey for each entry
+# Index: pgqueue_job_running, and the primary keys of executions and workers for each entry
 OPEN_EXECUTIONS_BY_TASK: Final = """/* pgqueue:open_executions_by_task */
-WITH opened AS MATERIALIZED (
-    SELECT job_id, worker_id, coalesce(started_at, claimed_at) AS since,
-           lease_expires_at < statement_timestamp() + %(time_shift)s::interval AS is_lost
-    FROM pgqueue_execution
-    WHERE finished_at IS NULL
-    ORDER BY worker_id, id
+WITH running AS MATERIALIZED (
+    SELECT queue_name, task_name, worker_id, execution_id
+    FROM pgqueue_job
+    WHERE state = 'running' AND worker_id IS NOT NULL
+    ORDER BY worker_id, execution_id
     LIMIT %(limit)s + 1
 )
-SELECT job.queue_name, job.task_name, opened.worker_id,
+SELECT running.queue_name, running.task_name, running.worker_id,
        count(*) FILTER (WHERE NOT opened.is_lost), count(*) FILTER (WHERE opened.is_lost),
        date_part('epoch', statement_timestamp() + %(time_shift)s::interval - min(opened.since))
-FROM opened
-CROSS JOIN LATERAL (SELECT queue_name, task_name FROM pgqueue_job WHERE id = opened.job_id LIMIT 1) AS job
-GROUP BY job.queue_name, job.task_name, opened.worker_id
+FROM running
+CROSS JOIN LATERAL (
+    SELECT coalesce(started_at, claimed_at) AS since,
+           greatest(
+               lease_expires_at, (SELECT lease_expires_at FROM pgqueue_worker WHERE id = running.worker_id)
+           ) < statement_timestamp() + %(time_shift)s::interval AS is_lost
+    FROM pgqueue_execution
+    WHERE id = running.execution_id AND outcome IS NULL
+    LIMIT 1
+) AS opened
+GROUP BY running.queue_name, running.task_name, running.worker_id
 """
 
 # Count the newest dead jobs by queue and task.
@@ -238,8 +245,13 @@ SELECT job.id AS job_id, job.task_name, job.queue_name, job.priority, job.state,
        coalesce(job.expires_at <= statement_timestamp() + %(time_shift)s::interval, false) AS is_expired,
        job.unknown_since, job.finished_at, job.cancel_requested_at,
        last.outcome, last.claimed_at, last.started_at,
-       coalesce(last.lease_expires_at < statement_timestamp() + %(time_shift)s::interval, true) AS is_lost,
-       last.lease_expires_at, left(last.exception_class, 200) AS exception_class, left(last.error, 500) AS error,
+       coalesce(
+           greatest(last.lease_expires_at, worker.lease_expires_at)
+               < statement_timestamp() + %(time_shift)s::interval,
+           true
+       ) AS is_lost,
+       greatest(last.lease_expires_at, worker.lease_expires_at) AS lease_expires_at,
+       left(last.exception_class, 200) AS exception_class, left(last.error, 500) AS error,
        last.worker_id, worker.hostname, worker.pid,
        statement_timestamp() + %(time_shift)s::interval AS seen_at,
        job.limit_key, coalesce(job.limit_weight, 1) AS limit_weight, job.limit_order, last.finished_at AS ended_at,
@@ -252,6 +264,8 @@ LEFT JOIN LATERAL (
     ORDER BY id DESC
     LIMIT 1
 ) AS last ON true
-LEFT JOIN LATERAL (SELECT hostname, pid FROM pgqueue_worker WHERE id = last.worker_id LIMIT 1) AS worker ON true
+LEFT JOIN LATERAL (
+    SELECT hostname, pid, lease_expires_at FROM pgqueue_worker WHERE id = last.worker_id LIMIT 1
+) AS worker ON true
 WHERE job.id = %(job_id)s
 """

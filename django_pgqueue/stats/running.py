@@ -15,21 +15,26 @@ PER_WORKER: Final = 50
 
 # Return the open executions of some workers, the oldest first, and at most `limit` of each.
 #
-# Index: pgqueue_execution_open, and pgqueue_job_pkey for each entry
+# Index: pgqueue_job_running, and the primary key of the executions for each entry
 RUNNING_OF_WORKERS: Final = """/* pgqueue:running_of_workers */
-SELECT opened.worker_id, opened.id, opened.job_id, job.task_name, job.queue_name, opened.attempt,
+SELECT job.worker_id, job.execution_id, job.id, job.task_name, job.queue_name, opened.attempt,
        opened.started_at IS NOT NULL,
        date_part('epoch', statement_timestamp() + %(time_shift)s::interval
            - coalesce(opened.started_at, opened.claimed_at))
 FROM unnest(%(worker_ids)s::bigint[]) AS worker (id)
 CROSS JOIN LATERAL (
-    SELECT worker_id, id, job_id, attempt, started_at, claimed_at
-    FROM pgqueue_execution
-    WHERE worker_id = worker.id AND finished_at IS NULL
-    ORDER BY worker_id, id
+    SELECT id, task_name, queue_name, worker_id, execution_id
+    FROM pgqueue_job
+    WHERE state = 'running' AND worker_id = worker.id
+    ORDER BY worker_id, execution_id
     LIMIT %(limit)s
+) AS job
+CROSS JOIN LATERAL (
+    SELECT attempt, started_at, claimed_at
+    FROM pgqueue_execution
+    WHERE id = job.execution_id AND outcome IS NULL
+    LIMIT 1
 ) AS opened
-CROSS JOIN LATERAL (SELECT task_name, queue_name FROM pgqueue_job WHERE id = opened.job_id LIMIT 1) AS job
 """
 
 

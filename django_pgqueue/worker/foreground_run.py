@@ -51,7 +51,6 @@ class ForegroundHeartbeat(Service):
                 self.notes.write(connection)
             if time.monotonic() >= self._due_at:
                 lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
-                lifecycle.record_heartbeats(connection, [self.worker_id])
                 self._due_at = time.monotonic() + get_settings().heartbeat_seconds
             self.is_asked = self.is_asked or bool(lifecycle.cancel_requests(connection, [self.worker_id]))
         return min(CANCEL_POLL_SECONDS, self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from django_pgqueue import control
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 
 JobMaker = Callable[..., Job]
 
@@ -94,7 +95,7 @@ def make_job(db: None) -> JobMaker:
     def make(state: str = "ready", **columns: object) -> Job:
         values: dict[str, object] = {"task_name": "app.add", "arguments": {"args": [1], "kwargs": {}}, **columns}
         job = Job.objects.create(state="ready", **values)
-        _set_state(job.pk, state)
+        set_state(job.pk, state)
         job.refresh_from_db()
         return job
 
@@ -120,7 +121,7 @@ def one_of_each(make_job: JobMaker) -> dict[str, Job]:
     return jobs
 
 
-def _set_state(job_id: int, state: str) -> None:
+def set_state(job_id: int, state: str) -> None:
     """Set the state of a job. A finished job finished a minute ago, and a running job gets an open execution."""
     if state == "ready":
         return
@@ -136,6 +137,7 @@ def _set_state(job_id: int, state: str) -> None:
                 " VALUES (%s, 1, 1, statement_timestamp(), statement_timestamp(), statement_timestamp() + '1 minute')",
                 [job_id],
             )
+            cursor.execute(helpers.NAME_EXECUTIONS)
 
 
 def add_execution(job: Job, **columns: object) -> Execution:
@@ -154,7 +156,10 @@ def add_execution(job: Job, **columns: object) -> Execution:
         "traceback": "Traceback (most recent call last):\n  ...\nValueError: no such thing",
         **columns,
     }
-    return Execution.objects.create(job=job, **values)
+    execution = Execution.objects.create(job=job, **values)
+    with connection.cursor() as cursor:
+        cursor.execute(helpers.NAME_EXECUTIONS)
+    return execution
 
 
 @pytest.fixture

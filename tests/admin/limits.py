@@ -7,11 +7,13 @@ from html import unescape
 from typing import Any, Final
 
 import pytest
+from django.db import connection
 from django.test import Client
 
 from django_pgqueue import Limit, registry
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.task import Task
+from tests import helpers
 from tests.app import tasks
 
 PAGE, DOCUMENT, OF_LIMIT = (f"/admin/pgqueue/job/{name}" for name in ("limits/", "limits.json", "limit/"))
@@ -39,6 +41,8 @@ def run(job: Job) -> None:
     times = {"claimed_at": now, "started_at": now, "lease_expires_at": now.replace(year=now.year + 1)}
     weight = job.limit_weight or 1
     Execution.objects.create(job=job, attempt=1, worker_id=1, limit_key=job.limit_key, limit_weight=weight, **times)
+    with connection.cursor() as cursor:
+        cursor.execute(helpers.NAME_EXECUTIONS)
 
 
 def text_of(client: Client, url: str = PAGE, **parameters: str) -> str:

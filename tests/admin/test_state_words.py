@@ -13,8 +13,8 @@ from django.utils import timezone
 
 import django_pgqueue
 from django_pgqueue.admin.formatting import LABELS
-from django_pgqueue.models import Execution, Job
-from tests.admin.conftest import JobMaker
+from django_pgqueue.models import Job
+from tests.admin.conftest import JobMaker, set_state
 from tests.admin.test_lists import DEAD, JOBS, ids
 
 pytestmark = pytest.mark.slow
@@ -82,8 +82,9 @@ def test_badges_have_enough_contrast_and_a_sign_each(theme: str) -> None:
 
 
 def test_running_jobs_are_listed_longest_first(operator: Client, make_job: JobMaker) -> None:
-    short, long = make_job("running"), make_job("running")
-    Execution.objects.filter(job=long).update(claimed_at=timezone.now() - timedelta(hours=1))
+    """The ids of executions grow in the order of their claims."""
+    short, long = make_job(), make_job("running")
+    set_state(short.pk, "running")
     assert ids(operator, JOBS, state="running") == [long.pk, short.pk]
     assert "longest run first" in operator.get(JOBS, {"state": "running"}).content.decode()
 

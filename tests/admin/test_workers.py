@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import lifecycle
-from django_pgqueue.models import AuditEntry, Execution, Worker, WorkerRequest
+from django_pgqueue.models import AuditEntry, Execution, Job, Worker, WorkerRequest
 from tests.admin.conftest import JobMaker, add_execution
 
 pytestmark = pytest.mark.slow
@@ -44,6 +44,7 @@ def run(make_job: JobMaker) -> Callable[..., Execution]:
         job = make_job("running", **columns)
         at = timezone.now() - timedelta(seconds=seconds)
         Execution.objects.filter(job=job).update(worker_id=worker.pk, started_at=at, claimed_at=at)
+        Job.objects.filter(pk=job.pk).update(worker_id=worker.pk)
         return Execution.objects.get(job=job)
 
     return run_job

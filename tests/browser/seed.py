@@ -37,9 +37,12 @@ EXECUTIONS: Final = (
     "finished_at, %(exception)s, %(error)s, %(traceback)s FROM pgqueue_job WHERE id = ANY(%(ids)s)"
 )
 RUNNING: Final = (
-    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
+    "WITH opened AS (INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, "
+    "lease_expires_at) "
     f"SELECT id, attempt, %(worker)s, {NOW} - %(since)s::interval, {NOW} - %(since)s::interval, "
-    f"{NOW} + interval '50 s' FROM pgqueue_job WHERE id = ANY(%(ids)s)"
+    f"{NOW} + interval '50 s' FROM pgqueue_job WHERE id = ANY(%(ids)s) RETURNING id, job_id, worker_id) "
+    "UPDATE pgqueue_job AS job SET execution_id = opened.id, worker_id = opened.worker_id "
+    "FROM opened WHERE job.id = opened.job_id"
 )
 WORKERS: Final = (
     "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency, started_at, last_heartbeat_at, "

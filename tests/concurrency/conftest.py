@@ -15,6 +15,15 @@ from tests.statements import STATEMENTS, replace_statement
 GATE = 4711
 
 
+def with_gate(text: str) -> str:
+    """Return a statement that waits at the gate after it has taken its snapshot."""
+    gate = f"(SELECT pg_advisory_xact_lock_shared({GATE})) AS gate"
+    for target in ("FROM unnest(", "FROM pgqueue_worker WHERE"):
+        if target in text:
+            return text.replace(target, f"FROM {gate}, {target[5:]}", 1)
+    raise AssertionError(f"no place for a gate: {text}")
+
+
 class Gates:
     """Stop a statement at a gate while the block of a `with` statement runs.
 
@@ -35,9 +44,7 @@ class Gates:
         If `must_wait` is false, the call may find no rows and return without reaching the gate.
         """
         text = STATEMENTS[statement]
-        target = "FROM unnest("
-        assert target in text
-        gated = text.replace(target, f"FROM (SELECT pg_advisory_xact_lock_shared({GATE})) AS gate, {target[5:]}", 1)
+        gated = with_gate(text)
         replace_statement(self.monkeypatch, statement, gated)
         self.watcher.execute("SELECT pg_advisory_lock(%s)", [GATE])
         waiting = helpers.Background(call)

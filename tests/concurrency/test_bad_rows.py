@@ -416,22 +416,30 @@ def test_expire_skipped_job_does_not_fill_the_batch(engine):
     assert sorted(job_id for job_id, _ in expired) == others
 
 
-@pytest.mark.promise("bad-row-heartbeats", "defect-bad-row-blocks-lost-jobs")
-def test_extend_trigger_refuses_one_others_are_extended(engine):
+@pytest.mark.promise("bad-row-heartbeats")
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_extend_executions_trigger_refuses_one_others_are_extended(engine, sqlstate):
     helpers.make_jobs(engine, 3)
-    refused, *others = helpers.claim_all(engine)
+    claimed = helpers.claim_all(engine)
     helpers.end_lease(engine)
-    errors = []
-    with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", table="pgqueue_execution"):
-        extensions = lifecycle.extend(
-            engine, [1], lease_seconds=60.0, on_refused=lambda execution_id, error: errors.append(execution_id)
-        )
-    assert {extension.execution_id: extension.extended for extension in extensions} == {
-        refused.execution_id: False,
-        **{job.execution_id: True for job in others},
-    }
-    assert errors == [refused.execution_id]
+    refused = claimed[1]
+    with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", sqlstate, table="pgqueue_execution"):
+        done = lifecycle.extend_executions(engine, [job.key for job in claimed], lease_seconds=60.0)
+    assert [done[job.execution_id].status.name for job in claimed] == ["DONE", "LOCKED", "DONE"]
     assert list(helpers.rescue(engine)) == [refused.execution_id]
+
+
+@pytest.mark.promise("bad-row-heartbeats")
+@pytest.mark.parametrize("sqlstate", REFUSALS)
+def test_note_started_trigger_refuses_one_others_are_noted(engine, sqlstate):
+    helpers.make_jobs(engine, 3)
+    claimed = helpers.claim_all(engine, free_slots=0)
+    ids = [job.execution_id for job in claimed]
+    with helpers.users_trigger(engine, f"NEW.id = {ids[1]}", sqlstate, table="pgqueue_execution"):
+        refused = lifecycle.note_started(engine, [1], ids)
+    assert [each.row for each in refused] == [ids[1]]
+    started = [helpers.execution_row(engine, execution_id)["started_at"] is not None for execution_id in ids]
+    assert started == [True, False, True]
 
 
 def register_workers(engine, count):
@@ -439,19 +447,21 @@ def register_workers(engine, count):
     return [lifecycle.register_worker(engine, pid=number, worker_id=number, **about) for number in range(1, count + 1)]
 
 
-@pytest.mark.promise("bad-row-worker-records")
+@pytest.mark.promise("bad-row-heartbeats", "bad-row-worker-records", "defect-bad-row-blocks-lost-jobs")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
-def test_record_heartbeats_trigger_refuses_one_others_updated(engine, sqlstate):
+def test_extend_trigger_refuses_one_others_are_extended(engine, sqlstate):
     worker_ids = register_workers(engine, 3)
-    before = helpers.rows_of(engine, "pgqueue_worker")
+    helpers.make_jobs(engine, 3)
+    claimed = [helpers.claim_one(engine, worker_id=worker_id) for worker_id in worker_ids]
+    helpers.end_lease(engine)
+    errors = []
     with helpers.users_trigger(engine, "NEW.id = 2", sqlstate, table="pgqueue_worker"):
-        assert lifecycle.record_heartbeats(engine, [*worker_ids, 4]).keys() == {1, 2, 3}
-    after = helpers.rows_of(engine, "pgqueue_worker")
-    assert {
-        worker_id
-        for worker_id in worker_ids
-        if after[worker_id]["last_heartbeat_at"] > before[worker_id]["last_heartbeat_at"]
-    } == {1, 3}
+        answers = lifecycle.extend(
+            engine, [*worker_ids, 4], lease_seconds=60.0, on_refused=lambda worker_id, error: errors.append(worker_id)
+        )
+    assert {worker_id: answer.is_extended for worker_id, answer in answers.items()} == {1: True, 2: False, 3: True}
+    assert errors == [2]
+    assert list(helpers.rescue(engine)) == [claimed[1].execution_id]
 
 
 @pytest.mark.promise("bad-row-old-records")

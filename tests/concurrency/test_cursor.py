@@ -38,10 +38,8 @@ def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
         "after_ats": [cursor.run_after],
         "after_ids": [cursor.job_id],
         "limit": 10,
-        "free_slots": 10,
         "worker_id": 1,
         "lease_seconds": 60.0,
-        "ahead_bytes": lifecycle.AHEAD_BYTES,
     }
     with helpers.transaction(connection):
         query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.claims.CLAIM}"
@@ -50,7 +48,7 @@ def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
 
 
 def pages_of_picking(plan):
-    if plan.get("Subplan Name") == "CTE picked":
+    if plan.get("Subplan Name") == "CTE due":
         return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     return next((found for below in plan.get("Plans", ()) if (found := pages_of_picking(below)) is not None), None)
 

@@ -113,6 +113,11 @@ class Sessions(RuleBasedStateMachine):
         self.fresh: dict[int, int] = {}
         helpers.clear_tables(self.watcher)
         self.watcher.execute("DELETE FROM history")
+        self.watcher.execute("DELETE FROM pgqueue_worker")
+        for who in (0, 1):
+            lifecycle.register_worker(
+                self.watcher, hostname="", pid=1, version="", queue_names="", concurrency=1, worker_id=who
+            )
         self.jobs = helpers.make_jobs(self.watcher, count, max_attempts=most)
         self.claim(0, self.watcher, 1, lease)
 

@@ -229,7 +229,7 @@ def test_rescue_success_before_lock_does_nothing(engine, second, running, gates)
     assert helpers.state_of(engine, running.job_id) == "succeeded"
 
 
-def test_rescue_heartbeat_between_statements_does_nothing(engine, second, running):
+def test_rescue_heartbeat_between_statements_does_nothing(engine, second, running, worker):
     helpers.end_lease(engine)
     expired_ids = []
 
@@ -243,11 +243,20 @@ def test_rescue_heartbeat_between_statements_does_nothing(engine, second, runnin
     assert helpers.state_of(engine, running.job_id) == "running"
 
 
-def test_rescue_heartbeat_before_lock_does_nothing(engine, second, running, gates):
+def test_rescue_heartbeat_before_its_snapshot_does_nothing(engine, second, running, worker):
+    helpers.end_lease(engine)
+    lifecycle.extend(second, [1], lease_seconds=60.0)
+    assert helpers.rescue(engine) == {}
+
+
+def test_rescue_heartbeat_after_its_snapshot_loses_the_execution(engine, second, running, worker, gates):
+    """The rescue cannot see the heartbeat. The worker finds out that the execution is lost, as after any rescue."""
     helpers.end_lease(engine)
     with gates("RESCUE", engine, lambda: helpers.rescue(engine)) as rescuing:
         lifecycle.extend(second, [1], lease_seconds=60.0)
-    assert rescuing.result() == {}
+    assert list(rescuing.result()) == [running.execution_id]
+    assert lifecycle.open_executions(second, 1) == []
+    assert only_status(lifecycle.succeed(second, helpers.succeeded(running.key))) is TransitionStatus.LOST
 
 
 @pytest.mark.quick
@@ -274,28 +283,46 @@ def test_attempt_end_repeated_returns_already_done(engine, second, running, stat
 # ------------------------------------------------------------------ heartbeat
 
 
-def test_heartbeat_locked_execution_is_reported_not_extended(impatient, second):
+@pytest.fixture
+def worker(engine):
+    """Add the record of worker 1, whose lease the tests extend."""
+    about = {"hostname": "here", "pid": 1, "version": "0", "queue_names": "", "concurrency": 1}
+    return lifecycle.register_worker(engine, worker_id=1, **about)
+
+
+def is_extended(connection):
+    return lifecycle.extend(connection, [1], lease_seconds=60.0)[1].is_extended
+
+
+@pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
+def test_heartbeat_beside_locked_rows_extends_the_lease(impatient, second, running, worker, table):
+    with helpers.transaction(second, f"SELECT id FROM {table} FOR UPDATE"):
+        assert is_extended(impatient)
+
+
+def test_heartbeat_locked_worker_is_reported_not_extended(impatient, second, worker):
+    with helpers.transaction(second, "SELECT id FROM pgqueue_worker FOR UPDATE"):
+        assert not is_extended(impatient)
+    assert is_extended(impatient)
+
+
+def test_note_started_locked_execution_is_left_out(impatient, second):
     helpers.make_jobs(impatient, 5)
-    ids = [each.execution_id for each in helpers.claim_all(impatient)]
+    ids = [each.execution_id for each in helpers.claim_all(impatient, free_slots=0)]
     with helpers.transaction(second):
         lifecycle.succeed(second, helpers.succeeded(helpers.key_of(impatient, ids[2])))
-        extensions = lifecycle.extend(impatient, [1], lease_seconds=60.0)
-    assert {extension.execution_id: extension.extended for extension in extensions} == {
-        each: each != ids[2] for each in ids
-    }
+        assert lifecycle.note_started(impatient, [1], ids) == []
+    started = {key for key in ids if helpers.execution_row(impatient, key)["started_at"] is not None}
+    assert started == {*ids} - {ids[2]}
 
 
-def test_heartbeat_locked_job_row_extends_lease(impatient, second, running):
-    with helpers.transaction(second, "SELECT id FROM pgqueue_job FOR UPDATE"):
-        assert [extension.extended for extension in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [True]
-
-
-def test_heartbeat_after_rescue_changes_nothing(engine, second, running, gates):
+def test_heartbeat_after_rescue_changes_no_job(engine, second, running, worker):
     helpers.end_lease(engine)
     helpers.rescue(second)
-    before = helpers.everything(second)
-    assert lifecycle.extend(engine, [1], lease_seconds=60.0) == []
-    assert helpers.everything(second) == before
+    before = [helpers.rows_of(second, table) for table in ("pgqueue_job", "pgqueue_execution")]
+    assert is_extended(engine)
+    lifecycle.note_started(engine, [1], [running.execution_id])
+    assert [helpers.rows_of(second, table) for table in ("pgqueue_job", "pgqueue_execution")] == before
 
 
 # ------------------------------------------------------------------ a completion in the task's own transaction
@@ -318,7 +345,7 @@ def repeatable_read(django):
 def test_atomic_completion_heartbeat_meanwhile_succeeds(second, running, repeatable_read):
     with read_committed(repeatable_read):
         assert Job.objects.count() == 1
-        lifecycle.extend(second, [1], lease_seconds=60.0)
+        lifecycle.extend_executions(second, [running.key], lease_seconds=60.0)
         assert only_status(lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionStatus.DONE
     assert helpers.state_of(second, running.job_id) == "succeeded"
 
@@ -326,7 +353,7 @@ def test_atomic_completion_heartbeat_meanwhile_succeeds(second, running, repeata
 def test_atomic_completion_repeatable_read_raises_error(second, running, repeatable_read):
     with pytest.raises(OperationalError, match="could not serialize"), transaction.atomic():
         assert Job.objects.count() == 1
-        lifecycle.extend(second, [1], lease_seconds=60.0)
+        lifecycle.extend_executions(second, [running.key], lease_seconds=60.0)
         lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))
     assert helpers.state_of(second, running.job_id) == "running"
 
@@ -382,7 +409,7 @@ def test_all_transitions_old_transaction_use_statement_time(engine, second, job_
 # ------------------------------------------------------------------ rows that another session has locked
 
 
-def test_succeed_one_of_500_jobs_locked_completes_others(impatient, second):
+def test_succeed_one_of_500_jobs_locked_completes_others(impatient, second, worker):
     helpers.make_jobs(impatient, 500)
     claimed = helpers.claim_all(impatient)
     locked = claimed[250]
@@ -393,7 +420,7 @@ def test_succeed_one_of_500_jobs_locked_completes_others(impatient, second):
             locked.execution_id
         ]
         assert results[locked.execution_id].status is TransitionStatus.LOCKED
-        assert [extension.extended for extension in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [True]
+        assert is_extended(impatient)
         assert helpers.rescue(impatient) == {}
     assert only_status(lifecycle.succeed(impatient, helpers.succeeded(locked.key))) is TransitionStatus.DONE
 
@@ -475,24 +502,22 @@ def test_attempt_end_deleted_job_is_lost_and_others_complete(impatient, second, 
     helpers.make_jobs(impatient, 2)
     deleted, other = helpers.claim_all(impatient)
     delete(second, deleted.job_id)
-    extended_ids = {extension.execution_id for extension in lifecycle.extend(impatient, [1], lease_seconds=60.0)}
-    assert other.execution_id in extended_ids
+    assert [each.execution_id for each in lifecycle.open_executions(impatient, 1)] == [other.execution_id]
     status = only_status(ENDS[statement](impatient, deleted.key))
     missing = statement == "SUCCEED_AND_DISCARD" and delete is with_executions
     assert status is (TransitionStatus.ALREADY_DONE if missing else TransitionStatus.LOST)
-    assert [extension.execution_id for extension in lifecycle.extend(impatient, [1], lease_seconds=60.0)] == [
-        other.execution_id
-    ]
+    assert list(helpers.rows_of(impatient, "pgqueue_execution")) in ([], [other.execution_id])
     assert only_status(lifecycle.succeed(impatient, helpers.succeeded(other.key))) is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("delete", [with_executions, by_sql])
-def test_rescue_deleted_job_removes_its_execution(impatient, second, django, delete):
+def test_rescue_deleted_job_is_passed_by_and_swept(impatient, second, django, delete):
     helpers.make_jobs(impatient, 2)
     deleted, other = helpers.claim_all(impatient)
     delete(second, deleted.job_id)
     helpers.end_lease(impatient)
     assert helpers.rescue(impatient) == {other.execution_id: TransitionResult(TransitionStatus.DONE, State.READY)}
+    lifecycle.prune_orphans(impatient, "executions")
     assert list(helpers.rows_of(impatient, "pgqueue_execution")) == [other.execution_id]
 
 

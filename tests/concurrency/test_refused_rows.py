@@ -77,6 +77,12 @@ REMOVALS = {
         "pgqueue_limit_state", "id", {"full_at": OLD}, lifecycle.limits.prune_limit_states, "limit_key"
     ),
     "PRUNE_DEPENDENCIES": Removal("pgqueue_dependency", "job_id", {"policy": "cancel"}, prune_orphans("dependencies")),
+    "PRUNE_EXECUTIONS": Removal(
+        "pgqueue_execution",
+        "job_id",
+        {"worker_id": 1, "attempt": 1, "lease_expires_at": OLD},
+        prune_orphans("executions"),
+    ),
     "PRUNE_STEPS": Removal("pgqueue_step", "job_id", {"kind": "run", "finished_at": OLD}, prune_orphans("steps")),
     "PRUNE_BATCHES": Removal(
         "pgqueue_batch",
@@ -120,6 +126,7 @@ REMOVALS = {
 BAD_ROWS = "tests/concurrency/test_bad_rows.py"
 PROVEN = {
     "CLAIM": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
+    "CLAIM_AHEAD": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
     "CLAIM_KEYS": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
     "CLAIM_CHUNK": "tests/worker/test_blame.py::test_claim_one_row_refused_only_it_is_dead",
     **dict.fromkeys(
@@ -131,10 +138,9 @@ PROVEN = {
         ("EXPIRE", "EXPIRE_JOBS"),
         f"{BAD_ROWS}::test_expire_trigger_refuses_one_others_are_cancelled",
     ),
-    **dict.fromkeys(
-        ("EXTEND", "EXTEND_EACH"),
-        f"{BAD_ROWS}::test_extend_trigger_refuses_one_others_are_extended",
-    ),
+    "EXTEND": f"{BAD_ROWS}::test_extend_trigger_refuses_one_others_are_extended",
+    "EXTEND_EACH": f"{BAD_ROWS}::test_extend_executions_trigger_refuses_one_others_are_extended",
+    "NOTE_STARTED": f"{BAD_ROWS}::test_note_started_trigger_refuses_one_others_are_noted",
     "REMOVE": f"{BAD_ROWS}::test_prune_trigger_refuses_some_others_are_removed",
     **dict.fromkeys(
         ("CANCEL", "RUN_NOW"),
@@ -147,7 +153,6 @@ PROVEN = {
     "RECORD_AUDIT": "tests/worker/test_bulk_acts.py::test_act_record_of_one_job_refused_others_are_changed",
     "RETRY": f"{BAD_ROWS}::test_retry_trigger_refuses_one_others_are_ready",
     "RESCUE": f"{BAD_ROWS}::test_rescue_trigger_refuses_one_others_are_ready",
-    "RECORD_HEARTBEATS": f"{BAD_ROWS}::test_record_heartbeats_trigger_refuses_one_others_updated",
     "FIRE": f"{BAD_ROWS}::test_scheduler_trigger_refuses_one_tick_others_fire",
     **dict.fromkeys(
         ("CONFIRM_SCHEDULES", "REMOVE_SCHEDULES"),
@@ -237,18 +242,11 @@ def prove_remove_orphans(engine: Any) -> None:
     helpers.make_jobs(engine, 6)
     claimed = helpers.claim_all(engine)
     engine.execute("DELETE FROM pgqueue_job WHERE id <> %s", [claimed[5].job_id])
-    helpers.end_lease(engine)
-    noted: list[int] = []
-
-    def note(orphan: Any, error: Exception) -> bool:
-        noted.append(orphan.execution_id)
-        return False
-
     with refused(engine, f"OLD.id = {claimed[2].execution_id}", "DELETE", "pgqueue_execution"):
-        lifecycle.rescue(engine, lambda job: 0.0, error="", on_refused=note)
+        done = lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
     assert set(helpers.rows_of(engine, "pgqueue_execution")) == {claimed[2].execution_id, claimed[5].execution_id}
-    assert helpers.state_of(engine, claimed[5].job_id) == "ready", "an orphan must not keep jobs from being rescued"
-    assert noted == [claimed[2].execution_id]
+    lost, succeeded = lifecycle.TransitionStatus.LOST, lifecycle.TransitionStatus.DONE
+    assert [done[job.execution_id].status for job in claimed] == [lost] * 5 + [succeeded]
 
 
 def prove_remove_steps(engine: Any) -> None:

@@ -201,7 +201,9 @@ def test_heartbeats_out_of_time_keep_the_workers(engine, late, committing):
     for number in range(1, 21):
         insert(engine, "pgqueue_worker", id=number)
     with refused(engine, "NEW.id = 3", table="pgqueue_worker"):
-        assert lifecycle.record_heartbeats(engine, range(1, 21)) == dict.fromkeys(range(1, 21), False)
+        answers = lifecycle.extend(engine, range(1, 21), lease_seconds=60.0)
+    assert answers.keys() == {*range(1, 21)}, "a missing worker would be registered again"
+    assert not answers[3].is_extended
 
 
 def test_batches_out_of_time_are_ended_later(engine, late, committing):

@@ -226,7 +226,7 @@ def definition(name: str) -> str:
         return str(cursor.fetchone()[0])
 
 
-@pytest.mark.parametrize("name", ["pgqueue_job_ready", "pgqueue_execution_one_open", "pgqueue_pause_name"])
+@pytest.mark.parametrize("name", ["pgqueue_job_ready", "pgqueue_job_unique", "pgqueue_pause_name"])
 def test_indexes_missing_one_is_named_and_its_fix_restores_it(db, name):
     assert_finding(find("indexes"), Level.OK, "exist and are valid")
     before = definition(name)

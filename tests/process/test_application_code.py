@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 from tests.app import tasks
 
 from .harness import Worker
@@ -90,8 +91,8 @@ def test_crash_with_blocked_log_handler_keeps_heartbeats(start_with, notes, tmp_
     kill_runner_of(job, worker, started)
     worker.wait_until(lambda: any("blocks" in line for line in notes()))
     for _ in range(2):
-        ends_at = Execution.objects.get(job=other, finished_at=None).lease_expires_at
-        worker.wait_until(lambda at=ends_at: Execution.objects.get(job=other, finished_at=None).lease_expires_at > at)
+        ends_at = helpers.lease_of(other)
+        worker.wait_until(lambda at=ends_at: helpers.lease_of(other) > at)
     end.touch()
     worker.wait_until(lambda: succeeded(job, other))
     assert_ran_once(other)
@@ -112,8 +113,8 @@ def test_work_after_commit_of_atomic_task_is_not_interrupted(start, tmp_path, ta
     other = tasks.wait_for_file.enqueue(str(may_end), started=str(tmp_path / "other started"))
     for _ in range(3):  # the lease of the other job is extended, and then each process compares
         worker.wait_until(lambda: Execution.objects.filter(job=other).exists())
-        ends_at = Execution.objects.get(job=other).lease_expires_at
-        worker.wait_until(lambda at=ends_at: Execution.objects.get(job=other).lease_expires_at > at)
+        ends_at = helpers.lease_of(other)
+        worker.wait_until(lambda at=ends_at: helpers.lease_of(other) > at)
     may_end.touch()
     worker.wait_until(lambda: ended.exists() and succeeded(other))
     assert not Job.objects.filter(pk=job.pk).exclude(state="succeeded").exists()

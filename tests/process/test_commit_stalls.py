@@ -15,7 +15,7 @@ from .server import Server
 pytestmark = pytest.mark.process
 HANGING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
-ENDED = "SELECT max(lease_expires_at) < now() - interval '3 s' FROM pgqueue_execution WHERE finished_at IS NULL"
+ENDED = "SELECT max(lease_expires_at) < now() - interval '3 s' FROM pgqueue_worker"
 """Whether all leases that reads see have ended. 3 s are two heartbeats of these workers."""
 
 

@@ -168,13 +168,13 @@ class NoConnect(Case):
 
 
 class NoRight(Case):
-    """The role lacks a privilege on one table only. Statements that do not need it continue to work."""
+    """The role lacks a privilege on two tables only. Statements that do not need it continue to work."""
 
     def begin(self) -> None:
-        self.run("REVOKE UPDATE ON pgqueue_execution FROM {role}")
+        self.run("REVOKE UPDATE ON pgqueue_execution, pgqueue_worker FROM {role}")
 
     def end(self) -> None:
-        self.run("GRANT UPDATE ON pgqueue_execution TO {role}")
+        self.run("GRANT UPDATE ON pgqueue_execution, pgqueue_worker TO {role}")
 
     end_line = "the duty 'rescue' of the maintenance works again"
 

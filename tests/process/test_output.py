@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from django_pgqueue.models import Execution, Job
+from tests import helpers
 from tests.app import tasks
 from tests.helpers import wait_until
 
@@ -64,8 +65,8 @@ def test_worker_with_full_log_pipe_completes_and_reruns_nothing(start, full_pipe
     worker.wait_until(lambda: Job.objects.filter(state="dead").count() == len(failing))
     running = tasks.wait_for_file.enqueue(str(tmp_path / "end"), started=str(tmp_path / "started"))
     worker.wait_until((tmp_path / "started").exists)
-    ends_at = Execution.objects.get(job=running).lease_expires_at
-    worker.wait_until(lambda: Execution.objects.get(job=running).lease_expires_at > ends_at)
+    ends_at = helpers.lease_of(running)
+    worker.wait_until(lambda: helpers.lease_of(running) > ends_at)
     (tmp_path / "end").touch()
     worker.send(signal.SIGTERM)
     assert worker.exit_code(30) == 0

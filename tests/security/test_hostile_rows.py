@@ -149,6 +149,7 @@ def insert_all(engine: Any) -> list[int]:
         row = {"job_id": job_id, "attempt": 1, "worker_id": 1, "lease_expires_at": "2001-01-01"}
         insert(engine, "pgqueue_execution", row | changes)
         ids.append(job_id)
+    engine.execute(helpers.NAME_EXECUTIONS)
     for changes in WORKERS:
         row = {"hostname": "h", "pid": 1, "version": "v", "concurrency": 1}
         insert(engine, "pgqueue_worker", row | changes)
@@ -168,7 +169,7 @@ def test_insert_impossible_row_is_refused(engine, changes):
 @pytest.mark.parametrize(
     ("table", "row"),
     [
-        ("pgqueue_execution", {"job_id": 1, "attempt": -1, "worker_id": 1, "lease_expires_at": "2030-01-01"}),
+        ("pgqueue_execution", {"job_id": 1, "attempt": 1, "worker_id": 1, "lease_expires_at": "infinity"}),
         ("pgqueue_pause", {"kind": "quux", "name": "default"}),
         ("pgqueue_limit_state", {"limit_key": "x", "full_at": "infinity"}),
         ("pgqueue_limit_override", {"limit_key": "x"}),

@@ -24,6 +24,8 @@ JOB = (
     "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, enqueued_at, run_after, finished_at) "
     "SELECT 'task' || n % 7, 'queue' || n % 2, '{}', "
 )
+JOB_THAT_RUNS = JOB.replace("finished_at", "finished_at, execution_id, worker_id")
+CLAIM = "nextval('pgqueue_execution_id_seq'), 1"
 EXECUTION = "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at"
 TABLES = (
     *("pgqueue_job", "pgqueue_execution", "pgqueue_rollup", "pgqueue_limit_state"),
@@ -36,13 +38,14 @@ FILL = {
     f"{EXECUTION}, outcome, finished_at) SELECT id, 1, 3, {NOW}, {NOW}, 'succeeded', {NOW} FROM job",
     "due jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} - n * interval '1 ms', NULL FROM generate_series(1, 5000) AS n",
     "later jobs": f"{JOB} 'ready', 0, {NOW}, {NOW} + n * interval '1 min', NULL FROM generate_series(1, 5000) AS n",
-    "running jobs": f"WITH job AS ({JOB} 'running', 1, {NOW}, {NOW}, NULL FROM generate_series(1, 1000) AS n "
-    f"RETURNING id) {EXECUTION}) SELECT id, 1, 1, {NOW}, {NOW} + interval '1 h' FROM job",
+    "running jobs": f"WITH job AS ({JOB_THAT_RUNS} 'running', 1, {NOW}, {NOW}, NULL, {CLAIM} "
+    "FROM generate_series(1, 1000) AS n RETURNING id, execution_id) "
+    f"{EXECUTION}, id) SELECT id, 1, 1, {NOW}, {NOW} + interval '1 h', execution_id FROM job",
     "limited jobs": "INSERT INTO pgqueue_job (task_name, queue_name, arguments, run_after, limit_key, limit_order) "
     f"SELECT 'task' || n % 7, 'queue' || n % 2, '{{}}', {NOW} + (n % 3 - 1) * interval '1 h', 'limit:' || n % 500, "
     "nullif(n % 2, 0) FROM generate_series(1, 5000) AS n",
-    "limited executions": f"{EXECUTION}, limit_key) SELECT n, 1, n, {NOW}, {NOW} + interval '1 h', "
-    "'limit:' || n % 500 FROM generate_series(1000001, 1005000) AS n",
+    "running jobs with a limit": f"{JOB_THAT_RUNS.replace('finished_at,', 'finished_at, limit_key,')} "
+    f"'running', 1, {NOW}, {NOW}, NULL, 'limit:' || n % 500, {CLAIM} FROM generate_series(1, 5000) AS n",
     "limit states": "INSERT INTO pgqueue_limit_state (limit_key, full_at, held_until) "
     f"SELECT 'limit:' || n % 500, {NOW}, CASE WHEN n % 2 = 0 THEN {NOW} END FROM generate_series(1, 5000) AS n",
     "paused keys": "INSERT INTO pgqueue_pause (kind, name) SELECT 'limit', 'limit:' || n FROM generate_series(1, 5000) "
@@ -78,8 +81,6 @@ FILL = {
 }
 
 
-OF_OPEN_EXECUTIONS = {"OPEN_EXECUTIONS_BY_TASK": "pgqueue_execution_one_open"}
-"""Another index that contains only open executions, which the planner may choose too."""
 READY = {"limit": LIMIT, "due_total": 2 * LIMIT, "later_total": 2 * LIMIT, "lanes_limit": 10}
 PERIOD = {
     "since": "now",
@@ -114,10 +115,10 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "LIMITS_WITH_JOBS": ({**LANES, "limit": LIMIT}, {"pgqueue_job_limited"}),
     "KEYS_WITH_JOBS": (RANGES, {"pgqueue_job_limited"}),
     "JOBS_OF_LIMITS": (RANGES, {"pgqueue_job_limited"}),
-    "RUNNING_OF_LIMITS": ({"limit": LIMIT}, {"pgqueue_execution_limited"}),
+    "RUNNING_OF_LIMITS": ({"limit": LIMIT}, {"pgqueue_job_running_key"}),
     "KEYS_WITH_EXECUTIONS": (
         {"lows": ["limit:"], "highs": ["limit;"], "limit": LIMIT},
-        {"pgqueue_execution_limited"},
+        {"pgqueue_job_running_key"},
     ),
     "HELD_KEYS": ({"limit": LIMIT}, {"pgqueue_limit_state_held"}),
     "JOBS_OF_KEYS": (
@@ -127,7 +128,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "STATES_OF_KEYS": (
         {"limit_keys": KEYS, "limit": 5, "shown": 5},
         {
-            "pgqueue_execution_limited",
+            "pgqueue_job_running_key",
             "pgqueue_limit_state_key",
             "pgqueue_limit_state_held",
             "pgqueue_job_ordered",
@@ -139,8 +140,8 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "AHEAD_IN_KEY": (AHEAD, {"pgqueue_job_limited"}),
     "AHEAD_IN_ORDER": ({"limit_key": "limit:1", "job_id": 10**9, "limit": LIMIT}, {"pgqueue_job_ordered"}),
-    "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
-    "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "OPEN_EXECUTIONS_BY_TASK": ({"limit": LIMIT}, {"pgqueue_job_running", "pgqueue_execution_pkey"}),
+    "RUNNING_OF_WORKERS": ({"worker_ids": [1, 2], "limit": LIMIT}, {"pgqueue_job_running", "pgqueue_execution_pkey"}),
     "COUNTS_OF_BATCHES": (
         {"batch_ids": [1, 99, 7], "states": ["ready", "dead", "succeeded"], "limit": LIMIT, "nodes": 10},
         {"pgqueue_batch_parent", "pgqueue_job_batch", "pgqueue_batch_removal_batch"},
@@ -235,7 +236,7 @@ def test_plan_of_stats_reads_a_bounded_number_of_rows(plans, name):
     for found in (plans["full"][name], plans["at rest"][name], plans["idle"][name]):
         assert [node for node in found if node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES] == []
         used = {node.get("Index Name") for node in found}
-        assert indexes <= used or OF_OPEN_EXECUTIONS.get(name, "none") in used
+        assert indexes <= used
 
 
 def test_every_statement_on_large_tables_has_a_case():

@@ -17,6 +17,7 @@ JOB: Final = (
     "INSERT INTO pgqueue_job "
     "(task_name, queue_name, priority, arguments, state, attempt, enqueued_at, run_after, finished_at) "
 )
+JOB_THAT_RUNS: Final = JOB.replace("finished_at", "finished_at, execution_id, worker_id")
 NOW: Final = "statement_timestamp()"
 FILL: Final = {
     "finished jobs": f"{JOB} SELECT 'shop.task' || n % 20, 'queue' || n % 5, 0, '{{}}', 'succeeded', 1, "
@@ -31,10 +32,11 @@ FILL: Final = {
     f"{NOW} + CASE WHEN n > 70000 THEN interval '1 h' ELSE interval '0' END "
     "- n * interval '5 ms', NULL FROM generate_series(100000, 1, -1) AS n",
     "running jobs": "WITH job AS ("
-    f"{JOB} SELECT 'shop.task' || n % 20, 'queue' || n % 5, 0, '{{}}', 'running', 1, {NOW}, {NOW}, NULL "
-    "FROM generate_series(1, 1000) AS n RETURNING id) "
-    "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
-    f"SELECT id, 1, 1 + id % 20, {NOW}, {NOW}, {NOW} + interval '60 s' FROM job",
+    f"{JOB_THAT_RUNS} SELECT 'shop.task' || n % 20, 'queue' || n % 5, 0, '{{}}', 'running', 1, {NOW}, {NOW}, NULL, "
+    "nextval('pgqueue_execution_id_seq'), 1 + n % 20 "
+    "FROM generate_series(1, 1000) AS n RETURNING id, execution_id, worker_id) "
+    "INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, started_at, lease_expires_at) "
+    f"SELECT execution_id, id, 1, worker_id, {NOW}, {NOW}, {NOW} + interval '60 s' FROM job",
     "workers": "INSERT INTO pgqueue_worker (id, hostname, pid, version, queue_names, concurrency) "
     "SELECT n, 'vm', n, '1', '', 50 FROM generate_series(1, 20) AS n",
     # 7 days of 20 tasks: 2 hours by the minute, the others by the hour. Each task has failures in each minute, and 12

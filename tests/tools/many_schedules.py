@@ -39,11 +39,16 @@ WHERE fired_at >= to_timestamp(%s) AND fired_at < to_timestamp(%s)
 """
 LOST: Final = """
 WITH job AS (
-    INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt)
-    VALUES ('tests.app.tasks.noop', 'lost', '{"args": [], "kwargs": {}}', 'running', 1) RETURNING id
+    INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, worker_id, execution_id)
+    VALUES (
+        'tests.app.tasks.noop', 'lost', '{"args": [], "kwargs": {}}', 'running', 1, 1000000,
+        nextval('pgqueue_execution_id_seq')
+    )
+    RETURNING id, execution_id, worker_id
 )
-INSERT INTO pgqueue_execution (job_id, attempt, worker_id, claimed_at, lease_expires_at)
-SELECT id, 1, 1000000, statement_timestamp() - interval '1 h', statement_timestamp() FROM job RETURNING id
+INSERT INTO pgqueue_execution (id, job_id, attempt, worker_id, claimed_at, lease_expires_at)
+SELECT execution_id, id, 1, worker_id, statement_timestamp() - interval '1 h', statement_timestamp() FROM job
+RETURNING id
 """
 RESCUED: Final = """
 SELECT extract(epoch FROM finished_at - lease_expires_at)::float8 FROM pgqueue_execution WHERE id = %s

@@ -492,6 +492,10 @@ FILL = (
         "SELECT n, 1, n % 9, '2026-01-01Z', CASE WHEN n <= 2000 THEN '2026-01-01Z'::timestamptz END, '2026-01-01Z', "
         "CASE WHEN n <= 2000 THEN 'failed' END FROM generate_series(1, 4000) AS n"
     ),
+    (
+        "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, run_after, worker_id, execution_id) "
+        "SELECT 'shop.task', '{}', 'running', 1, '2026-01-01Z', n % 9, 2000 + n FROM generate_series(1, 2000) AS n"
+    ),
     "INSERT INTO pgqueue_audit (action, filter) SELECT 'retry', '{}' FROM generate_series(1, 1000) AS n",
     "INSERT INTO pgqueue_audit_job (audit_id, job_id) SELECT 1 + n / 2000, n FROM generate_series(1, 4000) AS n",
     "ANALYZE pgqueue_job, pgqueue_execution, pgqueue_audit, pgqueue_audit_job",
@@ -504,7 +508,7 @@ PLANS = {
     ),
     "BULK_PAGE_READY": (("cancel", Selection("ready")), {"pgqueue_job_ready", "pgqueue_audit_job_once"}),
     "BULK_PAGE_READY_LIMITED": (("cancel", Selection("ready")), {"pgqueue_job_limited", "pgqueue_audit_job_once"}),
-    "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_execution_open", "pgqueue_job_pkey"}),
+    "BULK_PAGE_RUNNING": (("cancel", Selection("running")), {"pgqueue_job_running", "pgqueue_execution_pkey"}),
     "BULK_PAGE_LISTED": (("retry", Selection(job_ids=tuple(range(1, 99)))), {"pgqueue_job_pkey"}),
     "FIRST_REPEAT": (None, {"pgqueue_audit_job_entry", "pgqueue_execution_job"}),
     "WAITING_ACTS": (None, {"pgqueue_audit_next"}),

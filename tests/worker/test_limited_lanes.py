@@ -65,8 +65,8 @@ def test_circle_over_busy_keys_goes_on_without_rests(engine, make_fetcher):
         "SELECT 'noop', '{}', 'one:' || n FROM generate_series(1000, 1499) n"
     )
     engine.execute(
-        "INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at, limit_key, limit_weight) "
-        "SELECT -n, 1, 1, now() + interval '1 h', 'one:' || n, 1 FROM generate_series(1000, 1499) n"
+        "INSERT INTO pgqueue_job (task_name, arguments, state, attempt, worker_id, execution_id, limit_key) "
+        "SELECT 'noop', '{}', 'running', 1, 1, n, 'one:' || n FROM generate_series(1000, 1499) n"
     )
     [job_id] = add(engine, "two:a")
     fetcher, sleeps = make_fetcher(), []

@@ -485,7 +485,7 @@ def test_fetcher_with_few_lanes_reads_all_in_one_scan(engine, make_fetcher, monk
     fetcher.tick()
     assert statements == ["pgqueue:lanes", "pgqueue:claim"]
     drain(fetcher, engine)
-    assert set(statements) == {"pgqueue:lanes", "pgqueue:claim"}
+    assert set(statements) == {"pgqueue:lanes", "pgqueue:claim", "pgqueue:claim_ahead"}
     assert not fetcher.lanes.pages.is_active
 
 

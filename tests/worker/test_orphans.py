@@ -9,7 +9,7 @@ from django_pgqueue.deletion import GOES_WITH_JOB
 from django_pgqueue.lifecycle.orphans import ORPHANS
 
 OTHERWISE_REMOVED = {
-    "pgqueue_execution": "REQUEUE and the removal of jobs",
+    "pgqueue_job": "the removal of jobs: it names its own execution",
     "pgqueue_uniqueness_window": "PRUNE_WINDOWS, at its end",
     "pgqueue_archived_job": "the operator: it outlives its job",
     "pgqueue_worker_request": "PRUNE_WORKER_REQUESTS, after its retention",
@@ -37,7 +37,7 @@ def test_table_with_job_id_goes_with_its_job_or_not():
         for model in apps.get_app_config("pgqueue").get_models()
         if not model._meta.proxy and {"job_id", "execution_id"} & {field.column for field in model._meta.fields}
     }
-    assert models == GOES_WITH_JOB.keys() | STAYS_WITHOUT_JOB
+    assert models == {"Job"} | GOES_WITH_JOB.keys() | STAYS_WITHOUT_JOB
 
 
 def test_rows_of_orphans_are_named_for_the_log():

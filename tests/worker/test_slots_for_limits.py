@@ -193,7 +193,7 @@ def test_claim_counts_executions_only_of_keys_with_a_concurrency(engine, monkeyp
     claim(engine, LIMITS[name], f"{name}:a")
     [[[plan]]] = plans
     scans = [node for node in nodes(plan["Plan"]) if "Scan" in node["Node Type"]]
-    [count] = [node for node in scans if node.get("Relation Name") == "pgqueue_execution"]
+    [count] = [node for node in scans if node.get("Index Name") == "pgqueue_job_running_key"]
     assert count["Actual Loops"] == loops
 
 

@@ -6,6 +6,7 @@ import mmap
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 from psycopg import errors
@@ -25,7 +26,7 @@ from django_pgqueue.worker.runtime.shared_memory import (
     ProcessState,
 )
 from django_pgqueue.worker.supervision import settlement as settlement_module
-from django_pgqueue.worker.supervision.heartbeat import ChildProcess, HeartbeatSender
+from django_pgqueue.worker.supervision.heartbeat import RETRY_SECONDS, ChildProcess, HeartbeatSender
 from django_pgqueue.worker.supervision.open_executions import settle
 from django_pgqueue.worker.supervision.settlement import WITHOUT_SIGNALS, Batch, Settlement
 from tests import helpers
@@ -77,10 +78,39 @@ def process(engine):
 
 
 def test_heartbeat_sent_updates_the_state_of_the_child(engine, heartbeat_sender, process):
-    helpers.make_jobs(engine, 3)
-    helpers.claim_all(engine, worker_id=process.worker_id)
     heartbeat_sender.send([process])
-    assert process.state.open_executions == 3
+    assert process.state.lease_left_seconds > 50
+    assert process.health_memory.lease_until == process.state.lease_until
+
+
+def test_heartbeat_any_number_of_jobs_writes_one_row_a_process(engine, heartbeat_sender, process):
+    helpers.make_jobs(engine, 30)
+    claimed = helpers.claim_all(engine, worker_id=process.worker_id)
+    before = helpers.rows_of(engine, "pgqueue_execution")
+    helpers.end_lease(engine)
+    ended = helpers.rows_of(engine, "pgqueue_execution")
+    heartbeat_sender.send([process])
+    assert helpers.rows_of(engine, "pgqueue_execution") == ended != before
+    assert helpers.rescue(engine) == {}, "the lease of the worker is that of all its executions"
+    assert len(claimed) == 30
+
+
+def test_heartbeat_marks_only_executions_that_have_started(engine, heartbeat_sender, process):
+    helpers.make_jobs(engine, 2)
+    started, prefetched = helpers.claim_all(engine, worker_id=process.worker_id, free_slots=0)
+    process.state.started(0, started.execution_id)
+    heartbeat_sender.send([process])
+    assert helpers.execution_row(engine, started.execution_id)["started_at"] is not None
+    assert helpers.execution_row(engine, prefetched.execution_id)["started_at"] is None
+
+
+@pytest.mark.promise("heartbeat-needs-no-jobs")
+@pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
+def test_heartbeat_locked_table_of_jobs_does_not_delay_it(engine, second, heartbeat_sender, process, table):
+    helpers.make_jobs(engine, 1)
+    helpers.claim_all(engine, worker_id=process.worker_id)
+    with helpers.transaction(second, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"):
+        heartbeat_sender.send([process])
     assert process.state.lease_left_seconds > 50
 
 
@@ -91,40 +121,26 @@ def test_heartbeat_record_announces_requests_and_stores_memory(engine, heartbeat
     heartbeat_sender.send([process])
     assert not process.state.has_requests
     lifecycle.request_of_worker(engine, process.worker_id, RequestKind.STOP)
-    heartbeat_sender.due_at = heartbeat_sender._record_at = 0.0
+    heartbeat_sender.due_at = 0.0
     heartbeat_sender.send([process])
     assert process.state.has_requests
     assert helpers.scalar(engine, "SELECT resident_mib FROM pgqueue_worker") > 5
 
 
-def test_heartbeat_after_reconnect_extends_smaller_ids(engine, heartbeat_sender, process):
-    """The sender must forget the smallest open id of earlier heartbeats when it reconnects.
-
-    After a failover the ids of the new server can be smaller. With the old mark their leases would never be extended.
-    """
-    heartbeat_sender.send([process])
-    heartbeat_sender._oldest_open.extend([10**9] * 4)
-    heartbeat_sender.due_at = 0.0
-    heartbeat_sender.link.close()
-    helpers.make_job(engine)
-    helpers.claim_one(engine, worker_id=process.worker_id)
-    heartbeat_sender.send([process])
-    assert process.state.open_executions == 1
-
-
 def test_heartbeat_silent_child_is_left_out(engine, heartbeat_sender, process):
-    helpers.make_job(engine)
-    helpers.claim_one(engine, worker_id=process.worker_id)
     process.silent = True
     heartbeat_sender.send([process])
-    assert process.state.open_executions == 0
+    assert process.state.lease_until == 0.0
 
 
-def test_heartbeat_locked_worker_record_does_not_block(engine, second, process):
+def test_heartbeat_locked_worker_record_does_not_block(engine, second, heartbeat_sender, process):
+    """The process keeps the lease that it has, and the next heartbeat comes soon."""
     engine.statement_timeout_seconds = 5.0
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_worker FOR UPDATE"):
-        lifecycle.record_heartbeats(engine, [process.worker_id])
+        heartbeat_sender.send([process])
         lifecycle.unregister_worker(engine, process.worker_id)
+    assert process.state.lease_until == 0.0
+    assert heartbeat_sender.due_at <= time.monotonic() + RETRY_SECONDS
 
 
 def test_settle_crashed_execution_is_recorded_as_started(engine, heartbeat_sender, process):
@@ -218,37 +234,15 @@ def test_process_state_lists_each_delayed_attempt_once():
     assert state.ended_last()[1] == {2}, "it is listed again if others have replaced it"
 
 
-@pytest.mark.promise("defect-restarted-ids")
-def test_heartbeat_after_ids_restart_extends_smaller_ids(engine, heartbeat_sender, process):
-    """The mark from four heartbeats ago must not exclude executions that run under restarted ids."""
-    heartbeat_sender.send([process])
-    heartbeat_sender._oldest_open.extend([10**6] * 4)
-    helpers.make_jobs(engine, 2)
-    running, _ = helpers.claim_all(engine, worker_id=process.worker_id)
-    process.state.started(0, running.execution_id)
-    heartbeat_sender.due_at = 0.0
-    heartbeat_sender.send([process])
-    assert process.state.open_executions == 2
-
-
-def test_heartbeat_without_open_executions_forgets_its_mark(engine, heartbeat_sender, process):
-    heartbeat_sender.send([process])
-    heartbeat_sender._oldest_open.extend([10**6] * 4)
-    for _ in range(5):
-        heartbeat_sender.due_at = 0.0
-        heartbeat_sender.send([process])
-    helpers.make_job(engine)
-    helpers.claim_one(engine, worker_id=process.worker_id)
-    heartbeat_sender.due_at = 0.0
-    heartbeat_sender.send([process])
-    assert process.state.open_executions == 1
-
-
 def test_heartbeat_worker_record_removed_inserts_it_again(engine, heartbeat_sender, process):
     helpers.empty_tables(engine)
     heartbeat_sender.send([process])
     row = helpers.rows_of(engine, "pgqueue_worker")[process.worker_id]
-    assert (row["pid"], row["stopped_at"]) == (process.pid, None)
+    assert (row["pid"], row["stopped_at"], row["lease_expires_at"]) == (process.pid, None, None)
+    assert heartbeat_sender.due_at <= time.monotonic() + RETRY_SECONDS
+    heartbeat_sender.due_at = 0.0
+    heartbeat_sender.send([process])
+    assert helpers.rows_of(engine, "pgqueue_worker")[process.worker_id]["lease_expires_at"] is not None
 
 
 @pytest.mark.promise("defect-restarted-ids")

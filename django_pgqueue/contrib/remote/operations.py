@@ -81,7 +81,7 @@ def record_heartbeat(connection: EngineConnection, worker: WorkerHandle) -> None
     now = time.monotonic()
     if now - _heartbeats.get(worker.worker_id, float("-inf")) < get_settings().heartbeat_seconds:
         return
-    if worker.worker_id not in lifecycle.record_heartbeats(connection, [worker.worker_id]):
+    if worker.worker_id not in lifecycle.extend(connection, [worker.worker_id], lease_seconds=None):
         register(connection, worker)
     _heartbeats[worker.worker_id] = now
     for known, recorded_at in list(_heartbeats.items()):

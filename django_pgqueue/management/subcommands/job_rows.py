@@ -16,7 +16,7 @@ from django.db.models.functions import Left
 from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.job_search import Pauses, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
-from django_pgqueue.models.operations import database_now
+from django_pgqueue.models.operations import database_now, lease_end
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.steps import is_endless
 
@@ -103,12 +103,12 @@ def _read_batch(alias: str, ids: Sequence[int], pauses: Pauses) -> dict[int, Job
     annotated = jobs.annotate(seen_at=database_now(), latest_id=Subquery(latest("id")))
     rows = list(annotated.values(*COLUMNS, "seen_at", "latest_id"))
     executions = Execution.objects.using(alias).defer("error", "traceback")
-    cut = executions.annotate(short_error=Left("error", ERROR_LIMIT))
+    cut = executions.annotate(short_error=Left("error", ERROR_LIMIT), lease_end=lease_end())
     by_id = cut.in_bulk([row["latest_id"] for row in rows if row["latest_id"] is not None])
     found = {}
     for row in rows:
         execution = by_id.get(row.pop("latest_id"))
-        open_until = execution.lease_expires_at if execution is not None and execution.outcome is None else None
+        open_until = vars(execution)["lease_end"] if execution is not None and execution.outcome is None else None
         found[row["pk"]] = JobRow(**row, word=word_of(row, open_until, pauses), execution=execution)
     return found
 

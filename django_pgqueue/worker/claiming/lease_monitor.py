@@ -131,15 +131,14 @@ class LeaseMonitor(Service):
         self.wake()
 
     def tick(self) -> float:
-        """Compare if anything is open, by this process's own account or by the last heartbeat's answer.
+        """Compare, also if this process has no jobs.
 
-        The heartbeat extends every open execution of this worker's id, so an execution that no thread knows of would
-        stay open for ever without this comparison.
+        The lease of the worker is that of all its open executions, so one that no thread knows of would stay open for
+        ever without this comparison.
         """
         now = time.monotonic()
         if now >= self._compare_at:
-            if len(self.in_flight) or len(self.completer) or self.process_state.open_executions or self._unknown:
-                self._compare()
+            self._compare()
             self._compare_at = now + get_settings().heartbeat_seconds
             self._must_poll = self._must_poll or bool(len(self.in_flight))  # a notification may have been lost
         polls = (self._must_poll or not self._listens) and bool(len(self.in_flight))

@@ -17,7 +17,7 @@ from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
-SLOTS_AT: Final = 72
+SLOTS_AT: Final = 64
 """Where the slots begin, behind the fields of `ProcessState`."""
 SLOT: Final = struct.Struct("=qdq")
 """The id of the execution that runs in a slot, or 0; the time at which it must stop, or 0 for no limit; the number of
@@ -104,17 +104,15 @@ class ProcessState:
     """The lease guard of the process increments it regularly. If it does not change, the process is stuck."""
     exit_reason = SharedField(16, "Q", ExitReason)
     """Why the process is about to end, or has ended."""
-    open_executions = SharedField(24, "Q", int)
-    """How many open executions of the process the last heartbeat found. Set by the supervisor."""
-    retires = SharedField(32, "Q", bool)
+    retires = SharedField(24, "Q", bool)
     """Whether the process starts no more jobs and ends after its running jobs. It may be replaced then."""
-    is_gone = SharedField(40, "Q", bool)
+    is_gone = SharedField(32, "Q", bool)
     """Whether the supervisor has seen the end of the process. Its slots may still list executions, but none runs."""
-    has_requests = SharedField(48, "Q", bool)
+    has_requests = SharedField(40, "Q", bool)
     """Whether the last recorded heartbeat found requests of an operator to the process. Set by the supervisor."""
-    stop_requested = SharedField(56, "Q", bool)
+    stop_requested = SharedField(48, "Q", bool)
     """Whether an operator has requested that the supervisor stops with all its processes. Set by the process."""
-    ended_by = SharedField(64, "q", int)
+    ended_by = SharedField(56, "q", int)
     """The execution that has ended the process by `os._exit()`, `NO_EXECUTION`, or 0 if that is not known."""
 
     def __init__(self, slots: int) -> None:

@@ -1,7 +1,7 @@
-"""Send the heartbeats of a supervisor, which extend the leases of the executions that its worker processes have open.
+"""Send the heartbeats of a supervisor, which extend the leases of its worker processes.
 
-The supervisor calls `HeartbeatSender.send()` in its only thread. One statement extends the leases of all its worker
-processes. `settlement` closes the executions of processes that have ended.
+The supervisor calls `HeartbeatSender.send()` in its only thread. One statement extends the leases of all its processes,
+however many jobs they run. `settlement` closes the executions of processes that have ended.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +18,7 @@ from django_pgqueue import lifecycle
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.reconnects import is_lost_connection
+from django_pgqueue.lifecycle import Heartbeat
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link
@@ -36,10 +36,6 @@ EXITED_AT_ONCE: Final = {
 """Exit reasons of processes that exit without logging. The supervisor logs these texts for them."""
 RETRY_SECONDS: Final = 1.0
 """The longest pause of the supervisor after an error. Heartbeats are urgent after an outage."""
-MARK_HEARTBEATS: Final = 4
-"""A heartbeat scans ids from the oldest one that was open this many heartbeats ago, because all smaller ids are closed.
-The oldest id of the last heartbeat would be too recent: a claim draws its ids before it commits, and it may take two
-heartbeats before it is abandoned."""
 
 
 def register(connection: EngineConnection, options: Options, pid: int, worker_id: int | None = None) -> int:
@@ -84,22 +80,20 @@ class ChildProcess:
 
 
 class HeartbeatSender:
-    """Extends the leases of one supervisor's worker processes."""
+    """Extends the leases of one supervisor's worker processes, and records which of their jobs have started."""
 
     def __init__(self, link: Link, options: Options) -> None:
         self.link = link
         self.options = options
         self.due_at = 0.0
         """When the next heartbeat is due, by the monotonic clock."""
-        self.refusals = Refusals("the heartbeat of execution")
+        self.refusals = Refusals("the heartbeat of worker")
+        self.refused_starts = Refusals("the start of execution")
         self.retry_at = 0.0
         """When the supervisor tries again after an error."""
         self._must_retry = False
         self._pauses = RetryPauses()
         link.gate.limit_seconds = RETRY_SECONDS
-        self._record_at = 0.0
-        self._connected_at = 0.0
-        self._oldest_open: deque[int] = deque([0] * MARK_HEARTBEATS, maxlen=MARK_HEARTBEATS)
 
     def postpone(self, error: BaseException) -> None:
         """Send no heartbeat for a while after an error of the supervisor."""
@@ -115,57 +109,50 @@ class HeartbeatSender:
         return max(0.0, self.retry_at - time.monotonic()) if must_retry else float("inf")
 
     def send(self, children: Iterable[ChildProcess]) -> None:
-        """Extend the leases of these processes' executions if a quarter of a lease has passed since the last time."""
-        living = [process for process in children if process.worker_id and not process.silent]
+        """Extend the leases of these processes if a quarter of a lease has passed since the last time."""
+        living = {process.worker_id: process for process in children if process.worker_id and not process.silent}
         if time.monotonic() < self.due_at or not living:
             return
-        sent_at, lease_from = time.monotonic(), lease_clock()
-        lease_seconds = get_settings().LEASE
-        worker_ids = [process.worker_id for process in living]
-        started_ids = [execution_id for process in living for execution_id in process.state.running()]
+        sent_at, lease_until = time.monotonic(), lease_clock() + get_settings().LEASE
         with self.link.use() as connection:
-            if self.link.connected_at != self._connected_at:  # after a failover the server's ids may be smaller
-                self._connected_at = self.link.connected_at
-                self._oldest_open.extend([0] * MARK_HEARTBEATS)
             clone_guard.check(connection)  # a dump can be restored without a reconnect
-            open_executions = lifecycle.extend(
+            answers = lifecycle.extend(
                 connection,
-                worker_ids,
-                lease_seconds=lease_seconds,
-                started_ids=started_ids,
-                first_id=self._first_id(started_ids),
+                list(living),
+                lease_seconds=get_settings().LEASE,
+                resident_mib={worker_id: resident_mib_of(process.pid) for worker_id, process in living.items()},
                 on_refused=self.refusals.note,
             )
-            if time.monotonic() >= self._record_at:
-                # A record that is older than a lease means that the worker is lost, so the next one comes before that.
-                self._record_at = time.monotonic() + lease_seconds - get_settings().heartbeat_seconds
-                self._record(connection, living)
-        self._oldest_open.append(min((execution.execution_id for execution in open_executions), default=0))
-        counts = Counter(execution.worker_id for execution in open_executions)
-        for process in living:
-            process.state.open_executions = counts[process.worker_id]
-            process.state.lease_until = process.health_memory.lease_until = lease_from + lease_seconds
+            left = [
+                worker_id
+                for worker_id, process in living.items()
+                if not self._is_extended(connection, process, answers.get(worker_id), lease_until)
+            ]
+            self._note_started(connection, living.values())
         self._pauses.succeeded()
         outage_log.recovered("supervisor")
-        self.due_at = sent_at + get_settings().heartbeat_seconds
+        self.due_at = sent_at + (RETRY_SECONDS if left else get_settings().heartbeat_seconds)
 
-    def _first_id(self, started_ids: Iterable[int]) -> int:
-        """Return the id to start at. It is 0 if a running job has a smaller id, because ids have restarted then."""
-        if min(started_ids, default=self._oldest_open[0]) < self._oldest_open[0]:
-            self._oldest_open.extend([0] * MARK_HEARTBEATS)
-        return self._oldest_open[0]
+    def _is_extended(
+        self, connection: EngineConnection, process: ChildProcess, answer: Heartbeat | None, lease_until: float
+    ) -> bool:
+        """Tell a process until when its lease lasts, and whether an operator has requests to it.
 
-    def _record(self, connection: EngineConnection, processes: Iterable[ChildProcess]) -> None:
-        """Record that these processes are alive. Register a process again if its record was deleted.
-
-        Operators read these records to see which workers exist. The answer says which processes have requests of an
-        operator, in case the notification was lost or no notifications arrive.
+        Return whether its lease was extended. Register it again if its record was deleted.
         """
-        by_id = {process.worker_id: process for process in processes}
-        resident_mib = {worker_id: resident_mib_of(process.pid) for worker_id, process in by_id.items()}
-        registered = lifecycle.record_heartbeats(connection, list(by_id), resident_mib)
-        for worker_id, process in by_id.items():
-            if registered.get(worker_id):
-                process.state.has_requests = True
-            if worker_id not in registered:
-                register(connection, self.options, process.pid, worker_id)
+        if answer is None:
+            register(connection, self.options, process.pid, process.worker_id)
+            return False
+        if answer.has_requests:
+            process.state.has_requests = True
+        if answer.is_extended:
+            process.state.lease_until = process.health_memory.lease_until = lease_until
+        return answer.is_extended
+
+    def _note_started(self, connection: EngineConnection, processes: Collection[ChildProcess]) -> None:
+        """Record which executions have started, in case their processes are lost."""
+        started_ids = sorted(execution_id for process in processes for execution_id in process.state.running())
+        worker_ids = [process.worker_id for process in processes]
+        if started_ids:
+            for refused in lifecycle.note_started(connection, worker_ids, started_ids):
+                self.refused_starts.note(refused.row, refused.error)

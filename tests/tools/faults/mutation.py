@@ -313,8 +313,9 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "a lost lease frees its slot before the rescue",
-            " AND outcome IS NULL AND id > given",
-            " AND finished_at IS NULL AND lease_expires_at > statement_timestamp() AND id > given",
+            "AND execution_id > given.open_after\n",
+            "AND execution_id > given.open_after AND EXISTS (SELECT FROM pgqueue_execution WHERE id = execution_id "
+            "AND lease_expires_at > statement_timestamp())\n",
             "CLAIM_KEYS",
         ),
         "F117",

@@ -379,7 +379,7 @@ CANCELLING = of_tests(
         "tests/worker/test_slots.py",
         "tests/process/test_cancelling.py",
     ),
-    Mutant("all that runs is to be cancelled", " AND cancel_requested_at IS NOT NULL OFFSET 0", "", "CANCEL_REQUESTS"),
+    Mutant("all that runs is to be cancelled", "WHERE mine.cancel_requested_at IS NOT NULL\n", "", "CANCEL_REQUESTS"),
     Mutant(
         "the word of a cancellation is not passed on",
         "for payload in payloads & self._on_requests.keys():",

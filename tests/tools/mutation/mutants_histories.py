@@ -79,8 +79,8 @@ HISTORIES = [
         ),
         Mutant(
             "a lost attempt is suspended",
-            "          AND execution.outcome IS NULL\n        FOR NO KEY UPDATE OF execution, job",
-            "        FOR NO KEY UPDATE OF execution, job",
+            "          AND execution.outcome IS NULL\n          AND job.execution_id = execution.id\n",
+            "",
             "SUSPEND",
         ),
         Mutant("a suspended job expires", "        expires_at = NULL,\n", "", "SUSPEND"),

@@ -34,7 +34,10 @@ ADMISSION = of_tests(
         inside="KeyClaims.claim",
     ),
     Mutant(
-        "open executions count without weight", "sum(least(limit_weight, given.concurrency))", "count(*)", "CLAIM_KEYS"
+        "open executions count without weight",
+        "sum(least(coalesce(limit_weight, 1), given.concurrency))",
+        "count(*)",
+        "CLAIM_KEYS",
     ),
     Mutant(
         "a job takes one slot",
@@ -67,7 +70,7 @@ ADMISSION = of_tests(
         "CLAIM_KEYS",
     ),
     Mutant("a frozen process keeps keys locked", "%(idle_wait)s::text", "'0'", "LOCK_KEYS"),
-    Mutant("ended executions count", " AND outcome IS NULL AND id > given", " AND id > given", "CLAIM_KEYS"),
+    Mutant("ended executions count", "state = 'running' AND limit_key = given", "limit_key = given", "CLAIM_KEYS"),
     Mutant("no burst", "nullif(each.burst, 0) AS burst", "nullif(least(each.burst, 1), 0) AS burst", "CLAIM_KEYS"),
     Mutant(
         "starts spend no tokens",
@@ -110,8 +113,8 @@ ADMISSION = of_tests(
     Mutant("each dead job blocks", "state = 'dead' AND limit_order = 2", "state = 'dead'", "CLAIM_KEYS"),
     Mutant(
         "rated jobs are prefetched",
-        "(interval_us IS NOT NULL OR attempt + 1 >= max_attempts)",
-        "(attempt + 1 >= max_attempts)",
+        "(interval_us IS NOT NULL OR is_last)",
+        "(is_last)",
         "CLAIM_KEYS",
     ),
     Mutant(

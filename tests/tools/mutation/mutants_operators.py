@@ -330,7 +330,7 @@ READING = of_tests(
     ),
     Mutant(
         "a job with a lease is stuck",
-        "late = Q(lease_expires_at__lt=database_now())",
+        "late = Q(lease_end__lt=database_now())",
         "late = Q()",
         inside="JobFilters.stuck",
     ),

@@ -17,11 +17,9 @@ PLANS = [
         ),
         Mutant(
             "lost executions are looked up in all open ones",
-            "AND (\n          SELECT true FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL "
-            "AND attempt >= 0 LIMIT 1\n      ) IS NULL",
-            "AND NOT EXISTS (\n          SELECT FROM pgqueue_execution WHERE job_id = page.id AND finished_at IS NULL "
-            "AND attempt >= 0\n      )",
-            "ABANDONED",
+            "AND (SELECT true FROM pgqueue_execution WHERE id = page.execution_id AND outcome IS NULL) IS NULL",
+            "AND NOT EXISTS (SELECT FROM pgqueue_execution WHERE id = page.execution_id + 0 AND outcome IS NULL)",
+            "sql.requeues.ABANDONED",
         ),
     ),
     *of_tests(

@@ -58,8 +58,8 @@ BAD_ROWS = of_tests(
     ),
     Mutant(
         "rescue picks the refused again",
-        "\n      AND id <> ALL (%(skipped_ids)s::bigint[])\n),\nstale",
-        "\n),\nstale",
+        "      AND id <> ALL (%(skipped_ids)s::bigint[])\n    ORDER BY id\n",
+        "    ORDER BY id\n",
         "RESCUABLE",
     ),
     Mutant(

@@ -119,17 +119,14 @@ MUTANTS = [
     Mutant("fence by state only in FAIL", FENCE, BY_STATE, "FAIL"),
     Mutant("SKIP LOCKED removed in CLAIM", "FOR NO KEY UPDATE SKIP LOCKED", "FOR NO KEY UPDATE", "CLAIM"),
     Mutant("no lock in CLAIM", "        FOR NO KEY UPDATE SKIP LOCKED\n", "", "CLAIM"),
-    Mutant("MATERIALIZED removed in CLAIM", "AS MATERIALIZED (", "AS NOT MATERIALIZED (", "CLAIM", times=3),
+    Mutant("MATERIALIZED removed in CLAIM", "AS MATERIALIZED (", "AS NOT MATERIALIZED (", "CLAIM"),
+    Mutant("MATERIALIZED removed in CLAIM_AHEAD", "AS MATERIALIZED (", "AS NOT MATERIALIZED (", "CLAIM_AHEAD", times=3),
     Mutant("only the inner LIMIT in CLAIM", "    ) AS job\n    LIMIT %(limit)s\n", "    ) AS job\n", "CLAIM"),
     Mutant("only the outer LIMIT in CLAIM", "        LIMIT %(limit)s\n        FOR NO", "        FOR NO", "CLAIM"),
     Mutant(
         "columns from a second look at the table in CLAIM",
-        "SELECT picked.*, row_number() OVER in_line AS place, sum(octet_length(arguments::text)) OVER in_line AS size\n"
-        "    FROM picked\n",
-        "SELECT again.id, again.task_name, again.queue_name, again.priority, again.run_after, again.arguments, "
-        "again.attempt, again.max_attempts, again.crashes, again.isolated, again.unknown_since, "
-        "row_number() OVER in_line AS place, sum(octet_length(again.arguments::text)) OVER in_line AS size "
-        "FROM picked JOIN pgqueue_job AS again ON again.id = picked.id\n",
+        "RETURNING \n    job.id, job.execution_id, job.task_name,",
+        "RETURNING \n    job.id, job.execution_id, (SELECT task_name FROM pgqueue_job WHERE id = due.id),",
         "CLAIM",
     ),
     Mutant("order inside a lane dropped", "        ORDER BY run_after, id\n", "", "CLAIM"),
@@ -145,18 +142,19 @@ MUTANTS = [
         "",
         "CLAIM",
     ),
-    Mutant(
-        "cut before a last attempt dropped", "place > %(free_slots)s AND attempt + 1 >= max_attempts", "false", "CLAIM"
-    ),
-    Mutant("large arguments claimed ahead without a bound", "size <= %(ahead_bytes)s AND ", "", "CLAIM"),
+    Mutant("cut before a last attempt dropped", "place > %(free_slots)s AND is_last", "false", "CLAIM_AHEAD"),
+    Mutant("large arguments claimed ahead without a bound", "size <= %(ahead_bytes)s AND ", "", "CLAIM_AHEAD"),
     Mutant("limited jobs seen by plain claims", "          AND limit_key IS NULL\n", "", "CLAIM"),
     Mutant(
-        "unstarted executions marked as started", "CASE WHEN place <= %(free_slots)s\n", "CASE WHEN true\n", "CLAIM"
+        "unstarted executions marked as started",
+        "CASE WHEN place <= %(free_slots)s\n",
+        "CASE WHEN true\n",
+        "CLAIM_AHEAD",
     ),
     Mutant(
         "lease condition removed in RESCUE",
-        "          AND execution.lease_expires_at < statement_timestamp() + %(time_shift)s::interval\n",
-        "",
+        "          ) < statement_timestamp() + %(time_shift)s::interval\n",
+        "          ) IS NOT NULL\n",
         "RESCUE",
     ),
     Mutant("fence removed in RESCUE", "          AND execution.outcome IS NULL\n", "", "RESCUE"),
@@ -209,11 +207,11 @@ MUTANTS = [
     Mutant(
         "EXTEND says everything was extended",
         "(SELECT id FROM extended)",
-        "(SELECT id FROM pgqueue_execution)",
+        "(SELECT id FROM pgqueue_worker)",
         "EXTEND",
     ),
     Mutant(
-        "EXTEND beats for others", "    WHERE execution.id = mine.id\n", "    WHERE execution.id >= mine.id\n", "EXTEND"
+        "EXTEND beats for others", "    WHERE id = ANY (ARRAY (SELECT id FROM mine))\n", "    WHERE true\n", "EXTEND"
     ),
     Mutant(
         "cancel judged by state in the predicate",
@@ -257,7 +255,10 @@ MUTANTS = [
     Mutant(
         "prune takes jobs with locked executions", "AND id NOT IN (SELECT id FROM locked)", "AND false", "LOCK_FINISHED"
     ),
-    Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=3),
+    Mutant("time of the transaction in SUCCEED", "statement_timestamp()", "now()", "SUCCEED", times=2),
+    Mutant("fence of the job removed in SUCCEED", "          AND job.execution_id = execution.id\n", "", "SUCCEED"),
+    Mutant("fence of the job removed in FAIL", "          AND job.execution_id = execution.id\n", "", "FAIL"),
+    Mutant("fence of the job removed in RELEASE", "          AND job.execution_id = execution.id\n", "", "RELEASE"),
     Mutant("time of the transaction in ENQUEUE_MANY", "statement_timestamp()", "now()", "ENQUEUE_MANY", times=3),
     Mutant(
         "orphans of living jobs removed",

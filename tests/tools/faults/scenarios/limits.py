@@ -85,7 +85,11 @@ def slots_of_a_frozen_host(run: Run) -> str:
     with run.connect() as holder, holder.transaction():
         holder.execute("SELECT FROM pgqueue_execution WHERE outcome IS NULL FOR UPDATE")  # so that nobody rescues them
         run.worker("--queues", "later")  # it rescues the jobs of the other queue, and takes the slots they held
-        expired = "SELECT count(*) FROM pgqueue_execution WHERE lease_expires_at < clock_timestamp()"
+        expired = (
+            "SELECT count(*) FROM pgqueue_execution AS execution "
+            "JOIN pgqueue_worker AS worker ON worker.id = worker_id "
+            "WHERE greatest(execution.lease_expires_at, worker.lease_expires_at) < clock_timestamp()"
+        )
         run.wait_until(lambda: run.scalar(expired) == 4, 10, "four leases to end")
         time.sleep(2)
         early = started(run) & set(later)

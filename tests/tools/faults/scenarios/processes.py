@@ -70,7 +70,8 @@ def _running_in(run: Run, queue: str) -> int:
 def _lost(run: Run) -> str:
     outcomes = run.outcomes()
     latest = run.scalar(
-        "SELECT max(extract(epoch FROM finished_at - lease_expires_at)) FROM pgqueue_execution"
+        "SELECT max(extract(epoch FROM finished_at - greatest(execution.lease_expires_at, worker.lease_expires_at)))"
+        " FROM pgqueue_execution AS execution LEFT JOIN pgqueue_worker AS worker ON worker.id = worker_id"
         " WHERE outcome = 'crashed'"
     )
     return (
@@ -254,10 +255,7 @@ def zombie(run: Run) -> str:
     return f"rescued after {took:.1f} s; 2 of 2 late completions refused; {effects} atomic effect of 1 job"
 
 
-HEARTBEATS = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
-    " AND application_name = 'pgqueue:supervisor' AND query LIKE '%%pgqueue:extend%%' AND state_change > %s"
-)
+HEARTBEATS = "SELECT count(DISTINCT supervisor_pid) FROM pgqueue_worker WHERE last_heartbeat_at > %s"
 
 
 def _refused(run: Run) -> int:
