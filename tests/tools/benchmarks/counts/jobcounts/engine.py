@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Final
 
 from .batches import BATCH
@@ -119,4 +120,10 @@ def _slot_threads() -> list[int]:
 
 def _are_idle(threads: list[int]) -> bool:
     frames = sys._current_frames()
-    return all(frames[ident].f_code.co_name in IDLE_FUNCTIONS for ident in threads if ident in frames)
+    return all(_name_of(frames[ident]) in IDLE_FUNCTIONS for ident in threads if ident in frames)
+
+
+def _name_of(frame: FrameType) -> str:
+    """Return the name of the function that a thread is in. A lock that counts is not one of them."""
+    caller = frame.f_back if frame.f_code.co_name == "acquire" else None
+    return (caller or frame).f_code.co_name
