@@ -46,9 +46,7 @@ SELECT count(*),
        ),
        coalesce(max(run_seconds), 0)
 FROM (
-    SELECT date_part('epoch', greatest(
-               lease_expires_at, (SELECT lease_expires_at FROM pgqueue_worker WHERE id = job.worker_id)
-           ) - statement_timestamp() - %(time_shift)s::interval) AS left_seconds,
+    SELECT date_part('epoch', lease_end - statement_timestamp() - %(time_shift)s::interval) AS left_seconds,
            date_part('epoch', statement_timestamp() + %(time_shift)s::interval - coalesce(started_at, claimed_at))
                AS run_seconds
     FROM (
@@ -59,7 +57,10 @@ FROM (
         OFFSET 0
     ) AS job
     CROSS JOIN LATERAL (
-        SELECT lease_expires_at, started_at, claimed_at
+        SELECT started_at, claimed_at,
+               greatest(
+                   lease_expires_at, (SELECT lease_expires_at FROM pgqueue_worker WHERE id = job.worker_id)
+               ) AS lease_end
         FROM pgqueue_execution
         WHERE id = job.execution_id AND outcome IS NULL
         OFFSET 0
