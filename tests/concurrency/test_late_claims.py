@@ -83,7 +83,8 @@ def test_rescue_lease_changed_since_the_look_closes_nothing(engine, worker_id):
     helpers.end_lease(engine)
     leases = rescues.ending_leases(engine, 1.0)
     assert set(leases) == {claimed.execution_id}
-    engine.execute("UPDATE pgqueue_execution SET lease_expires_at = lease_expires_at - interval '1 ms'")
+    for table in ("pgqueue_execution", "pgqueue_worker"):
+        engine.execute(f"UPDATE {table} SET lease_expires_at = lease_expires_at - interval '5 ms'")
     assert lifecycle.rescue(engine, lambda held: 0.0, error="lost", leases=leases) == []
     leases = rescues.ending_leases(engine, 1.0)
     assert len(lifecycle.rescue(engine, lambda held: 0.0, error="lost", leases=leases)) == 1
