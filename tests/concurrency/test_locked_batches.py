@@ -41,6 +41,13 @@ def test_sweep_orphans_behind_locked_rows_are_removed(engine, second):
         assert not set(free) & set(helpers.rows_of(engine, "pgqueue_execution"))
 
 
+def test_rescue_finds_the_jobs_of_every_lost_worker(engine):
+    helpers.make_jobs(engine, 6)
+    claimed = [helpers.claim_one(engine, worker_id=worker_id) for worker_id in (3, 1, 2, 3, 1, 2)]
+    helpers.end_lease(engine)
+    assert set(helpers.rescue(engine)) == {job.execution_id for job in claimed}
+
+
 def test_rescue_many_expired_leases_takes_a_fifth_per_call(engine):
     helpers.make_jobs(engine, 1000)
     for _ in range(2):

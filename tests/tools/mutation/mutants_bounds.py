@@ -131,12 +131,6 @@ LOCKED = of_tests(
     Mutant("no fifth is taken", "SELECT count(*) / 5\n", "SELECT 0\n", "RESCUABLE"),
     Mutant("a rescue has no limit", "LIMIT greatest(\n    100,\n", "LIMIT greatest(\n    100000,\n", "RESCUABLE"),
     Mutant(
-        "the lease of a worker saves nothing",
-        "coalesce(record.lease_expires_at, '-infinity') <",
-        "coalesce('-infinity'::timestamptz, record.lease_expires_at) <",
-        "RESCUABLE",
-    ),
-    Mutant(
         "a rescue passes over the workers behind the first",
         "WHERE state = 'running' AND worker_id > worker.id\n",
         "WHERE state = 'running' AND worker_id < worker.id\n",
