@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
 import subprocess
 import time
 
+import psycopg
 import pytest
 from psycopg import errors
 
 from django_pgqueue import lifecycle
+from django_pgqueue.conf import get_settings
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link
@@ -24,6 +27,7 @@ from django_pgqueue.worker.runtime.shared_memory import (
     NO_EXECUTION,
     ExitReason,
     ProcessState,
+    lease_clock,
 )
 from django_pgqueue.worker.supervision import settlement as settlement_module
 from django_pgqueue.worker.supervision.heartbeat import RETRY_SECONDS, ChildProcess, HeartbeatSender
@@ -107,11 +111,14 @@ def test_heartbeat_marks_only_executions_that_have_started(engine, heartbeat_sen
 @pytest.mark.promise("heartbeat-needs-no-jobs")
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
 def test_heartbeat_locked_table_of_jobs_does_not_delay_it(engine, second, heartbeat_sender, process, table):
+    """The start of a job waits for the lock of the executions, but only after the lease has been extended."""
     helpers.make_jobs(engine, 1)
-    helpers.claim_all(engine, worker_id=process.worker_id)
-    with helpers.transaction(second, f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"):
+    [claimed] = helpers.claim_all(engine, worker_id=process.worker_id)
+    process.state.started(0, claimed.execution_id)
+    began, locked = lease_clock(), f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"
+    with helpers.transaction(second, locked), contextlib.suppress(psycopg.OperationalError):
         heartbeat_sender.send([process])
-    assert process.state.lease_left_seconds > 50
+    assert process.state.lease_until >= began + get_settings().LEASE
 
 
 def test_heartbeat_record_announces_requests_and_stores_memory(engine, heartbeat_sender, process):
