@@ -62,9 +62,24 @@ def empty_tables(connection: psycopg.Connection[Any]) -> None:
     connection.execute(f"TRUNCATE {', '.join(TABLES)} RESTART IDENTITY; DELETE FROM auth_group")
 
 
-def forget_statistics(connection: psycopg.Connection[Any], tables: Iterable[str]) -> None:
-    """Delete what the planner knows: ANALYZE of an empty table keeps the statistics of rows that are gone."""
-    connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [list(tables)])
+@contextmanager
+def without_statistics(connection: psycopg.Connection[Any], tables: Iterable[str]) -> Iterator[None]:
+    """Empty all tables, and let the planner know about `tables` only what the test tells it.
+
+    Otherwise it knows the pages that an earlier test has filled, without live rows if an autovacuum came between. It
+    would then read the whole table. Nor does ANALYZE of an empty table forget the statistics of rows that are gone.
+    """
+    names = list(tables)
+    for name in names:
+        connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+    empty_tables(connection)
+    connection.execute("DELETE FROM pg_statistic WHERE starelid = ANY (%s::text[]::regclass[])", [names])
+    try:
+        yield
+    finally:
+        empty_tables(connection)
+        for name in names:
+            connection.execute(f"ALTER TABLE {name} RESET (autovacuum_enabled)")
 
 
 AT_REST = 100_000

@@ -122,17 +122,15 @@ CASES: dict[str, tuple[Callable[[Any], list[int]], Callable[[Any, list[int]], in
 def test_statement_with_many_jobs_reads_each_a_few_times(engine, monkeypatch, name, statistics):
     """The statistics are missing, those of ten jobs, or those of all jobs."""
     make, act = CASES[name]
-    engine.execute(f"TRUNCATE {', '.join(TABLES)}")
-    if statistics == "none":
-        helpers.forget_statistics(engine, TABLES)
-    if statistics == "few":
-        helpers.make_jobs(engine, 10)
-        helpers.claim_all(engine)
-        engine.execute(f"ANALYZE {', '.join(TABLES)}")
-        engine.execute(f"TRUNCATE {', '.join(TABLES)}")
-    job_ids = make(engine)
-    if statistics == "all":
-        engine.execute(f"ANALYZE {', '.join(TABLES)}")
     done: list[int] = []
-    buffers_of(engine, monkeypatch, lambda: done.append(act(engine, job_ids)), 5 * COUNT)
+    with helpers.without_statistics(engine, TABLES):
+        if statistics == "few":
+            helpers.make_jobs(engine, 10)
+            helpers.claim_all(engine)
+            engine.execute(f"ANALYZE {', '.join(TABLES)}")
+            engine.execute(f"TRUNCATE {', '.join(TABLES)}")
+        job_ids = make(engine)
+        if statistics == "all":
+            engine.execute(f"ANALYZE {', '.join(TABLES)}")
+        buffers_of(engine, monkeypatch, lambda: done.append(act(engine, job_ids)), 5 * COUNT)
     assert done == [COUNT]

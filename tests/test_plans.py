@@ -121,12 +121,11 @@ FILL = (
 def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterator[Any]:
     """Fill the tables, once for all tests with the same state of statistics, and return a connection."""
     names = ", ".join(FILLED)
-    with django_db_blocker.unblock():
-        connection = helpers.connect()
-        for name in FILLED:
-            connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
-        helpers.empty_tables(connection)
-        helpers.forget_statistics(connection, FILLED)
+    with (
+        django_db_blocker.unblock(),
+        helpers.closing(helpers.connect()) as connection,
+        helpers.without_statistics(connection, FILLED),
+    ):
         if request.param == "analysed idle":
             connection.execute(f"ANALYZE {names}")
         if request.param == "analysed at rest":
@@ -136,10 +135,6 @@ def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterat
         if request.param == "analysed full":
             connection.execute(f"ANALYZE {names}")
         yield connection
-        helpers.empty_tables(connection)
-        for name in FILLED:
-            connection.execute(f"ALTER TABLE {name} RESET (autovacuum_enabled)")
-        connection.close()
 
 
 CALL: dict[str, Any] = {

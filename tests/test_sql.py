@@ -491,20 +491,15 @@ FILL = {
 @pytest.fixture(scope="module")
 def filled(django_db_setup: Any, django_db_blocker: Any, request: Any) -> Iterator[Any]:
     """Fill the tables, once for all tests with the same state of statistics, and return a connection."""
-    with django_db_blocker.unblock():
-        connection = helpers.connect()
-        for table in FILLED:
-            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    with (
+        django_db_blocker.unblock(),
+        helpers.closing(helpers.connect()) as connection,
+        helpers.without_statistics(connection, FILLED),
+    ):
         yield fill(connection, request.param)
-        helpers.empty_tables(connection)
-        for table in FILLED:
-            connection.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
-        connection.close()
 
 
 def fill(connection, statistics):
-    helpers.empty_tables(connection)
-    helpers.forget_statistics(connection, ["pgqueue_job", "pgqueue_execution"])
     if statistics == "analysed idle":
         [job_id] = helpers.make_jobs(connection, 1)
         connection.execute("INSERT INTO pgqueue_execution (job_id, attempt, worker_id, lease_expires_at) "

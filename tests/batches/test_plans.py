@@ -40,17 +40,16 @@ TABLES = ("pgqueue_job", "pgqueue_batch", "pgqueue_batch_removal")
 
 @pytest.fixture(params=STATISTICS)
 def filled(engine, request):
-    if request.param == "analysed idle":
-        engine.execute(f"ANALYZE {', '.join(TABLES)}")
-    else:
-        helpers.forget_statistics(engine, TABLES)
-    if request.param == "analysed at rest":
-        helpers.come_to_rest(engine)
-    for statement in FILL:
-        engine.execute(statement)
-    if request.param == "analysed full":
-        engine.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
-    return engine
+    with helpers.without_statistics(engine, TABLES):
+        if request.param == "analysed idle":
+            engine.execute(f"ANALYZE {', '.join(TABLES)}")
+        if request.param == "analysed at rest":
+            helpers.come_to_rest(engine)
+        for statement in FILL:
+            engine.execute(statement)
+        if request.param == "analysed full":
+            engine.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
+        yield engine
 
 
 @pytest.mark.parametrize("plan", ["custom", "generic"])

@@ -49,22 +49,16 @@ TABLES = ("pgqueue_job", "pgqueue_dependency")
 
 @pytest.fixture(params=STATISTICS)
 def filled(engine, request):
-    for table in TABLES:  # autovacuum would analyse the rows of an earlier test, which are gone
-        engine.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-        engine.execute(f"TRUNCATE {table}")  # forgets what an autovacuum after the last test has counted
-    if request.param == "analysed idle":
-        engine.execute(f"ANALYZE {', '.join(TABLES)}")
-    else:
-        helpers.forget_statistics(engine, TABLES)
-    if request.param == "analysed at rest":
-        helpers.come_to_rest(engine)
-    for statement in FILL:
-        engine.execute(statement)
-    if request.param == "analysed full":
-        engine.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
-    yield engine
-    for table in TABLES:
-        engine.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
+    with helpers.without_statistics(engine, TABLES):
+        if request.param == "analysed idle":
+            engine.execute(f"ANALYZE {', '.join(TABLES)}")
+        if request.param == "analysed at rest":
+            helpers.come_to_rest(engine)
+        for statement in FILL:
+            engine.execute(statement)
+        if request.param == "analysed full":
+            engine.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
+        yield engine
 
 
 @pytest.mark.parametrize("plan", ["custom", "generic"])

@@ -201,12 +201,11 @@ def explain(connection: Any, name: str) -> list[Any]:
 @pytest.fixture(scope="module")
 def plans(django_db_setup: Any, django_db_blocker: Any) -> Iterator[dict[str, Any]]:
     """Return the plans of each statement on an application's connection, by what the planner knows."""
-    with django_db_blocker.unblock():
-        connection = helpers.connect()
-        helpers.empty_tables(connection)
-        for name in TABLES:
-            connection.execute(f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
-        helpers.forget_statistics(connection, TABLES)
+    with (
+        django_db_blocker.unblock(),
+        helpers.closing(helpers.connect()) as connection,
+        helpers.without_statistics(connection, TABLES),
+    ):
         connection.execute(f"ANALYZE {', '.join(TABLES)}")
         for statement in FILL.values():
             connection.execute(statement)
@@ -221,10 +220,6 @@ def plans(django_db_setup: Any, django_db_blocker: Any) -> Iterator[dict[str, An
         for statement in FILL.values():
             connection.execute(statement)
         yield {"idle": idle, "at rest": {name: explain(connection, name) for name in CASES}, "full": full}
-        helpers.empty_tables(connection)
-        for name in TABLES:
-            connection.execute(f"ALTER TABLE {name} RESET (autovacuum_enabled)")
-        connection.close()
 
 
 @pytest.mark.parametrize("name", CASES)
