@@ -138,18 +138,24 @@ def encode(text: str) -> str:
     """Return what to store for a JSON text: an envelope, or the text itself if no codec encodes it.
 
     Raises:
-        ValueError: The codec has failed.
+        ValueError: The codec has failed, or its envelope is larger than a worker reads.
     """
     codec = project_codecs().encoder
     if codec is None:
         return text
     try:
         data = codec.encode(text.encode())
-        return text if data is None else seal(codec.name, data)
+        stored = text if data is None else seal(codec.name, data)
     except PASSED:
         raise
     except BaseException as error:  # noqa: BLE001 -- codecs in Rust panic; "from None": its text can be the plain value
         raise ValueError(f"the codec {codec.name!r} cannot encode the value: it raised {_kind(error)}") from None
+    if len(stored) > (limit := get_settings().most_stored_bytes):
+        raise ValueError(
+            f"the codec {codec.name!r} makes {len(stored):,} bytes of {len(text):,} characters, more than the "
+            f"{limit:,} that a worker reads: store the data and pass its id"
+        )
+    return stored
 
 
 def decode(envelope: dict[str, Any]) -> Any:

@@ -67,7 +67,8 @@ class Settings:
     RETENTION: Mapping[str, Retention] | None = option(None, "retention")
     """How long finished jobs are kept: {"succeeded": …, "cancelled": …, "dead": …}, durations or "forever"."""
     MAX_ARGUMENTS_BYTES: int = option(256 * 1024, "count")
-    """Maximum size of a job's arguments as JSON. `enqueue()` raises `ValueError` for larger ones."""
+    """Maximum size of a job's arguments as JSON. `enqueue()` raises `ValueError` for larger ones. A codec may make them
+    larger, see `most_stored_bytes`."""
     MAX_RESULT_BYTES: int = option(64 * 1024, "count")
     """Maximum size of a return value as JSON. A job with a larger one is dead (`ResultNotStored`)."""
     MAX_TRACEBACK_BYTES: int = option(16 * 1024, "count")
@@ -137,6 +138,11 @@ class Settings:
     def retention_seconds(self, state: str) -> float | None:
         """Return how many seconds finished jobs of `state` are kept, or None if forever."""
         return retention_seconds((self.RETENTION or {}).get(state, DEFAULT_RETENTION[state]))
+
+    @property
+    def most_stored_bytes(self) -> int:
+        """Maximum size of a job's arguments in its row. Workers read no larger ones; see `sql.clauses.ARGUMENTS`."""
+        return max(1024 * 1024, 4 * self.MAX_ARGUMENTS_BYTES)
 
 
 OPTIONS: Final = {option.name: option for option in fields(Settings)}

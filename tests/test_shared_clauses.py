@@ -17,7 +17,9 @@ from tests.statements import STATEMENTS
 
 NOW = "statement_timestamp() + %(time_shift)s::interval"
 CLAIMED_JOB = (
-    "WHERE id = due.id RETURNING id, execution_id, task_name, queue_name, priority, run_after, arguments::text, "
+    "WHERE id = due.id RETURNING id, execution_id, task_name, queue_name, priority, run_after, "
+    "CASE WHEN pg_column_size(arguments) > 2000 AND (pg_column_size(arguments) > %(most_bytes)s "
+    "OR octet_length(arguments::text) > %(most_bytes)s) THEN '' ELSE arguments::text END, "
     "attempt, max_attempts, crashes, isolated,"
 )
 NAMES_OF_TABLES = re.compile(r"\b(locked|owner|job|execution|pgqueue_job|finished|page|given|old|schedule)\.(?=\w)")
@@ -138,13 +140,16 @@ CLAUSES = {
     ),
     "claimed job": Clause(
         f"{CLAIMED_JOB} CASE WHEN isfinite(unknown_since) THEN date_part('epoch', {NOW} - unknown_since) END, "
-        f"(SELECT floor(1000 * date_part('epoch', {NOW}))::bigint), headers::text, CASE WHEN isfinite(expires_at) "
+        f"(SELECT floor(1000 * date_part('epoch', {NOW}))::bigint), "
+        "CASE WHEN pg_column_size(headers) > 16384 OR octet_length(headers::text) > 16384 THEN '' "
+        "ELSE headers::text END, "
+        "CASE WHEN isfinite(expires_at) "
         "THEN date_part('epoch', expires_at - statement_timestamp() - %(time_shift)s::interval) END",
         f"isfinite(unknown_since) THEN date_part('epoch', {NOW}",
         "CLAIM CLAIM_AHEAD CLAIM_ONE CLAIM_CHUNK",
     ),
     "first columns of a claimed job": Clause(
-        CLAIMED_JOB, "arguments::text, attempt", "CLAIM CLAIM_AHEAD CLAIM_ONE CLAIM_KEYS CLAIM_CHUNK"
+        CLAIMED_JOB, "ELSE arguments::text END", "CLAIM CLAIM_AHEAD CLAIM_ONE CLAIM_KEYS CLAIM_CHUNK"
     ),
     "due jobs of a chunk key": Clause(
         "WHERE state = 'ready' AND limit_key IS NOT NULL AND queue_name = %(queue_name)s "

@@ -439,7 +439,7 @@ FILLED = (
 )
 KEYS, WAITING = 5000, 20_000
 STATISTICS = ["never analysed", "analysed idle", "analysed at rest", "analysed full"]
-WORKER = {"worker_id": 1, "lease_seconds": 60.0}
+WORKER = {"worker_id": 1, "lease_seconds": 60.0, "most_bytes": 1_000_000}
 LANES = 3
 JOB = "INSERT INTO pgqueue_job (task_name, queue_name, arguments, state, attempt, run_after, finished_at) SELECT "
 JOB_THAT_RUNS = JOB.replace("finished_at", "finished_at, execution_id, worker_id")

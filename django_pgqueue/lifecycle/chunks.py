@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.chunks import task_of_key
-from django_pgqueue.db.statements import Connection, numbers, texts
+from django_pgqueue.db.statements import Connection
 
-from .claims import AHEAD_BYTES, received
+from .claims import AHEAD_BYTES, claim_params, exclusions, received
 from .execute import execute_with_retry
 from .types import Claimed, Cursor, Lane
 
@@ -67,10 +67,8 @@ def claim_chunk(
             "after_id": cursor.job_id,
             "size": rule.size,
             "wait_seconds": rule.wait_seconds,
-            "worker_id": worker_id,
-            "lease_seconds": lease_seconds,
-            "skipped_ids": numbers(skipped_ids),
-            "paused_task_names": texts(paused_tasks),
+            **claim_params(worker_id, lease_seconds),
+            **exclusions(skipped_ids, paused_tasks),
             "max_bytes": max_bytes,
         },
     )

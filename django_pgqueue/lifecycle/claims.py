@@ -15,6 +15,7 @@ from typing import Any, Final
 import psycopg
 
 from django_pgqueue import sql
+from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute, numbers, texts
 
 from .execute import execute_with_retry
@@ -46,17 +47,17 @@ def claim(
     Jobs in `skipped_ids` and jobs of `paused_tasks` are left out. Jobs beyond `free_slots` are prefetched: prefetching
     ends before the first job that is on its last attempt, and where the arguments exceed `ahead_bytes`.
 
+    The arguments or the headers of a job are "" if the row has more than a worker reads.
+
     Raises the database's error if a row cannot be claimed. Nothing was claimed then. To find the row, claim with a
     limit of 1: `next_in_line()` returns the job that such a claim takes.
     """
     sent_at = time.monotonic()
     params = {
         **_lane_params(cursors),
+        **claim_params(worker_id, lease_seconds),
+        **exclusions(skipped_ids, paused_tasks),
         "limit": limit,
-        "worker_id": worker_id,
-        "lease_seconds": lease_seconds,
-        "skipped_ids": numbers(skipped_ids),
-        "paused_task_names": texts(paused_tasks),
     }
     if limit <= free_slots:
         rows = execute_with_retry(connection, sql.claims.CLAIM, params)
@@ -66,6 +67,17 @@ def claim(
     return received(rows, sent_at)
 
 
+def claim_params(worker_id: int, lease_seconds: float) -> dict[str, Any]:
+    """Return the parameters that all claims have."""
+    most_bytes = get_settings().most_stored_bytes
+    return {"worker_id": worker_id, "lease_seconds": lease_seconds, "most_bytes": most_bytes}
+
+
+def exclusions(skipped_ids: Iterable[int], paused_tasks: Iterable[str]) -> dict[str, str]:
+    """Return the parameters of what a claim leaves out."""
+    return {"skipped_ids": numbers(skipped_ids), "paused_task_names": texts(paused_tasks)}
+
+
 def claim_one(
     connection: Connection, job_id: int, *, worker_id: int, lease_seconds: float, only_due: bool = False
 ) -> Claimed | None:
@@ -73,7 +85,7 @@ def claim_one(
 
     Return None if the job is not ready, if another session has locked its row, or with `only_due` if it is not due.
     """
-    params = {"job_id": job_id, "worker_id": worker_id, "lease_seconds": lease_seconds, "only_due": only_due}
+    params = {**claim_params(worker_id, lease_seconds), "job_id": job_id, "only_due": only_due}
     sent_at = time.monotonic()
     rows = execute_with_retry(connection, sql.claims.CLAIM_ONE, params)
     return next(iter(received(rows, sent_at)), None)
@@ -100,8 +112,8 @@ def next_in_line(
     paused_tasks: Iterable[str] = (),
 ) -> int | None:
     """Return the id of the job that a claim would take first, or None if there is no such job."""
-    exclusions = {"skipped_ids": numbers(skipped_ids), "paused_task_names": texts(paused_tasks)}
-    rows = execute(connection, sql.claims.NEXT_IN_LINE, {**_lane_params(cursors), **exclusions})
+    params = {**_lane_params(cursors), **exclusions(skipped_ids, paused_tasks)}
+    rows = execute(connection, sql.claims.NEXT_IN_LINE, params)
     return rows[0][0] if rows else None
 
 

@@ -17,7 +17,7 @@ from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.statements import Connection, execute, numbers, texts
 from django_pgqueue.limits import name_of
 
-from .claims import AHEAD_BYTES, EXECUTION_ID, received
+from .claims import AHEAD_BYTES, EXECUTION_ID, claim_params, exclusions, received
 from .execute import idle_wait
 from .pruning import PRUNE_LIMIT
 from .ranges import PrunedPage, page_in_ranges
@@ -180,8 +180,7 @@ def next_of_key(
         "priority": lane.priority,
         "limit_key": key,
         "is_ordered": is_ordered,
-        "skipped_ids": numbers(skipped_ids),
-        "paused_task_names": texts(paused_tasks),
+        **exclusions(skipped_ids, paused_tasks),
     }
     rows = execute(connection, sql.limits.NEXT_OF_KEY, params)
     return rows[0][0] if rows else None
@@ -226,10 +225,8 @@ def claim_keys(
             "limit_of_key": math.ceil(limit / len(keys)),
             "limit": limit,
             "free_slots": free_slots,
-            "worker_id": worker_id,
-            "lease_seconds": lease_seconds,
-            "skipped_ids": numbers(skipped_ids),
-            "paused_task_names": texts(paused_tasks),
+            **claim_params(worker_id, lease_seconds),
+            **exclusions(skipped_ids, paused_tasks),
             "ahead_bytes": ahead_bytes,
             "job_id": job_id,
             "is_early": is_early,

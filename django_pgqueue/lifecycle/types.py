@@ -112,6 +112,8 @@ class NodeResult(NamedTuple):
 class Claimed(NamedTuple):
     """A job that this worker has claimed: one open execution. `arguments` is JSON text, not decoded yet.
 
+    The arguments and the headers are "" if the row has more than a worker reads.
+
     `isolated`: the job has crashed a worker before, so it runs in an isolated process.
     """
 

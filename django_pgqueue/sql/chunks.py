@@ -5,7 +5,7 @@ Such jobs have a chunk key in the column `limit_key`. Their executions have none
 
 from typing import Final
 
-from .clauses import CLAIMED_JOBS, OPENED
+from .clauses import CLAIMED_JOBS, OPENED, SIZE
 
 # The due jobs of one chunk lane behind its cursor.
 OF_CHUNK: Final = """          AND limit_key IS NOT NULL
@@ -48,7 +48,7 @@ WITH head AS MATERIALIZED (
     ) AS job
 ),
 picked AS MATERIALIZED (
-    SELECT id, attempt, task_name, run_after, isolated, octet_length(arguments::text) AS size
+    SELECT id, attempt, task_name, run_after, isolated, """ + SIZE + """
     FROM pgqueue_job
     WHERE state = 'ready'
 """ + OF_CHUNK + """

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import CLAIMED_JOBS, OPENED
+from .clauses import CLAIMED_JOBS, OPENED, SIZE
 
 # The given lanes, each with its cursor.
 IN_LANES: Final = """WITH lane AS (
@@ -73,7 +73,7 @@ CLAIM_AHEAD: Final = """/* pgqueue:claim_ahead */
     SELECT job.id, job.attempt, job.is_last, job.size
     FROM lane
     CROSS JOIN LATERAL (
-        SELECT id, attempt, attempt + 1 >= max_attempts AS is_last, octet_length(arguments::text) AS size
+        SELECT id, attempt, attempt + 1 >= max_attempts AS is_last, """ + SIZE + """
 """ + OF_LANE + """ranked AS MATERIALIZED (
     SELECT id, attempt, is_last, row_number() OVER in_line AS place, sum(size) OVER in_line AS size
     FROM picked

@@ -50,14 +50,33 @@ FROM due
 WHERE job.id = due.id
 RETURNING """
 
+# The arguments of a job. They are '' if a worker must not read them, because a program has added more by SQL than
+# `enqueue()` would. So a claim returns as many bytes as the slots can take, whatever the rows have.
+#
+# pg_column_size() reads no value that is stored out of line. Up to 2,000 bytes, a value can be compressed: no value of
+# that size has more than 510 kB. A larger one is read, and measured, unless it is too large as it is stored.
+ARGUMENTS: Final = """CASE WHEN pg_column_size(job.arguments) > 2000
+              AND (pg_column_size(job.arguments) > %(most_bytes)s
+                   OR octet_length(job.arguments::text) > %(most_bytes)s)
+         THEN '' ELSE job.arguments::text END"""
+
+# The headers of a job in the same way. `enqueue()` refuses more than 4 kB.
+HEADERS: Final = """CASE WHEN pg_column_size(job.headers) > 16384 OR octet_length(job.headers::text) > 16384
+         THEN '' ELSE job.headers::text END"""
+
+# The size of the arguments, or 0 for those that a claim does not return.
+SIZE: Final = """CASE WHEN pg_column_size(arguments) > %(most_bytes)s THEN 0
+                  ELSE octet_length(arguments::text) END AS size"""
+
 # The same, and return them.
 CLAIMED_JOBS: Final = RUN + """
-    job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments::text,
+    job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after,
+    """ + ARGUMENTS + """,
     job.attempt, job.max_attempts, job.crashes, job.isolated,
     CASE WHEN isfinite(job.unknown_since)
          THEN date_part('epoch', statement_timestamp() + %(time_shift)s::interval - job.unknown_since) END,
     (SELECT floor(1000 * date_part('epoch', statement_timestamp() + %(time_shift)s::interval))::bigint),
-    job.headers::text,
+    """ + HEADERS + """,
     CASE WHEN isfinite(job.expires_at)
          THEN date_part('epoch', job.expires_at - statement_timestamp() - %(time_shift)s::interval) END,
     job.batch_id, job.in_graph

@@ -11,7 +11,7 @@ has only the limit of its own session.
 
 from typing import Final
 
-from .clauses import RUN
+from .clauses import ARGUMENTS, HEADERS, RUN, SIZE
 
 # The first job of a range of the index, or of the next range if it is empty.
 OTHERWISE: Final = """            ORDER BY queue_name, priority DESC, limit_key, run_after, id
@@ -217,8 +217,8 @@ picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT first.id, first.run_after, first.attempt, first.is_last, first.size, first.limit_weight
         FROM (
-            SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last,
-                   octet_length(arguments::text) AS size, limit_weight
+            SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last, limit_weight,
+                   """ + SIZE + """
             FROM pgqueue_job
             WHERE state = 'ready'
               AND limit_key IS NOT NULL
@@ -239,8 +239,8 @@ picked AS MATERIALIZED (
         UNION ALL
         SELECT next.id, next.run_after, next.attempt, next.is_last, next.size, next.limit_weight
         FROM (
-            SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last,
-                   octet_length(arguments::text) AS size, limit_weight
+            SELECT id, run_after, attempt, attempt + 1 >= max_attempts AS is_last, limit_weight,
+                   """ + SIZE + """
             FROM pgqueue_job
             WHERE id = coalesce(%(job_id)s::bigint, key.head_id)
               AND id = coalesce(key.head_id, id)
@@ -287,12 +287,13 @@ due AS MATERIALIZED (
 ),
 claimed AS (
 """ + RUN + """
-        job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after, job.arguments::text,
+        job.id, job.execution_id, job.task_name, job.queue_name, job.priority, job.run_after,
+        """ + ARGUMENTS + """,
         job.attempt, job.max_attempts, job.crashes, job.isolated,
         CASE WHEN isfinite(job.unknown_since)
              THEN date_part('epoch', due.claimed_at - job.unknown_since) END AS unknown_seconds,
         floor(1000 * date_part('epoch', due.claimed_at))::bigint AS claimed_ms,
-        job.headers::text,
+        """ + HEADERS + """,
         CASE WHEN isfinite(job.expires_at) THEN date_part('epoch', job.expires_at - due.claimed_at) END AS expires_in,
         job.batch_id, job.in_graph, job.limit_key
 ),

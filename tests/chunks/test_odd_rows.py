@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import Limit, lifecycle, registry
+from django_pgqueue.conf import get_settings
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.models import Job
 from django_pgqueue.states import Pausable
@@ -34,6 +35,11 @@ def add_odd(session, task_name=ADD, *, args=(1,), key=KEY, delay=-60.0):
     with session.cursor() as cursor:
         cursor.execute(INSERT, [task_name, call, key, delay])
         return cursor.fetchone()[0]
+
+
+def add_large(session, size):
+    """Add a row of the chunk's own task that has more arguments than a worker reads, unless `size` is small."""
+    return add_odd(session, tasks.double.name, args=["x" * size])
 
 
 def state_of(job_id):
@@ -70,6 +76,13 @@ class TestClaim:
 
 @pytest.mark.django_db
 class TestRun:
+    @pytest.mark.promise("large-rows")
+    def test_row_with_too_large_arguments_ends_alone(self):
+        large, jobs = add_large(connection, 2 * get_settings().most_stored_bytes), add(connection, 2)
+        assert run_jobs() == 3
+        assert (state_of(large), tasks.seen) == (("dead", None), [[1, 2]])
+        assert [state_of(job) for job in jobs] == [("succeeded", 2), ("succeeded", 4)]
+
     @pytest.mark.promise("row-runs-its-own-task")
     def test_odd_row_runs_as_a_job_of_its_own_task(self):
         odd = add_odd(connection, args=[20, 3])

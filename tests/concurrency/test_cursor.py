@@ -40,6 +40,7 @@ def buffers(connection, cursor, *, paused=(), lane=DEFAULT_LANE):
         "limit": 10,
         "worker_id": 1,
         "lease_seconds": 60.0,
+        "most_bytes": 1_000_000,
     }
     with helpers.transaction(connection):
         query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.claims.CLAIM}"

@@ -17,7 +17,7 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import CannotDecode, codecs, enqueue_many, every, log, registry, task
+from django_pgqueue import CannotDecode, codecs, conf, enqueue_many, every, log, registry, task
 from django_pgqueue.db.statements import clock
 from django_pgqueue.envelope import CODEC, EncodedValue, codec_of, is_envelope, seal
 from django_pgqueue.exceptions import ResultNotStored, TaskTimeout
@@ -321,6 +321,22 @@ def test_limits_apply_before_the_codec():
         assert len(encode_result(text)) > 1000
         [element] = json.loads(next(chunks([normalise_call([text], {})])))
         assert decode_arguments(json.dumps(element)) == ([text], {})
+
+
+@pytest.mark.promise("large-rows")
+def test_codec_envelope_larger_than_a_row_may_be_is_refused(monkeypatch):
+    """Workers would not read the arguments."""
+    with codecs_are(HIDDEN):
+        monkeypatch.setattr(conf.Settings, "most_stored_bytes", 1000)
+        assert echo.enqueue("x" * 500).pk
+        for call in (
+            lambda: echo.enqueue("x" * 900),
+            lambda: echo.enqueue_many([(("x" * 900,), {})]),
+            lambda: encode_result("x" * 900),
+        ):
+            with pytest.raises(ValueError, match="more than the 1,000 that a worker reads"):
+                call()
+    assert Job.objects.count() == 1
 
 
 def test_chunks_with_codec_keep_the_order_of_calls():

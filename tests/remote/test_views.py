@@ -1,7 +1,9 @@
 """The life of a job over HTTP: claim, extend, complete, fail and release."""
 
 import pytest
+from django.db import connection
 
+from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Execution, Job
 from tests import helpers
 from tests.app import tasks
@@ -9,6 +11,10 @@ from tests.app import tasks
 from .conftest import state_of
 
 FOREVER = 3600.0
+LARGE_ROW = (
+    "INSERT INTO pgqueue_job (task_name, arguments) "
+    """VALUES (%s, ('{"args":["' || repeat('x', %s) || '"],"kwargs":{}}')::json) RETURNING id"""
+)
 
 
 def outcomes(job):
@@ -43,6 +49,17 @@ def test_fail_follows_retry_policy_of_task_to_dead_letter(machine):
     assert state_of(job) == "dead"
     last = Execution.objects.filter(job_id=job.pk).latest("pk")
     assert (last.error, last.exception_class) == ("out of order", "node.Error")
+
+
+@pytest.mark.promise("large-rows")
+def test_claim_of_too_large_arguments_ends_their_job(machine):
+    with connection.cursor() as cursor:
+        cursor.execute(LARGE_ROW, [tasks.add.name, 2 * get_settings().most_stored_bytes])
+        [large] = cursor.fetchone()
+    job = tasks.add.enqueue(1)
+    assert [execution["job_id"] for execution in machine().claim(limit=2)] == [job.pk]
+    assert state_of(Job.objects.get(pk=large)) == "dead"
+    assert "which is more than a worker reads" in Execution.objects.get(job_id=large).error
 
 
 def test_fail_then_dead_or_cancel_ends_job_at_first_attempt(machine):

@@ -112,13 +112,13 @@ class ChunkAttempt(Attempt):
             if job.execution_id not in self.left_out:
                 try:
                     self.calls[job.execution_id] = self._decoded(job)
-                except DoesNotFit as error:
+                except (DoesNotFit, Dead) as error:
                     self.left_out[job.execution_id] = error
         if self.calls and middleware.chain().run:
             self.context = self._context()
 
     def _decoded(self, job: Claimed) -> tuple[CallArguments, dict[str, Any]]:
-        """Return the arguments and the headers of a job. Raise `DoesNotFit` if it does not fit."""
+        """Return the arguments and the headers of a job. Raise `DoesNotFit` or `Dead` as `read_call()`."""
         args, kwargs, headers = read_call(job)
         is_plain = len(args) == 1 and not kwargs  # the usual call, without the 3 µs of a signature
         if not is_plain and not binds(self.task, args, kwargs):

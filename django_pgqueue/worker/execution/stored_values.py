@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
+from django_pgqueue.conf import get_settings
 from django_pgqueue.envelope import is_envelope
 from django_pgqueue.exceptions import Cancel, Dead
 from django_pgqueue.headers import decode_headers
@@ -42,11 +43,27 @@ class DependencyUnfinished(DoesNotFit):
 
 
 def read_call(job: Claimed) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Return the positional and the keyword arguments of a job, and its headers. Raise `DoesNotFit` if unreadable."""
+    """Return the positional and the keyword arguments of a job, and its headers.
+
+    Raises:
+        DoesNotFit: This process cannot read them.
+        Dead: The row has more than a claim returns, so that no process reads them.
+    """
+    if not job.arguments or job.headers == "":
+        raise Dead(_too_large(job))
     try:
         return *decode_arguments(job.arguments), decode_headers(job.headers) if job.headers is not None else {}
     except ValueError as error:
         raise DoesNotFit(str(error)) from None
+
+
+def _too_large(job: Claimed) -> str:
+    if job.arguments:
+        return "the job's headers have more than 16,384 bytes, which is more than a worker reads"
+    return (
+        f"the job's arguments have more than {get_settings().most_stored_bytes:,} bytes, four times "
+        "PGQUEUE['MAX_ARGUMENTS_BYTES'], which is more than a worker reads: store the data and pass its id"
+    )
 
 
 def read_value(text: str | None, what: str) -> Any:
