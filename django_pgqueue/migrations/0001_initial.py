@@ -445,15 +445,22 @@ class Migration(migrations.Migration):
         ),
         migrations.CreateModel(
             name="Job",
+            # An UPDATE compares each indexed column of the old row with that of the new one, and finds a column by
+            # counting from the first. So they come first, and those that are mostly NULL before the texts. With the
+            # other columns between, claim and completion cost 5,100 instructions more.
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("run_after", models.DateTimeField(db_default=Now(), verbose_name="run after")),
-                ("enqueued_at", models.DateTimeField(db_default=Now(), verbose_name="enqueued at")),
-                ("attempt", models.SmallIntegerField(db_default=0, verbose_name="attempt")),
-                ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
-                ("crashes", models.SmallIntegerField(db_default=0, verbose_name="crashes")),
                 ("priority", models.SmallIntegerField(db_default=0, verbose_name="priority")),
-                ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
+                ("worker_id", models.BigIntegerField(null=True, verbose_name="worker")),
+                ("execution_id", models.BigIntegerField(null=True, verbose_name="execution")),
+                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
+                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
+                ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
+                ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
+                ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
+                ("limit_order", models.SmallIntegerField(null=True, verbose_name="order")),
+                ("unique_ready_only", models.BooleanField(null=True)),
                 (
                     "state",
                     models.CharField(
@@ -472,15 +479,11 @@ class Migration(migrations.Migration):
                 ),
                 ("queue_name", NameField(db_collation="C", db_default="default", max_length=100, verbose_name="queue")),
                 ("task_name", NameField(db_collation="C", max_length=100, verbose_name="task")),
-                ("finished_at", models.DateTimeField(null=True, verbose_name="finished at")),
-                ("worker_id", models.BigIntegerField(null=True, verbose_name="worker")),
-                ("execution_id", models.BigIntegerField(null=True, verbose_name="execution")),
-                ("limit_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="limit key")),
-                ("unique_key", NameField(db_collation="C", max_length=200, null=True, verbose_name="unique key")),
-                ("unique_ready_only", models.BooleanField(null=True)),
-                ("expires_at", models.DateTimeField(null=True, verbose_name="expires at")),
-                ("batch_id", models.BigIntegerField(null=True, verbose_name="batch")),
-                ("limit_order", models.SmallIntegerField(null=True, verbose_name="order")),
+                ("enqueued_at", models.DateTimeField(db_default=Now(), verbose_name="enqueued at")),
+                ("attempt", models.SmallIntegerField(db_default=0, verbose_name="attempt")),
+                ("max_attempts", models.SmallIntegerField(db_default=10, verbose_name="attempts at most")),
+                ("crashes", models.SmallIntegerField(db_default=0, verbose_name="crashes")),
+                ("isolated", models.BooleanField(db_default=False, verbose_name="isolated")),
                 ("limit_weight", models.IntegerField(null=True, verbose_name="weight")),
                 ("unknown_since", models.DateTimeField(null=True, verbose_name="unknown since")),
                 ("cancel_requested_at", models.DateTimeField(null=True, verbose_name="cancel requested at")),
