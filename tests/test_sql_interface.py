@@ -103,9 +103,12 @@ def test_page_lists_every_constraint_on_jobs():
     assert {plain(row[0]) for row in table(PAGE, "constraint")} == {name for (name,) in rows}
 
 
+def insert(table, row):
+    execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(['%s'] * len(row))})", list(row.values()))
+
+
 WRONG = {
     "pgqueue_job_state": {"state": "nonsense"},
-    "pgqueue_job_finished_at": {"state": "dead"},
     "pgqueue_job_counters": {"max_attempts": 0},
     "pgqueue_job_run_after": {"run_after": "1999-12-31"},
     "pgqueue_job_instants": {"expires_at": "infinity"},
@@ -120,10 +123,68 @@ WRONG = {
 @pytest.mark.django_db
 def test_each_constraint_of_the_page_refuses_its_row(name):
     execute("INSERT INTO pgqueue_job (task_name, arguments, unique_key) VALUES ('t', '{}', 'taken')")
-    columns = {"task_name": "t", "arguments": "{}", **WRONG[name]}
-    text = f"INSERT INTO pgqueue_job ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))})"
     with pytest.raises(IntegrityError, match=f'"{name}"'), transaction.atomic():
-        execute(text, list(columns.values()))
+        insert("pgqueue_job", {"task_name": "t", "arguments": "{}", **WRONG[name]})
+
+
+AT = "2026-01-01"
+WRONG_JOBS = [
+    *(("pgqueue_job_state", {"state": state}) for state in ("", "unknown", "succeeded", "dead", "cancelled")),
+    *(("pgqueue_job_state", {"state": state, "finished_at": AT}) for state in ("ready", "running", "waiting", "{")),
+    ("pgqueue_job_limit", {"limit_key": ""}),
+    ("pgqueue_job_limit", {"limit_key": "k", "limit_weight": 0}),
+    ("pgqueue_job_limit", {"limit_order": 1}),
+    *(
+        ("pgqueue_job_instants", {"state": "dead", "finished_at": AT, column: at})
+        for column in ("enqueued_at", "finished_at", "unknown_since", "expires_at")
+        for at in ("infinity", "-infinity", "0001-01-02", "10000-01-01")
+    ),
+    *(("pgqueue_job_names", {column: ""}) for column in ("queue_name", "task_name")),
+    *(("pgqueue_job_counters", {column: -1}) for column in ("attempt", "crashes", "max_attempts")),
+]
+
+
+@pytest.mark.parametrize(("name", "columns"), WRONG_JOBS)
+@pytest.mark.django_db
+def test_each_wrong_value_of_a_job_is_refused(name, columns):
+    with pytest.raises(IntegrityError, match=f'"{name}"'), transaction.atomic():
+        insert("pgqueue_job", {"task_name": "t", "arguments": "{}", **columns})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        *({"state": state} for state in ("ready", "running", "waiting")),
+        *({"state": state, "finished_at": AT} for state in ("succeeded", "dead", "cancelled")),
+        {"limit_key": "k"},
+        {"limit_key": "k", "limit_weight": 1, "limit_order": 2},
+        {"expires_at": "9999-12-28", "unknown_since": "0001-01-03T12:00Z"},
+    ],
+)
+@pytest.mark.django_db
+def test_each_right_value_of_a_job_is_stored(columns):
+    insert("pgqueue_job", {"task_name": "t", "arguments": "{}", **columns})
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("pgqueue_execution_outcome", {"outcome": "succeeded"}),
+        ("pgqueue_execution_outcome", {"finished_at": AT}),
+        ("pgqueue_execution_outcome", {"outcome": "unknown", "finished_at": AT}),
+        *(
+            ("pgqueue_execution_instants", {"outcome": "failed", "finished_at": AT, column: at})
+            for column in ("claimed_at", "started_at", "finished_at", "lease_expires_at")
+            for at in ("infinity", "-infinity")
+        ),
+    ],
+)
+@pytest.mark.django_db
+def test_each_wrong_value_of_an_execution_is_refused(name, columns):
+    row = {"job_id": 1, "attempt": 1, "worker_id": 1, "claimed_at": AT, "lease_expires_at": AT, **columns}
+    with pytest.raises(IntegrityError, match=f'"{name}"'), transaction.atomic():
+        insert("pgqueue_execution", row)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Least, Now
+from django.db.models.lookups import GreaterThanOrEqual, LessThan
 from django.utils import timezone
 
 if TYPE_CHECKING:
@@ -39,11 +40,41 @@ def aware(at: datetime) -> datetime:
 
 
 def are_instants(*names: str) -> Q:
-    """Return the condition that each of these columns is NULL or an instant that can be read and subtracted."""
-    condition = Q()
-    for name in names:
-        condition &= Q((f"{name}__gte", FIRST_INSTANT), (f"{name}__lt", LAST_INSTANT))
-    return condition
+    """Return the condition that each of these columns is NULL or an instant that can be read and subtracted.
+
+    Each statement that writes a row parses all checks of the table anew, about 24 instructions for each character of
+    their parse trees. LEAST and GREATEST pass over NULL, and need half the text of two comparisons for each column.
+    """
+    if len(names) == 1:
+        return Q((f"{names[0]}__gte", FIRST_INSTANT), (f"{names[0]}__lt", LAST_INSTANT))
+    return Q(GreaterThanOrEqual(Least(*names), FIRST_INSTANT), LessThan(Greatest(*names), LAST_INSTANT))
+
+
+class OneOf(models.Func):
+    """Whether a column has one of some values. PostgreSQL stores it in a third of the text that `IN` takes.
+
+    Args:
+        name: The column.
+        *values: Words of letters, which need no quotes in an array.
+    """
+
+    output_field = models.BooleanField()
+    conditional = True
+    arity = 1
+
+    def __init__(self, name: str, *values: str) -> None:
+        super().__init__(models.F(name))
+        self.values = values
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Return the text for databases of other kinds, which `migrate` may run on."""
+        quoted = ", ".join(f"'{value}'" for value in self.values)
+        return super().as_sql(compiler, connection, template=f"%(expressions)s IN ({quoted})", **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Return the text for PostgreSQL, with the values as one constant."""
+        array = f"'{{{','.join(self.values)}}}'"
+        return super().as_sql(compiler, connection, template=f"%(expressions)s = ANY ({array})", **context)
 
 
 class NameField(models.CharField):  # type: ignore[type-arg]  # mypy 2.4 crashes if they are given

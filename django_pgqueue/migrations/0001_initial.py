@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Least, Now
+from django.db.models.lookups import GreaterThanOrEqual, LessThan
 
-from django_pgqueue.db.fields import NameField, NumbersField, PlainJSONField
+from django_pgqueue.db.fields import NameField, NumbersField, OneOf, PlainJSONField
 
 # Each job and each execution is updated a few times and then deleted. Free space in the page keeps the updated versions
 # beside the row. Half a page is enough, because the first version is gone before the third is written. Compared with a
@@ -34,7 +35,9 @@ FIRST, LAST = datetime(1, 1, 3, tzinfo=UTC), datetime(9999, 12, 29, tzinfo=UTC)
 
 def instants(*names: str) -> models.Q:
     """Return the condition that each of these columns is NULL or an instant that can be read and subtracted."""
-    return models.Q(*(part for name in names for part in ((f"{name}__gte", FIRST), (f"{name}__lt", LAST))))
+    if len(names) == 1:
+        return models.Q((f"{names[0]}__gte", FIRST), (f"{names[0]}__lt", LAST))
+    return models.Q(GreaterThanOrEqual(Least(*names), FIRST), LessThan(Greatest(*names), LAST))
 
 
 def set_storage(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -609,8 +612,8 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("finished_at__isnull", True), ("state__in", ["ready", "running", "waiting"])),
-                            models.Q(("finished_at__isnull", False), ("state__in", ["succeeded", "dead", "cancelled"])),
+                            models.Q(("finished_at__isnull", True), OneOf("state", "ready", "running", "waiting")),
+                            models.Q(("finished_at__isnull", False), OneOf("state", "succeeded", "dead", "cancelled")),
                             _connector="OR",
                         ),
                         name="pgqueue_job_state",
@@ -624,17 +627,13 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
+                            ("limit_key__gt", ""),
+                            ("limit_weight__gte", 1),
                             models.Q(
-                                ("limit_key__isnull", True),
-                                ("limit_order__isnull", True),
-                                ("limit_weight__isnull", True),
-                            ),
-                            models.Q(
-                                models.Q(("limit_key", ""), _negated=True),
-                                models.Q(("limit_weight__isnull", True), ("limit_weight__gte", 1), _connector="OR"),
                                 ("limit_key__isnull", False),
+                                models.Q(("limit_order__isnull", True), ("limit_weight__isnull", True)),
+                                _connector="OR",
                             ),
-                            _connector="OR",
                         ),
                         name="pgqueue_job_limit",
                     ),
@@ -877,11 +876,11 @@ class Migration(migrations.Migration):
                             models.Q(("finished_at__isnull", True), ("outcome__isnull", True)),
                             models.Q(
                                 ("finished_at__isnull", False),
-                                (
-                                    "outcome__in",
-                                    ["succeeded", "failed", "crashed", "cancelled", "released", "snoozed", "suspended"],
-                                ),
                                 ("outcome__isnull", False),
+                                OneOf(
+                                    *("outcome", "succeeded", "failed", "crashed", "cancelled", "released"),
+                                    *("snoozed", "suspended"),
+                                ),
                             ),
                             _connector="OR",
                         ),

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.db.fields import InstantField, OneOf, are_instants
 from django_pgqueue.job_log import LogLine
 from django_pgqueue.states import Outcome
 
@@ -70,11 +70,8 @@ class Execution(models.Model):
             models.CheckConstraint(
                 name="pgqueue_execution_outcome",
                 condition=Q(outcome__isnull=True, finished_at__isnull=True)
-                | Q(
-                    outcome__isnull=False,
-                    outcome__in=[outcome.value for outcome in Outcome],
-                    finished_at__isnull=False,
-                ),
+                | Q(finished_at__isnull=False, outcome__isnull=False)
+                & Q(OneOf("outcome", *(outcome.value for outcome in Outcome))),
             ),
             models.CheckConstraint(
                 name="pgqueue_execution_instants",

@@ -8,7 +8,7 @@ from typing import Final
 from django.db import models
 from django.db.models import Q
 
-from django_pgqueue.db.fields import are_instants
+from django_pgqueue.db.fields import OneOf, are_instants
 
 RUN_AFTER_FIRST = datetime(2000, 1, 1, tzinfo=UTC)
 RUN_AFTER_LAST = datetime(9000, 1, 1, tzinfo=UTC)
@@ -98,8 +98,8 @@ CONSTRAINTS: Final = [
     # that writes a job parses all checks anew, so there are few, and a check has as few operations as it needs.
     models.CheckConstraint(
         name="pgqueue_job_state",
-        condition=Q(finished_at__isnull=True, state__in=["ready", "running", "waiting"])
-        | Q(finished_at__isnull=False, state__in=["succeeded", "dead", "cancelled"]),
+        condition=Q(finished_at__isnull=True) & Q(OneOf("state", "ready", "running", "waiting"))
+        | Q(finished_at__isnull=False) & Q(OneOf("state", "succeeded", "dead", "cancelled")),
     ),
     models.CheckConstraint(
         name="pgqueue_job_counters", condition=Q(attempt__gte=0, crashes__gte=0, max_attempts__gte=1)
@@ -107,8 +107,8 @@ CONSTRAINTS: Final = [
     models.CheckConstraint(name="pgqueue_job_unique_ready_only", condition=Q(unique_ready_only=True)),
     models.CheckConstraint(
         name="pgqueue_job_limit",
-        condition=Q(limit_key__isnull=True, limit_weight__isnull=True, limit_order__isnull=True)
-        | Q(~Q(limit_key=""), Q(limit_weight__isnull=True) | Q(limit_weight__gte=1), limit_key__isnull=False),
+        condition=Q(limit_key__gt="", limit_weight__gte=1)
+        & (Q(limit_key__isnull=False) | Q(limit_weight__isnull=True, limit_order__isnull=True)),
     ),
     # A check of the characters of `queue_name` cost 7 % of an INSERT of 500 jobs. This one is not measurable.
     models.CheckConstraint(name="pgqueue_job_names", condition=~Q(task_name="") & ~Q(queue_name="")),
