@@ -63,18 +63,13 @@ class OneOf(models.Func):
     arity = 1
 
     def __init__(self, name: str, *values: str) -> None:
-        super().__init__(models.F(name))
-        self.values = values
-
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Return the text for databases of other kinds, which `migrate` may run on."""
-        quoted = ", ".join(f"'{value}'" for value in self.values)
-        return super().as_sql(compiler, connection, template=f"%(expressions)s IN ({quoted})", **context)
+        quoted = ", ".join(f"'{value}'" for value in values)
+        super().__init__(models.F(name), template=f"%(expressions)s IN ({quoted})")
+        self._constant = f"'{{{','.join(values)}}}'"
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        """Return the text for PostgreSQL, with the values as one constant."""
-        array = f"'{{{','.join(self.values)}}}'"
-        return super().as_sql(compiler, connection, template=f"%(expressions)s = ANY ({array})", **context)
+        """Return the text for PostgreSQL. `migrate` may also run on a database of another kind, which has no arrays."""
+        return self.as_sql(compiler, connection, template=f"%(expressions)s = ANY ({self._constant})", **context)
 
 
 class NameField(models.CharField):  # type: ignore[type-arg]  # mypy 2.4 crashes if they are given
