@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import repeat
-from operator import add, itemgetter
+from operator import add, attrgetter, itemgetter
 from typing import Any, Final
 
 import psycopg
@@ -24,6 +25,7 @@ from .types import Claimed, Cursor, Lane, LaneScan, SetAside
 AHEAD_BYTES: Final = 16 * 1024 * 1024
 """A claim stops prefetching where the arguments of its jobs add up to more than this many bytes."""
 EXECUTION_KEY: Final = "pgqueue_execution_pkey"
+QUEUE_NAME, PRIORITY, RUN_AFTER, JOB_ID = map(attrgetter, ("queue_name", "priority", "run_after", "job_id"))
 EXECUTION_ID: Final = itemgetter(1)
 """Returns the execution of a claimed row."""
 FIRST: Final = Lane("", 32768)
@@ -175,9 +177,10 @@ def newest_lanes(connection: Connection, *, limit: int) -> dict[Lane, float]:
 
 
 def _lane_params(cursors: Mapping[Lane, Cursor]) -> dict[str, Any]:
+    places = cursors.values()
     return {
-        "queue_names": texts(lane.queue_name for lane in cursors),
-        "priorities": numbers(lane.priority for lane in cursors),
-        "after_ats": texts(cursor.run_after.isoformat() for cursor in cursors.values()),
-        "after_ids": numbers(cursor.job_id for cursor in cursors.values()),
+        "queue_names": texts(map(QUEUE_NAME, cursors)),
+        "priorities": numbers(map(PRIORITY, cursors)),
+        "after_ats": texts(map(datetime.isoformat, map(RUN_AFTER, places))),
+        "after_ids": numbers(map(JOB_ID, places)),
     }
