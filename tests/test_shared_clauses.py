@@ -173,7 +173,7 @@ CLAUSES = {
     ),
     "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", f"{FENCED} EXTEND_EACH"),
     "lock of execution and job": Clause(
-        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED ) AS", "UPDATE OF execution", FENCED
+        "FOR NO KEY UPDATE OF execution, job SKIP LOCKED ) AS locked", "UPDATE OF execution", FENCED
     ),
     "end of a key with the first claim": Clause(
         "unique_key = CASE WHEN unique_ready_only IS NULL THEN unique_key END",

@@ -3,18 +3,12 @@
 from typing import Final
 
 # The fence of a worker's transitions: an open execution of this claim, with the job that runs in it.
-FENCE: Final = """        WHERE execution.id = given.id
+FENCED: Final = """        FROM pgqueue_execution AS execution
+        JOIN pgqueue_job AS job ON job.id = execution.job_id
+        WHERE execution.id = given.id
           AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
           AND execution.outcome IS NULL
           AND job.execution_id = execution.id"""
-
-# The execution and its job behind the fence.
-FENCED: Final = (
-    """        FROM pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-"""
-    + FENCE
-)
 
 # The same, with the row locks, to the end of the CTE.
 LOCKED: Final = FENCED + """

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .clauses import CLOSED, DUE_AGAIN, FENCE, LEFT_OVER, LOCKED
+from .clauses import CLOSED, DUE_AGAIN, LEFT_OVER, LOCKED
 
 # The executions of these claims that are open, with their jobs, to the end of the CTE.
 MINE: Final = """    CROSS JOIN LATERAL (
@@ -30,26 +30,26 @@ SELECT id FROM mine
 # again without its index. If another session has changed the job since the statement began, its row is at another
 # place. The statement changes nothing then, and the caller repeats it as for a locked row.
 #
-# Only this statement joins the rows in one list. The others read and lock each row by a subquery of its own, which the
-# executor starts anew for each job.
+# Each row is read and locked by a subquery of its own, so the plan does not depend on statistics. A join of all rows
+# cost 2,700 instructions less for each job of a batch of 500. But without statistics it could compare all open
+# executions with all given ones, and then cost twice as much.
 SUCCEED: Final = """/* pgqueue:succeed */
-WITH done AS (
+WITH mine AS MATERIALIZED (
+    SELECT locked.id, locked.place, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    FROM unnest(
+        %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
+        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
+    ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
+    CROSS JOIN LATERAL (
+        SELECT execution.id, job.ctid AS place
+""" + LOCKED + """
+done AS (
     UPDATE pgqueue_job AS job
     SET state = 'succeeded',
         result = mine.result::json,
         finished_at = statement_timestamp() + %(time_shift)s::interval
             - make_interval(secs => mine.finished_seconds_ago)
-    FROM (
-        SELECT execution.id, job.ctid AS place, given.result, given.started_seconds_ago, given.finished_seconds_ago
-        FROM unnest(
-            %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
-            %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
-        ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
-        CROSS JOIN pgqueue_execution AS execution
-        JOIN pgqueue_job AS job ON job.id = execution.job_id
-""" + FENCE + """
-        FOR NO KEY UPDATE OF execution, job SKIP LOCKED
-    ) AS mine
+    FROM mine
     WHERE job.ctid = mine.place
     RETURNING mine.id, mine.started_seconds_ago, job.finished_at
 )
