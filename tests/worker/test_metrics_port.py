@@ -66,6 +66,13 @@ def answers(pages, *requests):
     return serve(pages, client)
 
 
+async def has_ended(reader):
+    """Wait until the server has closed a connection without an answer."""
+    with contextlib.suppress(ConnectionResetError):
+        assert await reader.read() == b""
+    return True
+
+
 def get(path, method="GET", *headers):
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
 
@@ -139,37 +146,65 @@ def test_http_server_slow_page_is_given_up(monkeypatch):
 
 @pytest.mark.promise("metrics-port-bounded")
 def test_http_server_silent_clients_do_not_block_others(memory, monkeypatch):
-    """Clients that connect and send nothing are closed, and further ones are refused meanwhile."""
+    """However many clients connect and send nothing, or a part of a request, each probe is answered."""
     monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 60.0)
-    monkeypatch.setattr(http_server, "CONNECTION_LIMIT", 3)
-
-    async def answer_when_possible(port):
-        """Ask again until the server has noticed that other clients are gone."""
-        for _ in range(2000):
-            with contextlib.suppress(ConnectionError, IndexError):
-                return await ask(port, get("/livez"))
-            await asyncio.sleep(0.01)
-        raise AssertionError("the server refuses all clients")
 
     async def client(port):
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        status, _, _ = await ask(port, get("/livez"))
-        silent.append(await asyncio.open_connection("127.0.0.1", port))
-        with pytest.raises((ConnectionError, IndexError)):
-            await ask(port, get("/livez"))
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * http_server.CONNECTION_LIMIT)]
+        for _, writer in silent:
+            writer.write(b"GET /livez HT")
+        statuses = [(await ask(port, get("/livez")))[0] for _ in range(5)]
+        kept = silent[-http_server.CONNECTION_LIMIT + 1 :]
+        ends = [await has_ended(reader) for reader, writer in silent if (reader, writer) not in kept]
         for _, writer in silent:
             writer.transport.abort()
-        assert (await answer_when_possible(port))[0] == 200
-        monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 0.05)
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
-        ends = [await reader.read() for reader, _ in silent]
-        for _, writer in silent:
-            writer.transport.abort()
-        monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 60.0)
-        return status, ends, await answer_when_possible(port)
+        return statuses, ends
 
-    status, ends, afterwards = serve(Pages(HealthReport(memory)).by_path(), client)
-    assert (status, ends, afterwards[0]) == (200, [b"", b"", b""], 200)
+    statuses, ends = serve(Pages(HealthReport(memory)).by_path(), client)
+    assert statuses == [200] * 5
+    assert len(ends) == 2 * http_server.CONNECTION_LIMIT + 1, "the oldest silent clients are closed"
+
+
+@pytest.mark.promise("metrics-port-bounded")
+@pytest.mark.parametrize("requests", [3, 1])
+def test_http_server_slow_answers_do_not_block_a_probe(memory, monkeypatch, requests):
+    """A silent client is closed first. If each place has a request that is being answered, the oldest one is."""
+    monkeypatch.setattr(http_server, "CONNECTION_LIMIT", 3)
+    asked = 0
+
+    async def slow(request):
+        nonlocal asked
+        asked += 1
+        await endless(request)
+
+    async def client(port):
+        waiting = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _, writer in waiting[:requests]:
+            writer.write(get("/slow"))
+        while asked < requests:
+            await asyncio.sleep(0.001)
+        status, _, _ = await ask(port, get("/livez"))
+        first = waiting[requests % 3]
+        others = [each for each in waiting if each is not first]
+        ended = await has_ended(first[0]), [reader.at_eof() for reader, _ in others]
+        for _, writer in waiting:
+            writer.transport.abort()
+        return status, ended
+
+    pages = {**Pages(HealthReport(memory)).by_path(), "/slow": slow}
+    assert serve(pages, client) == (200, (True, [False, False]))
+
+
+def test_http_server_silent_client_is_closed_in_time(memory, monkeypatch):
+    monkeypatch.setattr(http_server, "TIMEOUT_SECONDS", 0.05)
+
+    async def client(port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        end = await reader.read()
+        writer.transport.abort()
+        return end
+
+    assert serve(Pages(HealthReport(memory)).by_path(), client) == b""
 
 
 # ------------------------------------------------------------------------------- the supervisor's side

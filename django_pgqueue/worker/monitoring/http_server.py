@@ -20,7 +20,7 @@ from django_pgqueue.worker.runtime.outages import outage_log
 logger = logging.getLogger("django_pgqueue.worker")
 
 CONNECTION_LIMIT: Final = 16
-"""Connections at a time. Further ones are closed at once."""
+"""Connections at a time. A further one takes the place of the oldest one that has not sent its request."""
 REQUEST_BYTES: Final = 16 * 1024
 TIMEOUT_SECONDS: Final = 5.0
 """How long a client may take to send its request, the server to answer, and the client to read the answer."""
@@ -56,30 +56,47 @@ class HttpServer:
 
     def __init__(self, pages: dict[str, Page]) -> None:
         self.pages = pages
-        self._connections = 0
+        self._unread: dict[asyncio.StreamWriter, None] = {}
+        """Connections that have not sent a whole request, the oldest first."""
+        self._in_answer: dict[asyncio.StreamWriter, None] = {}
+        """The others, the oldest first."""
 
     async def start(self, listener: socket.socket) -> asyncio.Server:
         """Serve until the returned server is closed."""
         return await asyncio.start_server(self._serve, sock=listener, limit=REQUEST_BYTES)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= CONNECTION_LIMIT:
-            writer.transport.abort()
-            return
-        self._connections += 1
+        if len(self._unread) + len(self._in_answer) >= CONNECTION_LIMIT:
+            self._close_oldest()
+        self._unread[writer] = None
         try:
             with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):  # the client's own problem
-                await self._answer(reader, writer)
+                await self._answer(writer, await self._read(reader))
         finally:
-            self._connections -= 1
+            self._forget(writer)
             writer.transport.abort()  # `_answer()` has closed the connection if all was sent
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _close_oldest(self) -> None:
+        """Make room. A probe sends its request at once, so silent clients cannot take the room that it needs."""
+        oldest = next(iter(self._unread or self._in_answer))
+        self._forget(oldest)
+        oldest.transport.abort()
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._unread.pop(writer, None)
+        self._in_answer.pop(writer, None)
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        """Return the head of the request, or nothing if it is too long."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             try:
-                head = await reader.readuntil(b"\r\n\r\n")
+                return await reader.readuntil(b"\r\n\r\n")
             except asyncio.LimitOverrunError:
-                head = b""
+                return b""
+
+    async def _answer(self, writer: asyncio.StreamWriter, head: bytes) -> None:
+        if writer in self._unread:
+            self._in_answer[writer] = self._unread.pop(writer)
         method, response = await self._respond(head)
         headers = [
             f"HTTP/1.1 {response.status.value} {response.status.phrase}",

@@ -264,4 +264,18 @@ LIVENESS = [
         inside="Liveness.problem",
         tests=("tests/worker/test_liveness.py",),
     ),
+    Mutant(
+        "silent clients of the metrics port keep their places",
+        "        if len(self._unread) + len(self._in_answer) >= CONNECTION_LIMIT:\n            self._close_oldest()\n",
+        "        if len(self._unread) + len(self._in_answer) >= CONNECTION_LIMIT:\n            return\n",
+        inside="HttpServer._serve",
+        tests=("tests/worker/test_metrics_port.py",),
+    ),
+    Mutant(
+        "a client that waits for its answer is closed before silent ones",
+        "self._unread or self._in_answer",
+        "self._in_answer or self._unread",
+        inside="HttpServer._close_oldest",
+        tests=("tests/worker/test_metrics_port.py",),
+    ),
 ]
