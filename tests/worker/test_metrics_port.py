@@ -38,7 +38,8 @@ async def ask(port, request):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request)
-        answer = await reader.read()
+        async with asyncio.timeout(30):
+            answer = await reader.read()
     finally:
         writer.transport.abort()
     head, _, body = answer.decode().partition("\r\n\r\n")
