@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from django_pgqueue.contrib.remote.engine import close_engines
-from django_pgqueue.contrib.remote.tokens import create_token, rates
+from django_pgqueue.contrib.remote.tokens import create_token, rates, registrations
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.models import Job
 
@@ -72,6 +72,7 @@ def token(engine: EngineConnection, settings: Any) -> Iterator[Callable[..., str
     yield lambda **options: create_token(engine, f"token {next(names)}", **options)
     close_engines()
     rates._buckets.clear()
+    registrations._buckets.clear()
     engine.execute("DELETE FROM pgqueue_remote_token")
 
 

@@ -5,6 +5,7 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.contrib.remote import tokens, waiting_claims
 from django_pgqueue.models import Execution
+from tests import helpers
 from tests.app import tasks
 
 from .conftest import state_of
@@ -56,12 +57,32 @@ def test_token_for_unsupported_task_is_refused(token):
             token(task_names=[name])
 
 
-def test_claim_for_too_many_different_scopes_gets_429(machine, monkeypatch):
-    monkeypatch.setattr(waiting_claims, "MAX_SCOPES", 1)
-    one = machine()
-    assert one.claim() == []
-    assert one.post("claim", {"worker": one.handle, "queues": ["other"]})[0] == 429
-    assert one.claim() == []
+@pytest.mark.promise("remote-quotas")
+def test_token_with_too_many_scopes_gets_429_alone(machine, monkeypatch):
+    greedy, other = machine(), machine()
+    for number in range(waiting_claims.SCOPES_OF_TOKEN):
+        greedy.claim(tasks=[f"invented.{number}"])
+    status, answer = greedy.post("claim", {"worker": greedy.handle, "limit": 1, "tasks": ["invented.more"]})
+    assert (status, answer["code"]) == (429, "too_many")
+    assert "more than 20 different sets of queues and tasks" in answer["detail"]
+    assert greedy.claim(tasks=["invented.0"]) == [], "it may use the scopes that it has"
+    job = tasks.add.enqueue(1)
+    assert [each["job_id"] for each in other.claim()] == [job.pk]
+    assert other.claim(tasks=["invented.more"]) == []
+    monkeypatch.setattr(waiting_claims, "KEEP_GROUP_SECONDS", 0.0)
+    assert greedy.claim(tasks=["invented.more"]) == [], "after a minute it may use others"
+
+
+@pytest.mark.promise("remote-quotas")
+def test_token_that_registers_many_workers_gets_429_alone(machine, engine, monkeypatch):
+    monkeypatch.setattr(tokens, "REGISTRATIONS_PER_MINUTE", 1)  # and 60 at once
+    greedy = machine()
+    answers = [greedy.post("workers", {"name": "more"}) for _ in range(61)]
+    assert [status for status, _ in answers] == [201] * 59 + [429] * 2
+    assert "too many registrations of workers" in answers[-1][1]["detail"]
+    assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_worker") == 60
+    assert machine().claim() == []
+    assert greedy.claim() == [], "its workers work on"
 
 
 def test_rate_above_limit_gets_429_until_bucket_fills(machine, monkeypatch):

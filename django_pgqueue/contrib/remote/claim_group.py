@@ -59,6 +59,8 @@ class ClaimGroup:
         self.try_at = 0.0
         """When the next claim may find a job, by the monotonic clock."""
         self.used_at = time.monotonic()
+        self.used_by: dict[bytes, float] = {}
+        """When each token asked for the scope last, by its digest."""
         self.lanes = Lanes(scope.queue_names)
         self.lanes.excluded_tasks = scope.excluded_names()
         self._reactions = reactions

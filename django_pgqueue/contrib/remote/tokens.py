@@ -111,10 +111,14 @@ def state_of(token: RemoteToken, now: datetime) -> str:
 class RateLimiter:
     """How many requests each token may still make, in this process.
 
-    Each token has a bucket that holds the requests of ten seconds, and fills at the token's rate.
+    Each token has a bucket that holds the requests of some seconds, and fills at the token's rate.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, what: str = "requests", *, holds_seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._what = what
+        self._holds_seconds = holds_seconds
         self._clock = clock
         self._buckets: dict[bytes, tuple[float, float, float]] = {}
         """For each digest the requests left, when that was so, and the requests per second."""
@@ -126,23 +130,36 @@ class RateLimiter:
             return
         left, at, per_second = bucket
         now = self._clock()
-        left = min(left + (now - at) * per_second, max(1.0, 10 * per_second))
+        left = min(left + (now - at) * per_second, self._most(per_second))
         if left < 1:
             wait_seconds = max(1, round((1 - left) / per_second))
-            raise too_many("the token has made too many requests", wait_seconds)
+            raise too_many(f"the token has made too many {self._what}", wait_seconds)
         self._buckets[digest] = left - 1, now, per_second
 
-    def remember(self, digest: bytes, requests_per_minute: int) -> None:
+    def _most(self, per_second: float) -> float:
+        return max(1.0, self._holds_seconds * per_second)
+
+    def remember(self, digest: bytes, requests_per_minute: float) -> None:
         """Limit a token from now on, by the rate that its row has now."""
         per_second = max(requests_per_minute, 1) / 60
         known = self._buckets.get(digest)
-        left, at = (max(1.0, 10 * per_second), self._clock()) if known is None else known[:2]
+        left, at = (self._most(per_second), self._clock()) if known is None else known[:2]
         self._buckets[digest] = left, at, per_second
         if len(self._buckets) > BUCKETS:
             self._buckets.pop(next(iter(self._buckets)), None)
 
 
 rates: Final = RateLimiter()
+registrations: Final = RateLimiter("registrations of workers", holds_seconds=3600.0)
+"""Each registration adds a row, which stays for a while after its worker has stopped."""
+REGISTRATIONS_PER_MINUTE: Final = 20
+"""So a token may register 1,200 workers at once."""
+
+
+def check_registration(digest: bytes) -> None:
+    """Take a registration from the bucket of a token. Raise `Problem` (429) if it is empty."""
+    registrations.remember(digest, REGISTRATIONS_PER_MINUTE)
+    registrations.check(digest)
 
 
 def caller_of(connection: Connection, digest: bytes) -> Caller:

@@ -40,6 +40,7 @@ from .handles import (
 )
 from .operations import Prepared
 from .problems import unavailable
+from .tokens import check_registration
 
 MAX_BATCH: Final = 100
 """Maximum number of jobs in one claim, and of executions in one request."""
@@ -65,6 +66,7 @@ STATUSES: Final = {
 @endpoint
 async def workers(call: Call) -> Answer:
     """Register a worker."""
+    check_registration(call.caller.digest)
     fields = Fields(call.body, ("name", "pid", "concurrency", "queues"))
     queue_names = call.caller.scope.narrowed(fields.texts("queues", most=MAX_BATCH, longest=100), ()).queue_names
     worker = WorkerHandle(

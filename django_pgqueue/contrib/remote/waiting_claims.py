@@ -46,11 +46,15 @@ KEEP_SECONDS: Final = 10.0
 """How long the thread and its connections stay after the last machine has left."""
 KEEP_GROUP_SECONDS: Final = 60.0
 """How long the cursors of a scope are kept after its last claim."""
-MAX_SCOPES: Final = 200
-"""Scopes that a process serves at a time. Each one is scanned after each notification."""
+SCOPES_OF_TOKEN: Final = 20
+"""Scopes that a token may use in a process at a time. The lanes of each are scanned after each notification."""
+TOO_MANY_SCOPES: Final = (
+    f"the token has asked for more than {SCOPES_OF_TOKEN} different sets of queues and tasks within a minute"
+)
 FRESH_SECONDS: Final = 0.1
 """How long after its request a token is not read again. After that it is read before each claim."""
 LONGEST_SLEEP_SECONDS: Final = 5.0
+NEVER: Final = float("-inf")
 
 
 class ClaimThread(Service):
@@ -189,15 +193,24 @@ class ClaimThread(Service):
     def _take_new(self) -> None:
         while self._new:
             waiting = self._new.popleft()
-            group = self._groups.get(waiting.scope)
-            if group is None and len(self._groups) >= MAX_SCOPES:
-                self._answer(waiting, too_many("machines ask for too many different sets of queues and tasks", 60))
+            if self._is_one_too_many(waiting):
+                self._answer(waiting, too_many(TOO_MANY_SCOPES, int(KEEP_GROUP_SECONDS)))
                 continue
+            group = self._groups.get(waiting.scope)
             if group is None:
                 group = ClaimGroup(waiting.scope, self._reactions, self._polling_seconds)
                 self._groups[waiting.scope] = group
+            group.used_by[waiting.digest] = time.monotonic()
             group.waiting.append(waiting)
             group.try_at = 0.0
+
+    def _is_one_too_many(self, waiting: WaitingClaim) -> bool:
+        """Return whether a token already uses as many other scopes as it may. What other tokens use does not matter."""
+        used_since = time.monotonic() - KEEP_GROUP_SECONDS
+        scopes = [
+            scope for scope, group in self._groups.items() if group.used_by.get(waiting.digest, NEVER) > used_since
+        ]
+        return len(scopes) >= SCOPES_OF_TOKEN and waiting.scope not in scopes
 
     def _work(self, connection: EngineConnection) -> None:
         self._release_handed_back(connection)

@@ -5,6 +5,18 @@ from tests.tools.mutation.mutants import Mutant, of_tests
 INTERFACE = of_tests(
     ("tests/remote/test_rules.py", "tests/remote/test_tokens.py"),
     Mutant(
+        "the scopes of all tokens count for each of them",
+        "group.used_by.get(waiting.digest, NEVER) > used_since",
+        "True",
+        inside="ClaimThread._is_one_too_many",
+    ),
+    Mutant(
+        "a token may register any number of workers",
+        "    check_registration(call.caller.digest)\n",
+        "",
+        inside="views.workers",
+    ),
+    Mutant(
         "leases of remote workers are extended by id alone",
         "          AND floor(1000 * date_part('epoch', claimed_at)) = given.claimed_ms\n",
         "",
