@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from django_pgqueue import sql
@@ -20,24 +21,26 @@ from .types import Cancelled, ExecutionKey, Failed, Noted, Released, Succeeded, 
 
 SUCCEEDED: Final = TransitionResult(TransitionStatus.DONE, State.SUCCEEDED)
 """One object for all successes, so that the completer can skip those that nobody observes."""
+EXECUTION_ID: Final = attrgetter("execution_id")
+CLAIMED_MS: Final = attrgetter("claimed_ms")
+FIRST: Final = itemgetter(0)
+"""Like the two above, it loops over the rows in C: a batch has hundreds."""
 
 
 def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, TransitionResult]:
-    """Close executions as succeeded, and their jobs with them.
+    """Close executions as succeeded, and their jobs with them. There must be at least one.
 
     On a Django connection this is the completion of an atomic task, in the task's own transaction.
     """
-    rows = sorted(finished)
-    keys = [row.key for row in rows]
-    results = [row.result for row in rows]
+    keys, results, started_seconds_ago, finished_seconds_ago = zip(*sorted(finished), strict=True)
     done = execute_with_retry(
         connection,
         sql.completions.SUCCEED,
         {
             **key_params(keys),
             "results": sparse(results),
-            "started_seconds_ago": numbers([row.started_seconds_ago for row in rows]),
-            "finished_seconds_ago": numbers([row.finished_seconds_ago for row in rows]),
+            "started_seconds_ago": numbers(started_seconds_ago),
+            "finished_seconds_ago": numbers(finished_seconds_ago),
         },
     )
     return results_of(connection, keys, _all_ended(done, SUCCEEDED), repeat(Outcome.SUCCEEDED))
@@ -155,7 +158,7 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, T
 
 def _all_ended(done: Sequence[Row], result: TransitionResult) -> dict[int, TransitionResult]:
     """Return one result for all rows of a transition with one possible end state."""
-    return dict.fromkeys([row[0] for row in done], result)
+    return dict.fromkeys(map(FIRST, done), result)
 
 
 def _as_returned(done: Sequence[Row]) -> dict[int, TransitionResult]:
@@ -228,7 +231,4 @@ def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> list
 def key_params(keys: Iterable[ExecutionKey]) -> dict[str, str]:
     """Return the parameters that identify executions in a fenced statement."""
     keys = list(keys)
-    return {
-        "execution_ids": numbers([key.execution_id for key in keys]),
-        "claimed_ms": numbers([key.claimed_ms for key in keys]),
-    }
+    return {"execution_ids": numbers(map(EXECUTION_ID, keys)), "claimed_ms": numbers(map(CLAIMED_MS, keys))}

@@ -280,8 +280,8 @@ MUTANTS = [
     ),
     Mutant(
         "finishes are not sorted",
-        "rows = sorted(finished)",
-        "rows = list(finished)",
+        "zip(*sorted(finished), strict=True)",
+        "zip(*finished, strict=True)",
         inside="succeed",
     ),
     Mutant(
