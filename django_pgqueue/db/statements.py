@@ -64,13 +64,17 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     is missing, Django's error says to run `migrate`. If only the prepared form of the statement is outdated, the
     statement is repeated without it. In a transaction that raises the error: see `repeat_if_stale()`.
     """
-    try:
-        return _run(connection, statement, params)
-    except psycopg.Error as error:  # of an engine connection
-        stop_preparing: Callable[[], bool] | None = getattr(connection, "stop_preparing", None)
-        if stop_preparing is None or not is_stale_plan(error) or not stop_preparing():
+    # Text, because a timedelta of a day would follow the session's daylight saving time.
+    params = {**params, "time_shift": f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"}
+    run_statement: Callable[[str, Mapping[str, Any]], list[Row]] | None = getattr(connection, "run_statement", None)
+    if run_statement is None:
+        return _run_on_django(connection, statement, params)
+    try:  # on an engine connection
+        return run_statement(statement, params)
+    except psycopg.Error as error:
+        if not is_stale_plan(error) or not connection.stop_preparing():  # type: ignore[attr-defined]  # it has both
             raise
-    return _run(connection, statement, params)
+    return run_statement(statement, params)
 
 
 def repeat_if_stale(function: Callable[[], T]) -> T:
@@ -86,12 +90,7 @@ def repeat_if_stale(function: Callable[[], T]) -> T:
     return function()
 
 
-def _run(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
-    # Text, because a timedelta of a day would follow the session's daylight saving time.
-    params = {**params, "time_shift": f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"}
-    run_statement: Callable[[str, Mapping[str, Any]], list[Row]] | None = getattr(connection, "run_statement", None)
-    if run_statement is not None:  # an engine connection
-        return run_statement(statement, params)
+def _run_on_django(connection: Connection, statement: str, params: Mapping[str, Any]) -> list[Row]:
     try:
         with connection.cursor() as cursor:
             if not settings.USE_TZ:
@@ -102,7 +101,7 @@ def _run(connection: Connection, statement: str, params: Mapping[str, Any]) -> l
         if isinstance(error.__cause__, MISSING) and "pgqueue_" in str(error):
             raise _not_migrated(connection.alias, error) from error
         raise
-    except (OperationalError, InterfaceError) as error:  # of a Django connection
+    except (OperationalError, InterfaceError) as error:
         explain_lost_connection(connection, error)
         raise
 

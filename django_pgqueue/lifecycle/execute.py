@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import psycopg
@@ -62,7 +61,13 @@ def execute_with_retry(
     A retry is safe because every transition is fenced: it finds only the rows that still need it. On a Django
     connection, and in a transaction, the error is raised, because only the caller can repeat its transaction.
     """
-    return _retried(connection, partial(execute, connection, statement, params), retry_on)
+    for _ in range(TRIES - 1):
+        try:
+            return execute(connection, statement, params)
+        except retry_on:
+            if not _may_repeat(connection):
+                raise
+    return execute(connection, statement, params)
 
 
 def pages(connection: Connection, statement: str, after: Mapping[str, Any], **params: Any) -> Iterator[list[Row]]:
@@ -89,17 +94,18 @@ def transaction_with_retry(
         with inner_transaction(connection):
             return run()
 
-    return _retried(connection, partial(repeat_if_stale, run_inside), retry_on)
-
-
-def _retried(connection: Connection, run: Callable[[], T], retry_on: tuple[type[Exception], ...]) -> T:
     for _ in range(TRIES - 1):
         try:
-            return run()
+            return repeat_if_stale(run_inside)
         except retry_on:
-            if not isinstance(connection, EngineConnection) or _is_in_transaction(connection):
+            if not _may_repeat(connection):
                 raise
-    return run()
+    return repeat_if_stale(run_inside)
+
+
+def _may_repeat(connection: Connection) -> bool:
+    """Return whether a transition can be repeated here after it has failed: no caller has a transaction open."""
+    return isinstance(connection, EngineConnection) and not _is_in_transaction(connection)
 
 
 def savepoint(connection: Connection) -> AbstractContextManager[Any]:

@@ -877,7 +877,7 @@ FRONT_DOOR = of_tests(
         "function",
         inside="run_after_commits_elsewhere",
     ),
-    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="statements._run"),
+    Mutant("another missing table is ours", ' and "pgqueue_" in str(error)', "", inside="statements._run_on_django"),
     Mutant(
         "None resets nothing",
         "(value is not None or name in RESET_BY_NONE)",

@@ -95,7 +95,7 @@ TRUST_OUTAGES = [
         "an error on a lost connection does not say what to do",
         old="explain_lost_connection(connection, error)",
         new="pass",
-        inside="statements._run",
+        inside="statements._run_on_django",
         tests=("tests/test_lost_connection.py",),
     ),
     Mutant(

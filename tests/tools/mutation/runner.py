@@ -288,7 +288,7 @@ MUTANTS = [
         "no second try after a deadlock",
         "for _ in range(TRIES - 1):",
         "for _ in range(0):",
-        inside="_retried",
+        inside="execute_with_retry",
     ),
     Mutant(
         "one job's act does not insist",
