@@ -75,25 +75,34 @@ class Watched:
         self.is_of_slot = thread.name.startswith(("pgqueue-job", "pgqueue-call")) or thread is threading.main_thread()
         """Whether `before_job()` is called in this thread before each job or receiver: also in an isolated process."""
         self.is_pooled = "pool" in connection.settings_dict.get("OPTIONS", {})
-        self._check_health = type(connection).close_if_health_check_failed
-        connection.close_if_health_check_failed = self._before_use  # type: ignore[method-assign]
         # First in the list: if the connection opens inside `with execute_wrapper()`, that block pops the last wrapper.
         connection.execute_wrappers.insert(0, self._watch)
         self.wrappers = list(connection.execute_wrappers)  # including those that `connection_created` receivers added
-        self.opened()
+        self.opened(connection)
 
-    def opened(self) -> None:
+    def opened(self, connection: BaseDatabaseWrapper) -> None:
         """Record that a new session has begun."""
+        if self.is_of_slot:
+            self._trust(connection)
+        else:
+            self.distrust(connection)
         self.expires_at = time.monotonic() + get_settings().CONN_MAX_AGE
         self.losses = uses.losses
-        self.is_checked = self.is_of_slot
         self.is_dirty = False
         self.named_cursors = -1  # unequal to any count, because the session may have been opened for a named cursor
         self._has_data: Callable[[], object] | None = None
         """Returns whether data waits on the socket of the session. None: it was not asked yet."""
 
+    def distrust(self, connection: BaseDatabaseWrapper) -> None:
+        """Check the session when Django is next about to use the connection."""
+        connection.close_if_health_check_failed = self._before_use  # type: ignore[method-assign]
+
+    def _trust(self, connection: BaseDatabaseWrapper) -> None:
+        """Check the session no more: Django calls its own method, which is that of the class."""
+        vars(connection).pop("close_if_health_check_failed", None)
+
     def _before_use(self) -> None:
-        """Check the session once in each job, when Django is about to use the connection.
+        """Check the session. In a slot, each job does so once.
 
         Django calls this before it opens a cursor or begins a transaction, for its own checks. A job may wait for a
         minute before its first statement, so a check when the job starts would come too early.
@@ -101,9 +110,10 @@ class Watched:
         connection = self.connection()
         if connection is None:
             return
-        if not self.is_checked:
-            self._close_if_ended(connection)
-        self._check_health(connection)
+        if self.is_of_slot:
+            self._trust(connection)
+        self._close_if_ended(connection)
+        type(connection).close_if_health_check_failed(connection)
 
     def _close_if_ended(self, connection: BaseDatabaseWrapper) -> None:
         """Close the connection if its session has ended and nobody relies on it, so that Django opens another one.
@@ -118,7 +128,6 @@ class Watched:
         Other data that waits on the socket, such as a changed setting of the server, is rare. It counts as the end too,
         because a new session costs little.
         """
-        self.is_checked = self.is_of_slot
         raw = connection.connection
         if self.is_dirty or connection.in_atomic_block or not isinstance(raw, psycopg.Connection):
             return
@@ -199,7 +208,7 @@ def _watch_connection(sender: Any, connection: BaseDatabaseWrapper, **kwargs: An
             connection.close()
             raise
     if connection in _all:
-        _all[connection].opened()
+        _all[connection].opened(connection)
         return
     watched = _all[connection] = Watched(connection)
     _here.watched[:] = [known for known in _here.watched if known.connection() is not None] + [watched]
@@ -244,10 +253,10 @@ def _make_caches() -> None:
 def before_job() -> None:
     """Close this thread's connections that are too old, or older than the last loss of the server."""
     for watched in _here.watched:
-        watched.is_checked = False
         connection = watched.connection()
         if connection is None or connection.connection is None:
             continue
+        watched.distrust(connection)
         if watched.losses != uses.losses or time.monotonic() > watched.expires_at:
             connection.close()
 

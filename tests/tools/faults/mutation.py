@@ -133,7 +133,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an isolated process trusts its connections for ever",
-            "        watched.is_checked = False\n",
+            "        watched.distrust(connection)\n",
             "",
             inside="django_connections.before_job",
         ),

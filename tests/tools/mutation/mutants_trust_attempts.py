@@ -176,16 +176,16 @@ TRUST_ATTEMPTS = [
     ),
     Mutant(
         "a session that a job relies on is replaced in silence",
-        old="if not self.is_checked:",
-        new="if True:",
+        old="if self.is_of_slot:",
+        new="if False:",
         inside="Watched._before_use",
         tests=("tests/worker/test_ended_sessions.py",),
     ),
     Mutant(
         "the session of the ORM's thread is checked once only",
-        old="self.is_checked = self.is_of_slot",
-        new="self.is_checked = True",
-        inside="Watched._close_if_ended",
+        old="if self.is_of_slot:",
+        new="if True:",
+        inside="Watched._before_use",
         tests=("tests/worker/test_ended_sessions.py",),
     ),
     Mutant(
