@@ -73,9 +73,13 @@ def test_session_that_ended_before_its_use_is_replaced(thread, end_session, use,
     assert slot.submit(use).result(20) != first
 
 
-def test_session_that_the_job_has_used_is_not_replaced(thread, end_session):
+@pytest.mark.parametrize("earlier_jobs", [0, 1])
+def test_session_that_the_job_has_used_is_not_replaced(thread, end_session, earlier_jobs):
     """The job may rely on the session: for example, a function in the database may have taken an advisory lock."""
     slot = thread("pgqueue-job-test")
+    for _ in range(earlier_jobs):
+        slot.submit(django_connections.before_job).result(20)
+        slot.submit(ask).result(20)
     slot.submit(django_connections.before_job).result(20)
     end_session(slot.submit(ask).result(20))
     with pytest.raises((DatabaseError, InterfaceError)):

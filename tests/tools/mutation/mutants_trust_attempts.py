@@ -182,6 +182,13 @@ TRUST_ATTEMPTS = [
         tests=("tests/worker/test_ended_sessions.py",),
     ),
     Mutant(
+        "a new session that a job relies on is replaced in silence",
+        old="if self.is_of_slot:",
+        new="if False:",
+        inside="Watched.opened",
+        tests=("tests/worker/test_ended_sessions.py",),
+    ),
+    Mutant(
         "the session of the ORM's thread is checked once only",
         old="if self.is_of_slot:",
         new="if True:",
