@@ -8,21 +8,25 @@ from __future__ import annotations
 
 from contextvars import copy_context
 
+import psycopg
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 
 from django_pgqueue import signals
 from django_pgqueue.endings import Ending
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle import EPOCH, Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.completion.writer import finish
+from django_pgqueue.worker.execution.atomic import transaction_of
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import Report
 from tests import helpers
 from tests.app import tasks
+
+JOB = Claimed(1, 1, "t", "default", 0, EPOCH, "{}", 1, 1, 0, False, None, 0.0)
 
 
 def run(claimed: Claimed) -> Report:
@@ -123,6 +127,23 @@ def test_atomic_task_without_transaction_is_released_uncounted(outage, unused_po
         job = helpers.job_row(engine, claimed.job_id)
     assert (job["state"], job["attempt"]) == ("ready", 0)
     assert Execution.objects.get().outcome == "released"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_outage_inside_an_atomic_transaction_is_raised():
+    """The function has begun, so its attempt counts."""
+    with pytest.raises(OperationalError, match="lost"), transaction_of(connection, JOB):
+        raise OperationalError("lost") from psycopg.OperationalError("lost")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_outage_before_an_atomic_step_is_raised(unused_port, monkeypatch):
+    """The function of the task has begun, so its attempt counts."""
+    connection.close()
+    refused = {**connection.get_connection_params(), "host": "127.0.0.1", "port": unused_port}
+    monkeypatch.setattr(connections["default"], "get_connection_params", lambda: refused)
+    with pytest.raises(OperationalError), transaction_of(connection, JOB, is_of_step=True):
+        pytest.fail("no transaction can be opened")
 
 
 @pytest.mark.promise("defect-array-nulls-off")

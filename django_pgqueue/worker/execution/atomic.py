@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError, transaction
@@ -23,7 +24,7 @@ from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 
 from . import error_text
-from .report import Report
+from .report import STOPS, Report
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -42,40 +43,31 @@ class NoTransaction(Exception):
 
 
 @contextmanager
-def transaction_of_attempt(connection: BaseDatabaseWrapper, claimed: Claimed) -> Iterator[bool]:
-    """Open the transaction of an atomic task, as `transaction_of()`.
-
-    Raise `NoTransaction` if an outage prevents it. The function has not begun then, so the attempt does not count.
-    """
-    with ExitStack() as stack:
-        try:
-            commits = stack.enter_context(transaction_of(connection, claimed))
-        except DatabaseError as error:
-            if is_outage(error.__cause__ or error):
-                raise NoTransaction(f"no transaction could be opened: {error_text.message(error)}") from None
-            raise
-        yield commits
-
-
-@contextmanager
-def transaction_of(
-    connection: BaseDatabaseWrapper, claimed: Claimed, passed: tuple[type[BaseException], ...] = ()
-) -> Iterator[bool]:
+def transaction_of(connection: BaseDatabaseWrapper, claimed: Claimed, *, is_of_step: bool = False) -> Iterator[bool]:
     """Open the transaction of an atomic task or step. Yield whether it commits at the end of this block.
 
     It does not inside another transaction.
 
+    If an outage prevents the transaction of a task from opening, raise `NoTransaction`: the function has not begun, so
+    the attempt does not count.
+
     A function that the task registered with `on_commit()` can fail after the commit. Its error is logged and not
-    raised, because the task's work and its completion are committed by then. Exceptions that are `passed` are raised
-    all the same: after an atomic step, the task goes on, and the worker may have stopped it meanwhile.
+    raised, because the task's work and its completion are committed by then. The exceptions of `STOPS` are raised after
+    an atomic step all the same: the task goes on, and the worker may have stopped it meanwhile.
     """
-    committed = []
+    committed: list[int] = []
+    """The id of the job, after the commit."""
+    is_open = False
     try:
         with read_committed(connection) as commits:
             if commits:  # registered first, so it runs before the task's own functions
-                transaction.on_commit(lambda: committed.append(True), using=connection.alias)
+                transaction.on_commit(partial(committed.append, claimed.job_id), using=connection.alias)
+            is_open = True
             yield commits
     except BaseException as error:
+        if not is_open and not is_of_step and _is_outage(error):
+            raise NoTransaction(f"no transaction could be opened: {error_text.message(error)}") from None
+        passed = STOPS if is_of_step else ()
         if not committed or isinstance(error, (KeyboardInterrupt, *passed)):
             raise
         logger.error(
@@ -84,6 +76,10 @@ def transaction_of(
             exc_info=error,
             extra=job_event("on_commit_failed", claimed),
         )
+
+
+def _is_outage(error: BaseException) -> bool:
+    return isinstance(error, DatabaseError) and is_outage(error.__cause__ or error)
 
 
 def expect_commit(connection: BaseDatabaseWrapper) -> None:

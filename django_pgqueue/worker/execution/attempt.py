@@ -250,7 +250,7 @@ class Attempt:
     def _run_atomic(self) -> Report:
         """Call the function and complete the job in one transaction."""
         connection = connections[self.alias]
-        with atomic.transaction_of_attempt(connection, self.claimed) as commits:
+        with atomic.transaction_of(connection, self.claimed) as commits:
             report = self._success_reporter()(self._call())
             succeeded = [each for each in (report, *report.others) if each.ending in SUCCESSES]
             if not succeeded:  # each job of a chunk has failed by itself

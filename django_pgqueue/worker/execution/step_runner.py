@@ -307,7 +307,7 @@ class AttemptSteps:
         self, step: Step[Any], place: Place, began: float, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Call the function and store the step in one transaction."""
-        with atomic.transaction_of(self._connection, self.claimed, STOPS) as commits:
+        with atomic.transaction_of(self._connection, self.claimed, is_of_step=True) as commits:
             with inside(self, step.name):
                 value = function(*args, **kwargs)
             if commits:

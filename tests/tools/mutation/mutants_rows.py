@@ -109,9 +109,21 @@ BAD_ROWS = of_tests(
     ),
     Mutant(
         "an outage fails an atomic task",
-        "if is_outage(error.__cause__ or error):",
+        "if not is_open and not is_of_step and _is_outage(error):",
         "if False:",
-        inside="transaction_of_attempt",
+        inside="atomic.transaction_of",
+    ),
+    Mutant(
+        "an outage in an atomic task is one before it",
+        "if not is_open and not is_of_step and _is_outage(error):",
+        "if not is_of_step and _is_outage(error):",
+        inside="atomic.transaction_of",
+    ),
+    Mutant(
+        "an outage before an atomic step is one before its task",
+        "if not is_open and not is_of_step and _is_outage(error):",
+        "if not is_open and _is_outage(error):",
+        inside="atomic.transaction_of",
     ),
     Mutant(
         "what comes after the commit is a failure", "if not committed or", "if True or", inside="atomic.transaction_of"

@@ -112,9 +112,9 @@ RUNS = of_tests(
     ),
     Mutant(
         "a step drops a stop in its on_commit functions",
-        "self.claimed, STOPS)",
-        "self.claimed)",
-        inside="AttemptSteps._run_atomic",
+        "passed = STOPS if is_of_step else ()",
+        "passed = ()",
+        inside="atomic.transaction_of",
     ),
     Mutant(
         "an attempt ends while a step runs",
