@@ -14,6 +14,7 @@ from django.views.debug import ExceptionReporter
 from django_pgqueue import InvalidTask, lifecycle, log, registry, signals
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.backend.compat import InvalidTask as FrameworkInvalidTask
+from django_pgqueue.exceptions import ResultNotStored
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.redaction import HIDDEN, redacted_call
@@ -164,6 +165,17 @@ def test_error_report_of_a_value_that_does_not_fit_hides_all():
     reporter = ExceptionReporter(RequestFactory().get("/"), raised.type, raised.value, raised.tb)
     frames = [frame["function"] for frame in reporter.get_traceback_frames()]
     assert "decoded" in frames
+    assert SECRET not in reporter.get_traceback_html() + reporter.get_traceback_text()
+
+
+@pytest.mark.django_db
+@override_settings(DEBUG=False, PGQUEUE={"MAX_RESULT_BYTES": 1})
+def test_error_report_of_a_sensitive_result_hides_it():
+    tasks.issue_token.enqueue(SECRET)
+    with pytest.raises(ResultNotStored) as raised:
+        run_jobs(raising=True)
+    reporter = ExceptionReporter(RequestFactory().get("/"), raised.type, raised.value, raised.tb)
+    assert "_succeeded" in {frame["function"] for frame in reporter.get_traceback_frames()}
     assert SECRET not in reporter.get_traceback_html() + reporter.get_traceback_text()
 
 

@@ -99,7 +99,7 @@ def finish(connection: Any, reports: Sequence[Report], progress: Progress | None
     roll the transaction back.
     """
     deadline = time.monotonic() + LOCK_SECONDS
-    left = list(reports)
+    left = reports
     while True:
         results = _finish(connection, left, progress)
         left = [report for report in left if results[report.claimed.execution_id].status is not TransitionStatus.DONE]

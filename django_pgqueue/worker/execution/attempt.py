@@ -7,7 +7,7 @@ attempt ends with a report. It writes to the database only to complete an atomic
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,9 +17,9 @@ from django.db import connections, transaction
 
 from django_pgqueue import log, middleware
 from django_pgqueue.context import ProgressReporter, TaskContext, running_database, running_job
-from django_pgqueue.endings import SUCCESSES, Ending
+from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
-from django_pgqueue.redaction import hidden_from_reports, hides_result
+from django_pgqueue.redaction import hidden_from_reports
 from django_pgqueue.signals import job_started
 from django_pgqueue.worker.runtime.process_info import call_here, end_copy, forks
 
@@ -103,7 +103,7 @@ class Attempt:
                 await sync_to_async(self._adapt_context)()
             if job_started.receivers or job_started in log.enabled:
                 await self._publish_start_in_thread()
-            reporter = self._success_reporter() if self.task.sensitive else self._succeeded
+            reporter = hidden_from_reports(self._succeeded) if self.plan.hides_result else self._succeeded
             return reporter(await self._acall())
         except BaseException as exception:  # noqa: BLE001 -- as in run()
             return self.ended_by(exception)
@@ -243,17 +243,18 @@ class Attempt:
 
     def _run_specially(self) -> Report:
         """Call the function of an atomic task, a coroutine function, or one with sensitive arguments."""
+        reporter = hidden_from_reports(self._succeeded) if self.plan.hides_result else self._succeeded
         if self.task.atomic:
-            return self._run_atomic()
-        return self._success_reporter()(async_to_sync(self._acall)() if self.task.is_async else self._call())
+            return self._run_atomic(reporter)
+        return reporter(async_to_sync(self._acall)() if self.task.is_async else self._call())
 
-    def _run_atomic(self) -> Report:
-        """Call the function and complete the job in one transaction."""
+    def _run_atomic(self, reporter: Callable[[Any], Report]) -> Report:
+        """Call the function and complete the job in one transaction. `reporter` makes the report of its result."""
         connection = connections[self.alias]
         with atomic.transaction_of(connection, self.claimed) as commits:
-            report = self._success_reporter()(self._call())
-            succeeded = [each for each in (report, *report.others) if each.ending in SUCCESSES]
-            if not succeeded:  # each job of a chunk has failed by itself
+            report = reporter(self._call())
+            succeeded = self._successes(report)
+            if not succeeded:
                 transaction.set_rollback(True, using=self.alias)
                 return report
             if commits:
@@ -268,10 +269,9 @@ class Attempt:
             each.ending = Ending.WRITTEN
         return report
 
-    def _success_reporter(self) -> Callable[[Any], Report]:
-        """Return `_succeeded()`. If the result is sensitive, error reports show none of its variables."""
-        is_hidden = self.task.sensitive and hides_result(self.task)
-        return hidden_from_reports(self._succeeded) if is_hidden else self._succeeded
+    def _successes(self, report: Report) -> Sequence[Report]:
+        """Return the reports of the jobs that have succeeded. The call has returned, so a job that is alone has."""
+        return (report,)
 
     def _succeeded(self, value: Any) -> Report:
         """Encode the result and return the report of a success."""

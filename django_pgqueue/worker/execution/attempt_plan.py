@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
+from django_pgqueue.redaction import hides_result
 
 if TYPE_CHECKING:
     from django_pgqueue.conf import Settings
@@ -43,6 +44,8 @@ class AttemptPlan:
     adapts_context = False
     is_called_directly = False
     """Whether a thread simply calls the function: no transaction, no event loop, nothing to hide."""
+    hides_result = False
+    """Whether error reports must not show the result."""
 
     def __init__(self, task: TaskDefinition | None, settings: Settings, *, isolates_all: bool = False) -> None:
         self.task = task
@@ -59,6 +62,7 @@ class AttemptPlan:
         self.has_preparations = self.log_level is not None or self.only_database is not None
         self.takes_context = task.takes_context
         self.adapts_context = task.takes_context and task.adapter is not None
+        self.hides_result = hides_result(task)
         self.is_called_directly = not (task.atomic or task.is_async or task.sensitive)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from django.db import connections
 from django_pgqueue import middleware
 from django_pgqueue.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.context import TaskContext
-from django_pgqueue.endings import Ending
+from django_pgqueue.endings import SUCCESSES, Ending
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
 from django_pgqueue.redaction import hidden_from_reports
 from django_pgqueue.signals import job_started
@@ -237,6 +237,10 @@ class ChunkAttempt(Attempt):
             return Report(job, ending, self.started_at, finished_at, self.task, result)
 
         return self._reports(end_of)
+
+    def _successes(self, report: Report) -> Sequence[Report]:
+        """Return the reports of the jobs that have succeeded: each of them may have failed by itself."""
+        return [each for each in (report, *report.others) if each.ending in SUCCESSES]
 
     def _encoded(self, results: Mapping[int, Any]) -> dict[int, str | ResultNotStored | None]:
         """Return what to store as the result of each job that has no error of its own, or why it cannot be stored."""

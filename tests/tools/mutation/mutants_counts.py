@@ -54,6 +54,20 @@ PLANS_OF_ATTEMPTS = [
         tests=("tests/chunks/test_slots.py",),
     ),
     Mutant(
+        "the plan of a task with a sensitive result shows it",
+        "self.hides_result = hides_result(task)",
+        "self.hides_result = False",
+        inside="AttemptPlan.__init__",
+        tests=("tests/privacy/test_sensitive.py",),
+    ),
+    Mutant(
+        "an atomic chunk completes its failed jobs",
+        " if each.ending in SUCCESSES]",
+        "]",
+        inside="ChunkAttempt._successes",
+        tests=("tests/chunks/test_run.py", "tests/chunks/test_slots.py"),
+    ),
+    Mutant(
         "successes with a receiver are not passed on",
         "if is_success and skipped is SUCCEEDED:",
         "if is_success:",
