@@ -107,9 +107,11 @@ class Pool:
         to_threads: list[QueuedJob] = []
         for name, of_task in groupby(jobs, key=TASK_NAME):
             plan = self._plans.of(name)
+            if not plan.uses_loop:
+                to_threads += [(claimed.execution_id, plan) for claimed in of_task]
+                continue
             for claimed in of_task:
-                uses_loop = plan.uses_loop and not claimed.isolated
-                (to_loop if uses_loop else to_threads).append((claimed.execution_id, plan))
+                (to_threads if claimed.isolated else to_loop).append((claimed.execution_id, plan))
         self.jobs.put(to_threads)
         if to_loop:
             self.loops.submit(to_loop)
