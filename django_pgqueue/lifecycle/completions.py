@@ -32,13 +32,13 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
 
     On a Django connection this is the completion of an atomic task, in the task's own transaction.
     """
-    keys, results, started_seconds_ago, finished_seconds_ago = zip(*sorted(finished), strict=True)
+    keys, texts, started_seconds_ago, finished_seconds_ago = zip(*sorted(finished), strict=True)
     done = execute_with_retry(
         connection,
         sql.completions.SUCCEED,
         {
             **key_params(keys),
-            "results": sparse(results),
+            "results": sparse(texts),
             "started_seconds_ago": numbers(started_seconds_ago),
             "finished_seconds_ago": numbers(finished_seconds_ago),
         },

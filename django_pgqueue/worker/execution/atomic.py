@@ -11,16 +11,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import countOf
 from typing import TYPE_CHECKING, Any, Final
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import is_outage
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 
 from . import error_text
@@ -61,7 +62,7 @@ def transaction_of(connection: BaseDatabaseWrapper, claimed: Claimed, *, is_of_s
     try:
         with read_committed(connection) as commits:
             if commits:  # registered first, so it runs before the task's own functions
-                transaction.on_commit(partial(committed.append, claimed.job_id), using=connection.alias)
+                connection.on_commit(partial(committed.append, claimed.job_id))
             is_open = True
             yield commits
     except BaseException as error:
@@ -102,9 +103,9 @@ def finish(connection: Any, reports: Sequence[Report], progress: Progress | None
     left = reports
     while True:
         results = _finish(connection, left, progress)
-        left = [report for report in left if results[report.claimed.execution_id].status is not TransitionStatus.DONE]
-        if not left:
+        if countOf(results.values(), SUCCEEDED) == len(left):
             return
+        left = [report for report in left if results[report.claimed.execution_id] is not SUCCEEDED]
         claimed = left[0].claimed
         if any(results[report.claimed.execution_id].status is not TransitionStatus.LOCKED for report in left):
             raise LeaseLost(
