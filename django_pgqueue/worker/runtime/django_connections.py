@@ -43,6 +43,8 @@ ORDINARY: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Beginnings of statements that do not change the session, unless they contain one of `LASTING`."""
+HOOK: Final = "close_if_health_check_failed"
+"""Django calls this method of a connection before each use. `Watched` sets another one on the connection itself."""
 LASTING: Final = ("set_config", "advisory_lock", ";")
 INTO_TEMPORARY: Final = re.compile(r"\binto\s+(local\s+)?temp(orary)?\b")
 KNOWN_LIMIT: Final = 1000
@@ -76,16 +78,16 @@ class Watched:
         """Whether `before_job()` is called in this thread before each job or receiver: also in an isolated process."""
         self.is_pooled = "pool" in connection.settings_dict.get("OPTIONS", {})
         # First in the list: if the connection opens inside `with execute_wrapper()`, that block pops the last wrapper.
-        connection.execute_wrappers.insert(0, self._watch)
+        connection.execute_wrappers.insert(0, self._watch if self.is_of_slot else self._watch_off_slots)
         self.wrappers = list(connection.execute_wrappers)  # including those that `connection_created` receivers added
         self.opened(connection)
 
     def opened(self, connection: BaseDatabaseWrapper) -> None:
         """Record that a new session has begun."""
         if self.is_of_slot:
-            self._trust(connection)
+            vars(connection).pop(HOOK, None)
         else:
-            self.distrust(connection)
+            vars(connection)[HOOK] = self.before_use
         self.expires_at = time.monotonic() + get_settings().CONN_MAX_AGE
         self.losses = uses.losses
         self.is_dirty = False
@@ -93,15 +95,7 @@ class Watched:
         self._has_data: Callable[[], object] | None = None
         """Returns whether data waits on the socket of the session. None: it was not asked yet."""
 
-    def distrust(self, connection: BaseDatabaseWrapper) -> None:
-        """Check the session when Django is next about to use the connection."""
-        connection.close_if_health_check_failed = self._before_use  # type: ignore[method-assign]
-
-    def _trust(self, connection: BaseDatabaseWrapper) -> None:
-        """Check the session no more: Django calls its own method, which is that of the class."""
-        vars(connection).pop("close_if_health_check_failed", None)
-
-    def _before_use(self) -> None:
+    def before_use(self) -> None:
         """Check the session. In a slot, each job does so once.
 
         Django calls this before it opens a cursor or begins a transaction, for its own checks. A job may wait for a
@@ -111,7 +105,7 @@ class Watched:
         if connection is None:
             return
         if self.is_of_slot:
-            self._trust(connection)
+            vars(connection).pop(HOOK, None)
         self._close_if_ended(connection)
         type(connection).close_if_health_check_failed(connection)
 
@@ -138,6 +132,19 @@ class Watched:
         if self._has_data():
             connection.close()
 
+    def must_be_closed(self, connection: BaseDatabaseWrapper) -> bool:
+        """Return whether the next job must not get the open session of the last one."""
+        raw = connection.connection
+        return (
+            self.is_dirty
+            or self.is_pooled
+            or connection.in_atomic_block
+            or connection.needs_rollback
+            or connection.errors_occurred
+            or not connection.autocommit
+            or (isinstance(raw, psycopg.Connection) and raw.pgconn.transaction_status != IDLE)
+        )
+
     def tidy(self, connection: BaseDatabaseWrapper) -> None:
         """Remove what a job may have left on a connection that stays open."""
         if connection.queries_log:  # with DEBUG it keeps 9,000 statements with their parameters
@@ -154,11 +161,13 @@ class Watched:
             connection.connection.execute("CLOSE ALL")
 
     def _watch(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: dict[str, Any]) -> Any:  # noqa: FBT001 -- Django's signature
-        if not self.is_of_slot:
-            uses.statements_off_slots += 1
         if verdicts[str(sql)]:
             self.is_dirty = True
         return execute(sql, params, many, context)
+
+    def _watch_off_slots(self, execute: Callable[..., Any], sql: Any, params: Any, *more: Any) -> Any:
+        uses.statements_off_slots += 1
+        return self._watch(execute, sql, params, *more)
 
 
 class _Here(threading.local):
@@ -256,7 +265,7 @@ def before_job() -> None:
         connection = watched.connection()
         if connection is None or connection.connection is None:
             continue
-        watched.distrust(connection)
+        vars(connection)[HOOK] = watched.before_use
         if watched.losses != uses.losses or time.monotonic() > watched.expires_at:
             connection.close()
 
@@ -277,7 +286,7 @@ def after_job() -> bool:
         connection = watched.connection()
         if connection is None:
             continue
-        if connection.connection is not None and (watched.is_dirty or watched.is_pooled or _must_be_closed(connection)):
+        if connection.connection is not None and watched.must_be_closed(connection):
             _abandon(connection)
         try:
             watched.tidy(connection)
@@ -303,17 +312,6 @@ def close_for_good() -> None:
     for connection in connections.all(initialized_only=True):
         if connection.alias in getattr(connection, "_connection_pools", ()):
             connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's wrapper has it
-
-
-def _must_be_closed(connection: BaseDatabaseWrapper) -> bool:
-    raw = connection.connection
-    return (
-        connection.in_atomic_block
-        or connection.needs_rollback
-        or connection.errors_occurred
-        or not connection.autocommit
-        or (isinstance(raw, psycopg.Connection) and raw.pgconn.transaction_status != IDLE)
-    )
 
 
 def _abandon(connection: BaseDatabaseWrapper) -> None:

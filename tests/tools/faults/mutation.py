@@ -133,7 +133,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "an isolated process trusts its connections for ever",
-            "        watched.distrust(connection)\n",
+            "        vars(connection)[HOOK] = watched.before_use\n",
             "",
             inside="django_connections.before_job",
         ),

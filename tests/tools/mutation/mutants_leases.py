@@ -192,7 +192,7 @@ LEASES = [
     ),
     Mutant(
         "an isolated process trusts its connections for ever",
-        "        watched.distrust(connection)\n",
+        "        vars(connection)[HOOK] = watched.before_use\n",
         "",
         inside="django_connections.before_job",
         tests=("tests/process/test_ended_sessions.py", "tests/worker/test_callbacks.py"),

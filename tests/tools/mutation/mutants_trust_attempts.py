@@ -178,7 +178,7 @@ TRUST_ATTEMPTS = [
         "a session that a job relies on is replaced in silence",
         old="if self.is_of_slot:",
         new="if False:",
-        inside="Watched._before_use",
+        inside="Watched.before_use",
         tests=("tests/worker/test_ended_sessions.py",),
     ),
     Mutant(
@@ -192,7 +192,7 @@ TRUST_ATTEMPTS = [
         "the session of the ORM's thread is checked once only",
         old="if self.is_of_slot:",
         new="if True:",
-        inside="Watched._before_use",
+        inside="Watched.before_use",
         tests=("tests/worker/test_ended_sessions.py",),
     ),
     Mutant(
