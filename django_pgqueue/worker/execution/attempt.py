@@ -120,13 +120,13 @@ class Attempt:
         running_database.set(self.alias)
         if claimed.start_by is not None:
             self._check_expiry(claimed.start_by)
-        if self.task is None:
-            raise DoesNotFit(f"this worker has no task named {claimed.task_name!r}")
         if self.plan.has_preparations:
             self._prepare()
 
     def _prepare(self) -> None:
-        """Check the database of an atomic task, and start to keep log lines."""
+        """Check that there is a task, and the database of an atomic one, and start to keep log lines."""
+        if self.task is None:
+            raise DoesNotFit(f"this worker has no task named {self.claimed.task_name!r}")
         alias, log_level = self.plan.only_database, self.plan.log_level
         if alias not in (None, self.alias):
             raise DoesNotFit(f"{self.task.name} is atomic on database {alias!r}, but its job is on {self.alias!r}")

@@ -38,8 +38,8 @@ class AttemptPlan:
     """Level from which the lines that the task logs are kept, or None."""
     only_database: str | None = None
     """The database on which its jobs must be, because their transaction is there. None: each job may be anywhere."""
-    has_preparations = False
-    """Whether the last two say something."""
+    has_preparations = True
+    """Whether an attempt begins with something: with the last two, or with the error that its task is unknown."""
     takes_context = False
     adapts_context = False
     is_called_directly = False
