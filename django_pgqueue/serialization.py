@@ -100,7 +100,9 @@ def normalise_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, 
         "kwargs": {
             _text(name, "an argument's name"): normalise(value, f"argument {name!r}", 1)
             for name, value in kwargs.items()
-        },
+        }
+        if kwargs
+        else {},
     }
 
 
