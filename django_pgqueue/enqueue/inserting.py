@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 TRIES: Final = 20
 """Number of attempts to insert a job or to read the existing one, which can end between the two statements."""
-ONLY_PARAMETERS: Final = ("delay_seconds", "expires_seconds")
-"""Values of `row_of()` that are not columns. The database computes `run_after` and `expires_at` from them."""
+NEW: Final = {"state": "ready", "attempt": 0, "crashes": 0, "isolated": False}
+"""The columns that are the same for all new jobs."""
 
 
 class PreparedInsert(NamedTuple):
@@ -197,23 +197,20 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, new: NewJob) -> Job:
     """Return a `Job` for a row that was just inserted, without a query."""
     from django_pgqueue.models import Job  # as above
 
-    columns = new.row if new.limit is None else new.columns()
     call = json.loads(new.arguments)
-    values = {**columns, "run_after": enqueued.run_after, "expires_at": enqueued.expires_at}
-    for name in ONLY_PARAMETERS:
-        values.pop(name, None)
+    values = {
+        **new.columns(),
+        **NEW,
+        "id": enqueued.job_id,
+        "arguments": codecs.readable(call) if CODEC in call else call,
+        "run_after": enqueued.run_after,
+        "enqueued_at": enqueued.enqueued_at,
+        "expires_at": enqueued.expires_at,
+    }
+    del values["delay_seconds"], values["expires_seconds"]  # the database has computed two of the times from them
     if values["headers"] is not None:
         values["headers"] = json.loads(values["headers"])
-    job = Job(
-        **values,
-        id=enqueued.job_id,
-        arguments=codecs.readable(call) if CODEC in call else call,
-        state="ready",
-        attempt=0,
-        crashes=0,
-        isolated=False,
-        enqueued_at=enqueued.enqueued_at,
-    )
+    job = Job(**values)
     job._state.db = job.enqueued_on = alias
     job._state.adding = False
     return job
