@@ -116,11 +116,11 @@ class TaskDefinition(TaskFields):
         return self.decoded_call(*self.encoded_call(args, kwargs))
 
     def columns(self) -> Row:
-        """Return the parameters of the insert statements that carry its options. The caller must not change them."""
+        """Return the parameters of the insert statements that its jobs share. The caller must not change them."""
         settings = get_settings()
         known = self.known_columns
         if known is None or known[0] is not settings:
-            known = settings, columns_of(self)
+            known = settings, {"task_name": self.name, "headers": None, **columns_of(self)}
             object.__setattr__(self, "known_columns", known)
         return known[1]
 

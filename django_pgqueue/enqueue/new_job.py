@@ -111,16 +111,19 @@ def new_job(
 
 
 def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) -> Row:
-    """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share.
+    """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share. The caller must not change them.
 
     Calls the middleware for the headers; its errors pass through. Options in the headers cannot be changed by it.
     """
+    row = task.columns()
+    if not (task.headers or middleware.chain().enqueue or options.IN_HEADERS):
+        return row
     headers = dict(task.headers or {})
     if middleware.chain().enqueue:
         headers = middleware.changed_headers(headers, task, alias, schedule)
     if options.IN_HEADERS:
         headers |= options.headers_of_options(task)
-    return {"task_name": task.name, "headers": encode_headers(headers) if headers else None, **task.columns()}
+    return {**row, "headers": encode_headers(headers) if headers else None}
 
 
 def key_of(task: TaskDefinition, decode: Callable[[], CallArguments]) -> str | None:
