@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Final, LiteralString
 
 import psycopg
-from django.db import transaction
 
 from django_pgqueue.conf import get_settings
 
@@ -34,6 +33,7 @@ WORKER_REQUESTED: Final = "request"
 PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED, WORKER_REQUESTED})
 LISTENS: Final = " (listens)"
 """The end of a connection's `application_name` while notifications arrive on it."""
+IDLE: Final = psycopg.pq.TransactionStatus.IDLE
 ANNOUNCEMENT: Final = f"NOTIFY {CHANNEL}"
 """The statement that announces new jobs. The server plans no query for it, so it reaches a worker 0.13 ms sooner than
 `SELECT pg_notify(…)`: after 0.52 instead of 0.65 ms. The caller continues as much sooner."""
@@ -55,7 +55,7 @@ def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = ""
     if not get_settings().NOTIFY:
         return
     if connection.in_atomic_block:
-        transaction.on_commit(lambda: _wake_workers(connection, payload, channel), using=connection.alias, robust=True)
+        connection.on_commit(lambda: _wake_workers(connection, payload, channel), robust=True)
     elif connection.get_autocommit():
         _wake_workers(connection, payload, channel)
     elif payload:
@@ -64,15 +64,15 @@ def wake_workers_after_commit(connection: BaseDatabaseWrapper, payload: str = ""
 
 
 def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -> None:
-    now, raw = time.monotonic(), connection.connection
-    if not payload and now - _last_wake_at.get(connection.alias, 0.0) < WAKE_INTERVAL_SECONDS:
+    now, alias, raw = time.monotonic(), connection.alias, connection.connection
+    if not payload and now - _last_wake_at.get(alias, 0.0) < WAKE_INTERVAL_SECONDS:
         return
     if channel == CHANNEL:  # idle workers listen to no other channel, so only these notifications wake them
-        _last_wake_at[connection.alias] = now
-    if raw is None or raw.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        _last_wake_at[alias] = now
+    if raw is None or raw.pgconn.transaction_status != IDLE:
         return
     try:  # by psycopg: Django does not log it as a query
-        if payload or channel != CHANNEL:
+        if payload:
             raw.execute("SELECT pg_notify(%s, %s)", (channel, payload))
         else:
             raw.execute(ANNOUNCEMENT)
