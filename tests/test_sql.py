@@ -176,7 +176,7 @@ def call_everything(engine, job_in):
         "run_after": None,
         "delay_seconds": 0,
     }
-    lifecycle.enqueue(engine, task_name=helpers.NOOP, arguments=helpers.NO_ARGUMENTS, **one_call)
+    lifecycle.enqueue(engine, NewJob({"task_name": helpers.NOOP, **one_call}, helpers.NO_ARGUMENTS))
     lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=f"[{helpers.NO_ARGUMENTS}]", **one_call)
     lifecycle.pause(engine, Pausable.QUEUE, "other")
     lifecycle.resume(engine, Pausable.QUEUE, "other")

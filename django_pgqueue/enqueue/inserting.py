@@ -68,7 +68,7 @@ def insert(connection: BaseDatabaseWrapper, job: NewJob) -> Job:
 
 def _insert_row(connection: BaseDatabaseWrapper, job: NewJob) -> Job:
     if job.uniqueness is None or job.key is None:
-        return as_job(connection.alias, lifecycle.enqueue(connection, arguments=job.arguments, **job.columns()), job)
+        return as_job(connection.alias, lifecycle.enqueue(connection, job), job)
     return _insert_unique(connection, job, job.uniqueness, job.key)
 
 

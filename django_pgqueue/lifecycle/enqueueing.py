@@ -93,9 +93,10 @@ def stored_job(stored: str, arguments: str) -> NewJob:
     return NewJob(row, arguments, search_keys, CallLimit(*limit) if limit[0] else None)
 
 
-def enqueue(connection: Connection, *, arguments: str, **row: Any) -> Enqueued:
-    """Add one ready job; `arguments` is JSON text."""
-    [added] = execute(connection, sql.enqueueing.ENQUEUE, {"arguments": arguments, **UNSET, **NO_LIMIT, **row})
+def enqueue(connection: Connection, job: NewJob) -> Enqueued:
+    """Add one ready job. Its unique key and its search keys are not written."""
+    params = {**UNSET, **NO_LIMIT, **job.columns(), "arguments": job.arguments}
+    [added] = execute(connection, sql.enqueueing.ENQUEUE, params)
     return Enqueued._make(added)
 
 

@@ -20,6 +20,7 @@ from django.test import override_settings
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.db.statements import clock
 from django_pgqueue.endings import Ending
+from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution.attempt import Attempt
@@ -176,16 +177,15 @@ def test_atomic_task_failure_rolls_back_its_write():
 
 
 def raw_job(task_name: str, arguments: str = '{"args":[],"kwargs":{}}') -> Job:
-    enqueued = lifecycle.enqueue(
-        connection,
-        task_name=task_name,
-        queue_name="default",
-        priority=0,
-        arguments=arguments,
-        max_attempts=3,
-        run_after=None,
-        delay_seconds=0,
-    )
+    row = {
+        "task_name": task_name,
+        "queue_name": "default",
+        "priority": 0,
+        "max_attempts": 3,
+        "run_after": None,
+        "delay_seconds": 0,
+    }
+    enqueued = lifecycle.enqueue(connection, NewJob(row, arguments))
     return Job.objects.get(pk=enqueued.job_id)
 
 
