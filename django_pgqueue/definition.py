@@ -45,6 +45,8 @@ class TaskDefinition(TaskFields):
     """The value of `plan`, or `...` before its first use. It is compared with None where a call would cost too much."""
     has_limit_key: bool = field(init=False, repr=False, compare=False)
     """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
+    has_keys: bool = field(init=False, repr=False, compare=False)
+    """Whether its jobs have a limit key, a unique key or search keys."""
     known_columns: tuple[Settings, Row] | None = field(init=False, repr=False, compare=False)
     """The value of `columns()`, and the settings that it follows from; None before its first use."""
 
@@ -56,6 +58,7 @@ class TaskDefinition(TaskFields):
         object.__setattr__(self, "known_plan", ...)
         object.__setattr__(self, "known_columns", None)
         object.__setattr__(self, "has_limit_key", self.limit is not None or self.chunk is not None)
+        object.__setattr__(self, "has_keys", self.has_limit_key or self.unique_key is not None or bool(self.search))
         object.__setattr__(self, "name", self.name or self.module_path)
         normalise(self)
         _validate(self)

@@ -211,7 +211,7 @@ def size_of(text: str) -> int:
 
 def normalise(value: Any, place: str, depth: int) -> Any:
     """Return `value` as plain JSON types, equal to the value that the task will receive. Errors name its `place`."""
-    if value is None or value is True or value is False:
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         return _text(value, place)

@@ -35,9 +35,9 @@ def inserted(monkeypatch):
     for name in ("enqueue", "enqueue_many"):
         real = getattr(lifecycle, name)
 
-        def recording(connection, real=real, **values):
+        def recording(connection, *job, real=real, **values):
             aliases.append(connection.alias)
-            return real(connection, **values)
+            return real(connection, *job, **values)
 
         monkeypatch.setattr(lifecycle, name, recording)
     return aliases

@@ -185,6 +185,7 @@ def test_tasks_page_has_every_task_option():
         "known_plan",
         "known_columns",
         "has_limit_key",
+        "has_keys",
         "headers",
         "batch",
     }  # only using() has run_after, headers and batch

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def open_transaction_elsewhere(alias: str) -> str | None:
-    """Return an alias with an open transaction in this thread if `alias` itself has none; otherwise None."""
-    if connections[alias].in_atomic_block:
+def open_transaction_elsewhere(connection: BaseDatabaseWrapper) -> str | None:
+    """Return an alias with an open transaction in this thread if `connection` itself has none; otherwise None."""
+    if connection.in_atomic_block:
         return None
-    for connection in connections.all(initialized_only=True):
-        if connection.in_atomic_block:
-            return str(connection.alias)
+    for other in connections.all(initialized_only=True):
+        if other.in_atomic_block:
+            return str(other.alias)
     return None
 
 
@@ -40,7 +40,7 @@ def run_after_commits_elsewhere(alias: str, function: Callable[[], T]) -> T | No
     open at all. Otherwise it is called when the transactions that are open on other aliases have committed, and never
     if one of them rolls back.
     """
-    elsewhere = open_transaction_elsewhere(alias)
+    elsewhere = open_transaction_elsewhere(connections[alias])
     if elsewhere is None:
         return function()
     transaction.on_commit(partial(run_after_commits_elsewhere, alias, function), using=elsewhere)

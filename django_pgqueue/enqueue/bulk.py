@@ -242,7 +242,7 @@ class Insertion:
         self._rows: dict[int, tuple[TaskDefinition, Row]] = {}
         self._calls = calls
         self._recorder = recorder
-        self._is_plain = task.unique_key is None and not task.has_limit_key and not task.search
+        self._is_plain = not task.has_keys
         """Whether all calls so far have the options of `task`, and these have no unique key, no limit and no
         search keys."""
         self._first_other_place = 0

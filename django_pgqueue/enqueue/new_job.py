@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django.db import connections, router
+from django.utils.connection import ConnectionDoesNotExist
 
 from django_pgqueue import middleware, options, registry
 from django_pgqueue.db.transactions import open_transaction_elsewhere
@@ -99,9 +100,9 @@ def new_job(
     """
     if arguments is None:
         arguments = encode_arguments(*call)
+    if not task.has_keys:
+        return NewJob(row, arguments)
     search_keys = call_project("the search key", search_keys_of, task, *call) if task.search else None
-    if task.unique_key is None and not task.has_limit_key:
-        return NewJob(row, arguments, search_keys)
     decode = decode or partial(task.decoded_call, *call)
     limit = call_project("the limit", limit_of_call, task, decode) if task.has_limit_key else None
     if task.unique_key is None:
@@ -169,30 +170,19 @@ def check_fit(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, An
         raise TypeError(f"{task.name}() cannot be called with these arguments: {error}{hint}") from None
 
 
+def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the alias of the database for the job of a call. Raises as `connection_for()`."""
+    return connection_for(task, args, kwargs, callers_level=None).alias
+
+
 def connection_for(
     task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = 3
 ) -> BaseDatabaseWrapper:
     """Return the Django connection on which to insert the job of a call. The call must fit the task.
 
-    Raises as `alias_of()`. Warns if a transaction is open on another database only, because the job is not part of it.
-    `callers_level` is the `stacklevel` of that warning; None for no warning.
-    """
-    alias = alias_of(task, args, kwargs)
-    if callers_level is not None and (elsewhere := open_transaction_elsewhere(alias)):
-        warnings.warn(
-            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
-            "the job does not commit or roll back with that transaction",
-            RuntimeWarning,
-            stacklevel=callers_level,
-        )
-    return connections[alias]
-
-
-def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return the alias of the database for the job of a call.
-
     Raises `InvalidTask` if no worker would find the task, or if its database is not a PostgreSQL database in DATABASES.
-    Raises as `_database_of_call()`.
+    Raises as `_database_of_call()`. Warns if a transaction is open on another database only, because the job is not
+    part of it. `callers_level` is the `stacklevel` of that warning; None for no warning.
     """
     from django_pgqueue.models import Job  # task modules are imported before models can be
 
@@ -200,11 +190,14 @@ def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any
     if module not in registry.imported_at_setup and not registry.is_found_by_workers(module):
         raise InvalidTask(registry.not_found(task))
     batch = task.batch
-    own_alias = None if task.database is None else _database_of_call(task, args, kwargs)
-    alias = own_alias or (batch.database if batch else router.db_for_write(Job))
-    if alias not in connections:
-        raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}")
-    if connections[alias].vendor != "postgresql":
+    alias = None if task.database is None else _database_of_call(task, args, kwargs)
+    if not alias:
+        alias = router.db_for_write(Job) if batch is None else batch.database
+    try:
+        connection = connections[alias]
+    except ConnectionDoesNotExist:
+        raise InvalidTask(f"{task.name} cannot be enqueued: DATABASES has no alias {alias!r}") from None
+    if connection.vendor != "postgresql":
         raise InvalidTask(
             f"{task.name} cannot be enqueued on database {alias!r}, because it is not PostgreSQL: "
             "choose another with using(database=…), or route pgqueue's models to a PostgreSQL database"
@@ -214,7 +207,14 @@ def alias_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any
             f"{task.name} cannot be enqueued on database {alias!r}, because batch {batch.id} is on {batch.database!r}: "
             "the jobs of a batch are in its database"
         )
-    return alias
+    if callers_level is not None and (elsewhere := open_transaction_elsewhere(connection)):
+        warnings.warn(
+            f"{task.name} is enqueued on database {alias!r} while a transaction is open on {elsewhere!r}: "
+            "the job does not commit or roll back with that transaction",
+            RuntimeWarning,
+            stacklevel=callers_level,
+        )
+    return connection
 
 
 def _database_of_call(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -23,7 +23,12 @@ CALL_LIMITS = [
         Mutant("the function's default is not used", "**defaults, **kwargs", "**kwargs", inside="_formatted"),
         Mutant("a weight is not checked", "in weight_problems(limit, weight)", "in ()", inside="_weight_of"),
         Mutant("a key is not checked", "in key_problems(key)", "in ()", inside="call_limits._key_of"),
-        Mutant("enqueue_many() writes no limits", " and not task.has_limit_key", "", inside="Insertion.__init__"),
+        Mutant(
+            "enqueue_many() writes no limits",
+            "self.has_limit_key or self.unique_key",
+            "self.unique_key",
+            inside="TaskDefinition.__post_init__",
+        ),
         Mutant(
             "a copy loses its limit",
             "task.limit.name != name_of(job.limit_key)",

@@ -25,7 +25,7 @@ WRITTEN = of_tests(
         "False",
         inside="write_search_keys",
     ),
-    Mutant("enqueue_many() writes no keys", " and not task.search", "", inside="Insertion.__init__"),
+    Mutant("enqueue_many() writes no keys", " or bool(self.search)", "", inside="TaskDefinition.__post_init__"),
     Mutant(
         "a sensitive argument is a search key",
         "if name in task.sensitive or (",
