@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import psycopg
 from django.conf import settings
@@ -40,6 +40,14 @@ class Connection(Protocol):
     def cursor(self) -> AbstractContextManager[Any]: ...
 
 
+class _Engine(Protocol):
+    """The methods of an engine connection that a Django connection does not have."""
+
+    def run_statement(self, statement: str, params: Mapping[str, Any]) -> list[Row]: ...
+
+    def stop_preparing(self) -> bool: ...
+
+
 class _AwareLoader(TimestamptzLoader):
     """Read a timestamp as an aware datetime in UTC. With `USE_TZ = False`, Django's loader removes the time zone."""
 
@@ -66,15 +74,15 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     """
     # Text, because a timedelta of a day would follow the session's daylight saving time.
     params = {**params, "time_shift": f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"}
-    run_statement: Callable[[str, Mapping[str, Any]], list[Row]] | None = getattr(connection, "run_statement", None)
-    if run_statement is None:
+    if not hasattr(connection, "run_statement"):
         return _run_on_django(connection, statement, params)
-    try:  # on an engine connection
-        return run_statement(statement, params)
+    engine = cast("_Engine", connection)
+    try:
+        return engine.run_statement(statement, params)
     except psycopg.Error as error:
-        if not is_stale_plan(error) or not connection.stop_preparing():  # type: ignore[attr-defined]  # it has both
+        if not is_stale_plan(error) or not engine.stop_preparing():
             raise
-    return run_statement(statement, params)
+    return engine.run_statement(statement, params)
 
 
 def repeat_if_stale(function: Callable[[], T]) -> T:

@@ -95,8 +95,8 @@ def stored_job(stored: str, arguments: str) -> NewJob:
 
 def enqueue(connection: Connection, job: NewJob) -> Enqueued:
     """Add one ready job. Its unique key and its search keys are not written."""
-    params = {**UNSET, **NO_LIMIT, **job.columns(), "arguments": job.arguments}
-    [added] = execute(connection, sql.enqueueing.ENQUEUE, params)
+    given = {**UNSET, **NO_LIMIT, **job.columns(), "arguments": job.arguments}
+    [added] = execute(connection, sql.enqueueing.ENQUEUE, given)
     return Enqueued._make(added)
 
 

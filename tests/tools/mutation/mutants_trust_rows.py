@@ -37,7 +37,7 @@ TRUST_ROWS: Final = [
     ),
     Mutant(
         "an outdated prepared statement is not repeated",
-        old="if not is_stale_plan(error) or not connection.stop_preparing():",
+        old="if not is_stale_plan(error) or not engine.stop_preparing():",
         new="if True:",
         inside="statements.execute",
         tests=("tests/worker/test_blame.py",),
