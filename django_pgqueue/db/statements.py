@@ -59,7 +59,19 @@ class _AwareLoader(TimestamptzLoader):
 class _Clock:
     """Time travel of the testing kit: seconds added to the database's clock in every statement of this process."""
 
-    shift_seconds = 0.0
+    _shift_seconds = 0.0
+    shift = "0 s"
+    """The same, as each statement takes it. A timedelta of a day would follow the session's daylight saving time."""
+
+    @property
+    def shift_seconds(self) -> float:
+        """The seconds that are added."""
+        return self._shift_seconds
+
+    @shift_seconds.setter
+    def shift_seconds(self, seconds: float) -> None:
+        self._shift_seconds = seconds
+        self.shift = f"{seconds:.6f} s" if seconds else "0 s"
 
 
 clock = _Clock()
@@ -72,8 +84,7 @@ def execute(connection: Connection, statement: str, params: Mapping[str, Any]) -
     is missing, Django's error says to run `migrate`. If only the prepared form of the statement is outdated, the
     statement is repeated without it. In a transaction that raises the error: see `repeat_if_stale()`.
     """
-    # Text, because a timedelta of a day would follow the session's daylight saving time.
-    params = {**params, "time_shift": f"{clock.shift_seconds:.6f} s" if clock.shift_seconds else "0 s"}
+    params = {**params, "time_shift": clock.shift}
     if not hasattr(connection, "run_statement"):
         return _run_on_django(connection, statement, params)
     engine = cast("_Engine", connection)

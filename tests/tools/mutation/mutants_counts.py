@@ -83,9 +83,23 @@ PLANS_OF_ATTEMPTS = [
     ),
     Mutant(
         "jobs get the options that the settings gave them before a change",
-        " or known[0] is not settings",
-        "",
+        "if known[0] is not settings:",
+        "if known[0] is None:",
         inside="TaskDefinition.columns",
+        tests=("tests/test_enqueue.py",),
+    ),
+    Mutant(
+        "time travel reaches no statement",
+        'self.shift = f"{seconds:.6f} s" if seconds else "0 s"',
+        "pass",
+        inside="_Clock",
+        tests=("tests/kit/test_run_jobs.py",),
+    ),
+    Mutant(
+        "a new job has parameters that are no columns",
+        'del values["delay_seconds"], values["expires_seconds"]',
+        "pass",
+        inside="as_job",
         tests=("tests/test_enqueue.py",),
     ),
     Mutant(
