@@ -47,8 +47,8 @@ class TaskDefinition(TaskFields):
     """Whether its jobs have a limit key: the key of a limit, or a chunk key."""
     has_keys: bool = field(init=False, repr=False, compare=False)
     """Whether its jobs have a limit key, a unique key or search keys."""
-    known_columns: tuple[Settings, Row] | None = field(init=False, repr=False, compare=False)
-    """The value of `columns()`, and the settings that it follows from; None before its first use."""
+    known_columns: tuple[Settings | None, Row] = field(init=False, repr=False, compare=False)
+    """The settings that the value of `columns()` follows from, and that value; None before its first use."""
 
     def __post_init__(self) -> None:
         if not inspect.isfunction(self.func):
@@ -56,7 +56,7 @@ class TaskDefinition(TaskFields):
         object.__setattr__(self, "signature", signature_of(self.func))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.func))
         object.__setattr__(self, "known_plan", ...)
-        object.__setattr__(self, "known_columns", None)
+        object.__setattr__(self, "known_columns", (None, {}))
         object.__setattr__(self, "has_limit_key", self.limit is not None or self.chunk is not None)
         object.__setattr__(self, "has_keys", self.has_limit_key or self.unique_key is not None or bool(self.search))
         object.__setattr__(self, "name", self.name or self.module_path)
@@ -120,9 +120,8 @@ class TaskDefinition(TaskFields):
 
     def columns(self) -> Row:
         """Return the parameters of the insert statements that its jobs share. The caller must not change them."""
-        settings = get_settings()
-        known = self.known_columns
-        if known is None or known[0] is not settings:
+        settings, known = get_settings(), self.known_columns
+        if known[0] is not settings:
             known = settings, {"task_name": self.name, "headers": None, **columns_of(self)}
             object.__setattr__(self, "known_columns", known)
         return known[1]

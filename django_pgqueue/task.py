@@ -32,6 +32,9 @@ from .using_options import UNCHANGED, Unchanged, changed_options
 from .validation import RunAfter
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from .lifecycle.enqueueing import NewJob
     from .models import Job
 
 P = ParamSpec("P")
@@ -157,18 +160,24 @@ class Task(TaskDefinition, Generic[P, R_co]):
     def insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """Insert a job without announcing it: the first half of `enqueue()`, for another framework's backend."""
         try:
-            return self.prepare_insert(args, kwargs, callers_level=5 + bool(self.sensitive)).run()
+            insert = hidden_from_reports(inserting.insert) if self.sensitive else inserting.insert
+            return insert(*self._new_job(args, kwargs, 6 if self.sensitive else 5))
         except SynchronousOnlyOperation as error:
             raise called_in_coroutine(self.name) from error
 
-    def prepare_insert(
+    def _new_job(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], callers_level: int | None = None
-    ) -> inserting.PreparedInsert:
-        """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
+    ) -> tuple[BaseDatabaseWrapper, NewJob]:
+        """Check and encode a call. Return its job, and the connection on which to insert it."""
         check_fit(self, args, kwargs)
         call = (args, kwargs) if self.known_plan is None else self.encoded_call(args, kwargs)
-        connection = connection_for(self, args, kwargs, callers_level=callers_level)
-        run = partial(inserting.insert, connection, new_job(self, call, row_of(self, connection.alias)))
+        connection = connection_for(self, args, kwargs, callers_level)
+        return connection, new_job(self, call, row_of(self, connection.alias))
+
+    def prepare_insert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inserting.PreparedInsert:
+        """Check and encode a call, and return the insert of its job. Nothing is written before that runs."""
+        connection, job = self._new_job(args, kwargs)
+        run = partial(inserting.insert, connection, job)
         # It can run after a commit, when the method that hides variables has returned.
         return inserting.PreparedInsert(connection.alias, hidden_from_reports(run) if self.sensitive else run)
 

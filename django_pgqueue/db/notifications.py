@@ -67,9 +67,7 @@ def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -
     now, alias, raw = time.monotonic(), connection.alias, connection.connection
     if not payload and now - _last_wake_at.get(alias, 0.0) < WAKE_INTERVAL_SECONDS:
         return
-    if (
-        not payload or channel == CHANNEL
-    ):  # idle workers listen to no other channel, so only these notifications wake them
+    if not payload or channel == CHANNEL:  # idle workers listen to no other channel
         _last_wake_at[alias] = now
     if raw is None or raw.pgconn.transaction_status != IDLE:
         return

@@ -24,6 +24,8 @@ from django_pgqueue.exceptions import DuplicateJob, InvalidTask, QueueError
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 from django_pgqueue.reactions import after_enqueue
 
+from .new_job import job_model
+
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -133,9 +135,7 @@ def holders(
 
 def _existing(alias: str, job_id: int) -> Job | None:
     """Return the existing job, or None if its row is gone."""
-    from django_pgqueue.models import Job  # task modules are imported before models can be
-
-    job = Job.objects.using(alias).filter(pk=job_id).first()
+    job = job_model().objects.using(alias).filter(pk=job_id).first()
     if job is not None:
         job.is_duplicate, job.enqueued_on = True, alias
     return job
@@ -143,10 +143,8 @@ def _existing(alias: str, job_id: int) -> Job | None:
 
 def _removed(alias: str, job_id: int, new: NewJob) -> Job:
     """Return a `Job` for a row that is gone while its uniqueness window lasts: its id and task, without a state."""
-    from django_pgqueue.models import Job  # as above
-
     call = codecs.readable(json.loads(new.arguments))
-    job = Job(id=job_id, task_name=new.task_name, queue_name=new.queue_name, arguments=call, state="")
+    job = job_model()(id=job_id, task_name=new.task_name, queue_name=new.queue_name, arguments=call, state="")
     job._state.db = job.enqueued_on = alias
     job._state.adding, job.is_duplicate = False, True
     return job
@@ -195,11 +193,9 @@ def write_search_keys(connection: BaseDatabaseWrapper, jobs: Iterable[tuple[int,
 
 def as_job(alias: str, enqueued: lifecycle.Enqueued, new: NewJob) -> Job:
     """Return a `Job` for a row that was just inserted, without a query."""
-    from django_pgqueue.models import Job  # as above
-
     call = json.loads(new.arguments)
     values = {
-        **new.columns(),
+        **(new.row if new.limit is None else new.columns()),
         **NEW,
         "id": enqueued.job_id,
         "arguments": codecs.readable(call) if CODEC in call else call,
@@ -210,7 +206,7 @@ def as_job(alias: str, enqueued: lifecycle.Enqueued, new: NewJob) -> Job:
     del values["delay_seconds"], values["expires_seconds"]  # the database has computed two of the times from them
     if values["headers"] is not None:
         values["headers"] = json.loads(values["headers"])
-    job = Job(**values)
+    job = job_model()(**values)
     job._state.db = job.enqueued_on = alias
     job._state.adding = False
     return job
@@ -227,15 +223,14 @@ def reload(job: Job) -> Job:
 
 def job_of(task: TaskDefinition, result_id: str | int) -> Job:
     """Return a job of a task by its id. Raises as `Task.get_result()`."""
-    from django_pgqueue.models import Job  # as above
-
     if callable(task.database):
         raise InvalidTask(f"{task.name} has jobs in several databases: call using(database=…).get_result()")
-    alias = task.database or router.db_for_write(Job)
+    model = job_model()
+    alias = task.database or router.db_for_write(model)
     try:
-        return Job.objects.using(alias).get(pk=int(result_id), task_name__in=(task.name, *task.aliases))
-    except (ValueError, OverflowError, Job.DoesNotExist):
-        raise Job.DoesNotExist(f"{task.name} has no job {result_id!r} in the database {alias!r}") from None
+        return model.objects.using(alias).get(pk=int(result_id), task_name__in=(task.name, *task.aliases))
+    except (ValueError, OverflowError, model.DoesNotExist):
+        raise model.DoesNotExist(f"{task.name} has no job {result_id!r} in the database {alias!r}") from None
 
 
 def announce(connection: BaseDatabaseWrapper, jobs: Iterable[tuple[int, Row]]) -> None:

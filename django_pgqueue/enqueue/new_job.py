@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from django.db import connections, router
@@ -36,8 +36,17 @@ if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Scheduled
+    from django_pgqueue.models import Job
 
 T = TypeVar("T")
+
+
+@cache
+def job_model() -> type[Job]:
+    """Return the model of jobs. Task modules, which import this one, are imported before models can be."""
+    from django_pgqueue.models import Job
+
+    return Job
 
 
 def search_keys_of(task: TaskDefinition, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SearchKeys:
@@ -124,7 +133,7 @@ def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) 
         headers = middleware.changed_headers(headers, task, alias, schedule)
     if options.IN_HEADERS:
         headers |= options.headers_of_options(task)
-    return {**row, "headers": encode_headers(headers) if headers else None}
+    return {**row, "headers": encode_headers(headers)}
 
 
 def key_of(task: TaskDefinition, decode: Callable[[], CallArguments]) -> str | None:
@@ -184,15 +193,13 @@ def connection_for(
     Raises as `_database_of_call()`. Warns if a transaction is open on another database only, because the job is not
     part of it. `callers_level` is the `stacklevel` of that warning; None for no warning.
     """
-    from django_pgqueue.models import Job  # task modules are imported before models can be
-
     module = task.func.__module__
     if module not in registry.imported_at_setup and not registry.is_found_by_workers(module):
         raise InvalidTask(registry.not_found(task))
     batch = task.batch
     alias = None if task.database is None else _database_of_call(task, args, kwargs)
     if not alias:
-        alias = router.db_for_write(Job) if batch is None else batch.database
+        alias = router.db_for_write(job_model()) if batch is None else batch.database
     try:
         connection = connections[alias]
     except ConnectionDoesNotExist:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db import statements
@@ -27,6 +27,8 @@ SearchKeys = Mapping[str, str]
 """Texts by the names of the arguments."""
 Limits = Sequence[CallLimit | None]
 """The limits of the calls of one statement, or nothing if no call has a limit."""
+UNSET_OF_ONE: Final = {**UNSET, **NO_LIMIT}
+"""The parameters of ENQUEUE that a job need not have, all None."""
 
 
 class Uniqueness(NamedTuple):
@@ -95,8 +97,8 @@ def stored_job(stored: str, arguments: str) -> NewJob:
 
 def enqueue(connection: Connection, job: NewJob) -> Enqueued:
     """Add one ready job. Its unique key and its search keys are not written."""
-    given = {**UNSET, **NO_LIMIT, **job.columns(), "arguments": job.arguments}
-    [added] = execute(connection, sql.enqueueing.ENQUEUE, given)
+    params = {**UNSET_OF_ONE, **job.columns(), "arguments": job.arguments}
+    [added] = execute(connection, sql.enqueueing.ENQUEUE, params)
     return Enqueued._make(added)
 
 
