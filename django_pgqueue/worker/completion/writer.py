@@ -31,6 +31,7 @@ logger = logging.getLogger("django_pgqueue.worker")
 
 WARN_AGAIN_SECONDS: Final = 60.0
 ENDING: Final = attrgetter("ending")
+EXECUTION_ID: Final = attrgetter("claimed.execution_id")
 refusals: Final = Refusals("the release of execution")
 
 
@@ -206,7 +207,7 @@ def _remove_steps(connection: Connection, job_ids: Sequence[int]) -> dict[int, b
 
 
 def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
-    return dict.fromkeys([report.claimed.execution_id for report in reports], SUCCEEDED)
+    return dict.fromkeys(map(EXECUTION_ID, reports), SUCCEEDED)
 
 
 def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
