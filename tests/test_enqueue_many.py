@@ -357,6 +357,14 @@ def test_enqueue_many_duplicates_of_a_sorted_list_have_their_positions():
     assert [args for args, _ in stored(ids)] == [[number] for number in numbers]
 
 
+@pytest.mark.django_db
+def test_enqueue_many_keys_behind_plain_calls_are_sorted():
+    """Two callers that take the same keys in different orders could deadlock."""
+    plain = [tasks.noop.s(0)] * CHUNK
+    ids = enqueue_many([*plain, *(KEYED.s(number) for number in range(CHUNK + 10, 0, -1))])[CHUNK:]
+    assert ids == sorted(ids, reverse=True)
+
+
 # ------------------------------------------------------------------ statements
 
 

@@ -254,7 +254,8 @@ class Insertion:
         with atomic_unless_open(self._connection):
             inserting.check_open(self._connection, self._row["batch_id"])
             sequence = given if isinstance(given, Sequence) else ()
-            if any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):
+            has_calls = TaskCall in map(type, sequence)  # a loop in C: most sequences have none
+            if has_calls and any(isinstance(call, TaskCall) and call.task is not self._task for call in sequence):
                 self._is_plain = False
             step = self._next()
             is_last = self._is_over()
@@ -284,7 +285,7 @@ class Insertion:
 
     def _plain_calls(self) -> Iterator[dict[str, Any]]:
         """Yield the arguments of calls that all have the options of `task`. Stop before the first that has not."""
-        task = self._task
+        task, has_database_of_call = self._task, callable(self._task.database)
         args: Sequence[Any]
         kwargs: Mapping[str, Any]
         for place, call in self._calls:
@@ -297,9 +298,11 @@ class Insertion:
             else:
                 args, kwargs = arguments_of(self._own_task, place, call)
             check_fit(task, args, kwargs)
-            if callable(task.database):
+            if has_database_of_call:
                 self._check_database(task, args, kwargs)
-            yield normalise_call(*task.encoded_call(args, kwargs))
+            if task.known_plan is not None:
+                args, kwargs = task.encoded_call(args, kwargs)
+            yield normalise_call(args, kwargs)
 
     def _is_over(self) -> bool:
         """Return whether all calls have been read. Reads one call ahead to find out."""

@@ -89,6 +89,20 @@ PLANS_OF_ATTEMPTS = [
         tests=("tests/test_enqueue.py",),
     ),
     Mutant(
+        "a sequence of calls with other options begins as plain",
+        "has_calls = TaskCall in map(type, sequence)",
+        "has_calls = False",
+        inside="Insertion.run",
+        tests=("tests/test_enqueue_many.py", "tests/test_call_limits.py"),
+    ),
+    Mutant(
+        "enqueue_many() does not convert what annotations say",
+        "if task.known_plan is not None:",
+        "if False:",
+        inside="Insertion._plain_calls",
+        tests=("tests/arguments/test_calls.py",),
+    ),
+    Mutant(
         "time travel reaches no statement",
         'self.shift = f"{seconds:.6f} s" if seconds else "0 s"',
         "pass",

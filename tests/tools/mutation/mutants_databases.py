@@ -73,7 +73,7 @@ DATABASES = [
         ("tests/test_call_database.py",),
         Mutant(
             "a plain chunk mixes databases",
-            "            if callable(task.database):\n                self._check_database(task, args, kwargs)\n",
+            "            if has_database_of_call:\n                self._check_database(task, args, kwargs)\n",
             "",
             inside="Insertion._plain_calls",
         ),
