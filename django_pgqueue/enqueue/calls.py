@@ -17,6 +17,8 @@ from .new_job import check_fit
 
 R_co = TypeVar("R_co", covariant=True)
 
+POSITIONAL: Final = (tuple, list)
+"""A call of one of these types has positional arguments."""
 FORMS: Final = "a tuple or list of positional arguments, a dict of keyword arguments, or task.s(…)"
 
 
@@ -90,7 +92,7 @@ def arguments_of(task: TaskDefinition | None, place: int, call: Any) -> tuple[Se
     """
     if task is None:
         raise TypeError(f"enqueue_many(): call {place} must be made by task.s(…), not {_type_of(call)}")
-    if isinstance(call, tuple | list):
+    if isinstance(call, POSITIONAL):
         if len(call) != 2 or not isinstance(call[1], Mapping):
             return call, {}
         if isinstance(call[0], tuple):
