@@ -28,10 +28,12 @@ FIRST: Final = itemgetter(0)
 
 
 def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, TransitionResult]:
-    """Close executions as succeeded, and their jobs with them. There must be at least one.
+    """Close executions as succeeded, and their jobs with them.
 
     On a Django connection this is the completion of an atomic task, in the task's own transaction.
     """
+    if not finished:
+        return {}
     keys, texts, started_seconds_ago, finished_seconds_ago = zip(*sorted(finished), strict=True)
     done = execute_with_retry(
         connection,
