@@ -20,6 +20,7 @@ from django.test import override_settings
 
 from django_pgqueue import InvalidTask, registry, signals
 from django_pgqueue.db import notifications
+from django_pgqueue.enqueue.new_job import row_of
 from django_pgqueue.models import Job
 from django_pgqueue.serialization import CHUNK, CHUNK_SIZE
 from django_pgqueue.task import Task
@@ -282,6 +283,13 @@ def test_enqueue_transactions_on_both_aliases_do_not_warn(other):
 
 
 # ------------------------------------------------------------------ the notification
+
+
+def test_row_of_a_task_changed_by_a_caller_changes_no_other_job(db):
+    """A workflow sets the batch of its jobs, and a schedule their delay."""
+    row_of(tasks.noop, "default").update(priority=7, batch_id=7)
+    job = tasks.noop.enqueue()
+    assert (job.priority, job.batch_id) == (0, None)
 
 
 @pytest.fixture

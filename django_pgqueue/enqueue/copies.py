@@ -72,7 +72,7 @@ def insert_copy(task: TaskDefinition, job: Job, args: Sequence[Any], kwargs: Map
     check_fit(task, args, kwargs)
     connection = connection_for(task, args, kwargs, callers_level=None)
     row = row_of(task, connection.alias)
-    row = {**row, "headers": encode_headers({**json.loads(row["headers"] or "{}"), **(task.headers or {})})}
+    row["headers"] = encode_headers({**json.loads(row["headers"] or "{}"), **(task.headers or {})})
     keeps_limit = _keeps_limit(task, job)
     new = new_job(replace(task, limit=None) if keeps_limit else task, task.encoded_call(args, kwargs), row)
     if keeps_limit:

@@ -121,13 +121,13 @@ def new_job(
 
 
 def row_of(task: TaskDefinition, alias: str, schedule: Scheduled | None = None) -> Row:
-    """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share. The caller must not change them.
+    """Return the values that all jobs of one `enqueue()` or `enqueue_many()` share. The caller may change them.
 
     Calls the middleware for the headers; its errors pass through. Options in the headers cannot be changed by it.
     """
     row = task.columns()
     if not (task.headers or middleware.chain().enqueue or options.IN_HEADERS):
-        return row
+        return row.copy()
     headers = dict(task.headers or {})
     if middleware.chain().enqueue:
         headers = middleware.changed_headers(headers, task, alias, schedule)

@@ -89,6 +89,13 @@ PLANS_OF_ATTEMPTS = [
         tests=("tests/test_enqueue.py",),
     ),
     Mutant(
+        "a workflow changes the row of all later jobs of a task",
+        "return row.copy()",
+        "return row",
+        inside="new_job.row_of",
+        tests=("tests/test_enqueue.py",),
+    ),
+    Mutant(
         "a sequence of calls with other options begins as plain",
         "has_calls = TaskCall in map(type, sequence)",
         "has_calls = False",
