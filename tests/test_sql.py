@@ -646,6 +646,7 @@ def breaker_keys(connection):
 
 
 TIMES = {"started_seconds_ago": 0.002, "finished_seconds_ago": 0.001}
+TIMES_OF_SUCCESS = {"started_us_ago": 2000, "finished_us_ago": 1000}
 TEXTS = {"exception_classes": "E", "errors": "e", "tracebacks": "t"}
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CLAIM": (claim, BATCH, {"pgqueue_job_ready", "pgqueue_job_pkey"}),
@@ -729,7 +730,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CLAIM_CHUNK": (claim_chunk, BATCH, {"pgqueue_job_limited", "pgqueue_job_pkey"}),
     "PRUNE_LIMIT_STATES": (lambda connection: {"after_id": 0, "limit": BATCH}, BATCH, {"pgqueue_limit_state_pkey"}),
     "SUCCEED": (
-        lambda connection: ends(connection, results=None, **TIMES),
+        lambda connection: ends(connection, results=None, **TIMES_OF_SUCCESS),
         BATCH,
         {"pgqueue_execution_pkey", "pgqueue_job_pkey"},
     ),

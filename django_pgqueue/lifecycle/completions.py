@@ -7,9 +7,10 @@ repeated: a reply that was lost is reported as `TransitionStatus.ALREADY_DONE`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, mul
 from typing import Final
 
 from django_pgqueue import sql
@@ -24,7 +25,8 @@ SUCCEEDED: Final = TransitionResult(TransitionStatus.DONE, State.SUCCEEDED)
 EXECUTION_ID: Final = attrgetter("execution_id")
 CLAIMED_MS: Final = attrgetter("claimed_ms")
 FIRST: Final = itemgetter(0)
-"""Like the two above, it loops over the rows in C: a batch has hundreds."""
+IN_MICROSECONDS: Final = partial(map, mul, repeat(1e6))
+"""Like those above, it loops over the rows in C: a batch has hundreds."""
 
 
 def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, TransitionResult]:
@@ -41,8 +43,8 @@ def succeed(connection: Connection, finished: Sequence[Succeeded]) -> dict[int, 
         {
             **key_params(keys),
             "results": sparse(texts),
-            "started_seconds_ago": numbers(started_seconds_ago),
-            "finished_seconds_ago": numbers(finished_seconds_ago),
+            "started_us_ago": numbers(map(int, IN_MICROSECONDS(started_seconds_ago))),
+            "finished_us_ago": numbers(map(int, IN_MICROSECONDS(finished_seconds_ago))),
         },
     )
     return results_of(connection, keys, _all_ended(done, SUCCEEDED), repeat(Outcome.SUCCEEDED))
@@ -70,7 +72,7 @@ def fail(connection: Connection, failed: Sequence[Failed]) -> dict[int, Transiti
         connection,
         sql.completions.FAIL,
         {
-            **key_params(row.key for row in rows),
+            **key_params([row.key for row in rows]),
             "outcomes": [row.outcome.value for row in rows],
             "delays_seconds": sparse([row.delay_seconds for row in rows]),
             "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
@@ -109,7 +111,7 @@ def _release(
         connection,
         sql.completions.RELEASE,
         {
-            **key_params(row.key for row in rows),
+            **key_params([row.key for row in rows]),
             "delays_seconds": sparse([row.delay_seconds for row in rows]),
             "errors": [row.error for row in rows],
             "holds": [row.holds_key for row in rows],
@@ -127,7 +129,7 @@ def end_cancelled(connection: Connection, cancelled: Sequence[Cancelled]) -> dic
         connection,
         sql.completions.END_CANCELLED,
         {
-            **key_params(row.key for row in rows),
+            **key_params([row.key for row in rows]),
             "started_seconds_ago": sparse([row.started_seconds_ago for row in rows]),
             "finished_seconds_ago": [row.finished_seconds_ago for row in rows],
             "errors": [row.error for row in rows],
@@ -147,7 +149,7 @@ def note_progress(connection: Connection, noted: Sequence[Noted]) -> dict[int, T
         connection,
         sql.completions.NOTE_PROGRESS,
         {
-            **key_params(row.key for row in rows),
+            **key_params([row.key for row in rows]),
             "done": [row.progress.done for row in rows],
             "totals": sparse([row.progress.total for row in rows]),
             "messages": [row.progress.message for row in rows],
@@ -230,7 +232,6 @@ def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> list
     return divided(connection, keys, remove).refused
 
 
-def key_params(keys: Iterable[ExecutionKey]) -> dict[str, str]:
+def key_params(keys: Collection[ExecutionKey]) -> dict[str, str]:
     """Return the parameters that identify executions in a fenced statement."""
-    keys = list(keys)
     return {"execution_ids": numbers(map(EXECUTION_ID, keys)), "claimed_ms": numbers(map(CLAIMED_MS, keys))}

@@ -34,7 +34,7 @@ def keep_logs(connection: Connection, logs: Sequence[KeptLog]) -> dict[int, bool
         connection,
         sql.logs.KEEP_LOGS,
         {
-            **key_params(row.key for row in rows),
+            **key_params([row.key for row in rows]),
             "first_lines": [row.content.first_lines for row in rows],
             "last_lines": [row.content.last_lines for row in rows],
             "cut_lines": [row.content.cut_lines for row in rows],

@@ -91,7 +91,7 @@ class Lost(NamedTuple):
 
 def _close_lost(connection: Connection, rows: Sequence[Lost], error: str) -> dict[int, TransitionResult]:
     params = {
-        **key_params(row.key for row in rows),
+        **key_params([row.key for row in rows]),
         "delays_seconds": sparse([row.delay_seconds for row in rows]),
         "leases_ms": sparse([row.lease_ms for row in rows]),
         "error": error,

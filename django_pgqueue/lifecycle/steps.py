@@ -116,7 +116,7 @@ def suspend(connection: Connection, suspended: Sequence[SuspendedExecution]) -> 
         connection,
         sql.steps.SUSPEND,
         {
-            **key_params(row.key for row in rows),
+            **key_params([row.key for row in rows]),
             "started_seconds_ago": numbers(row.started_seconds_ago for row in rows),
             "finished_seconds_ago": numbers(row.finished_seconds_ago for row in rows),
             "reasons": [each.reason for each in given],

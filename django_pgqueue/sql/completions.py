@@ -26,7 +26,8 @@ SELECT id FROM mine
 # Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
 # Index:  primary keys
 #
-# Times are passed as seconds ago, so that the worker's clock does not matter. The place of the locked row finds the job
+# Times are passed as microseconds ago, so that the worker's clock does not matter. Both sides read and write whole
+# numbers faster than others. The place of the locked row finds the job
 # again without its index. If another session has changed the job since the statement began, its row is at another
 # place. The statement changes nothing then, and the caller repeats it as for a locked row.
 #
@@ -35,11 +36,13 @@ SELECT id FROM mine
 # executions with all given ones, and then cost twice as much.
 SUCCEED: Final = """/* pgqueue:succeed */
 WITH mine AS MATERIALIZED (
-    SELECT locked.id, locked.place, given.result, given.started_seconds_ago, given.finished_seconds_ago
+    SELECT locked.id, locked.place, given.result,
+           make_interval(secs => 0.000001::float8 * given.started_us_ago) AS started_ago,
+           make_interval(secs => 0.000001::float8 * given.finished_us_ago) AS finished_ago
     FROM unnest(
         %(execution_ids)s::bigint[], %(claimed_ms)s::float8[], %(results)s::text[],
-        %(started_seconds_ago)s::float8[], %(finished_seconds_ago)s::float8[]
-    ) AS given (id, claimed_ms, result, started_seconds_ago, finished_seconds_ago)
+        %(started_us_ago)s::bigint[], %(finished_us_ago)s::bigint[]
+    ) AS given (id, claimed_ms, result, started_us_ago, finished_us_ago)
     CROSS JOIN LATERAL (
         SELECT execution.id, job.ctid AS place
 """ + LOCKED + """
@@ -47,15 +50,14 @@ done AS (
     UPDATE pgqueue_job AS job
     SET state = 'succeeded',
         result = mine.result::json,
-        finished_at = statement_timestamp() + %(time_shift)s::interval
-            - make_interval(secs => mine.finished_seconds_ago)
+        finished_at = statement_timestamp() + %(time_shift)s::interval - mine.finished_ago
     FROM mine
     WHERE job.ctid = mine.place
-    RETURNING mine.id, mine.started_seconds_ago, job.finished_at
+    RETURNING mine.id, mine.started_ago, job.finished_at
 )
 UPDATE pgqueue_execution AS execution
 SET outcome = 'succeeded',
-    started_at = statement_timestamp() + %(time_shift)s::interval - make_interval(secs => done.started_seconds_ago),
+    started_at = statement_timestamp() + %(time_shift)s::interval - done.started_ago,
     finished_at = done.finished_at
 FROM done
 WHERE execution.id = done.id

@@ -205,7 +205,7 @@ class ClaimThread(Service):
             group.try_at = 0.0
 
     def _is_one_too_many(self, waiting: WaitingClaim) -> bool:
-        """Return whether a token already uses as many other scopes as it may. What other tokens use does not matter."""
+        """Return whether a token already uses as many other scopes as it may. Each token has its own number."""
         used_since = time.monotonic() - KEEP_GROUP_SECONDS
         scopes = [
             scope for scope, group in self._groups.items() if group.used_by.get(waiting.digest, NEVER) > used_since
