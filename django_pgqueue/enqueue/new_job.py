@@ -195,6 +195,7 @@ def connection_for(
     """
     module = task.func.__module__
     if module not in registry.imported_at_setup and not registry.is_found_by_workers(module):
+        job_model()  # raises if the app is not installed, so that no task is found
         raise InvalidTask(registry.not_found(task))
     batch = task.batch
     alias = None if task.database is None else _database_of_call(task, args, kwargs)
