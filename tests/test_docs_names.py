@@ -45,7 +45,7 @@ OTHER_NAMES = {
         *("enqueue_on_commit", "on_commit"),
     },
     "of PostgreSQL": {
-        *("ANALYZE", "EXPLAIN", "LISTEN", "LWLock", "Lock", "UPDATE", "WALWrite", "now"),
+        *("ANALYZE", "EXPLAIN", "GREATEST", "LEAST", "LISTEN", "LWLock", "Lock", "UPDATE", "WALWrite", "now"),
         "statement_timestamp",
     },
     "of another queue": {"FAILURE", "SUCCESS", "WorkerLostError", "get_stalled_jobs"},
