@@ -64,10 +64,10 @@ def empty_tables(connection: psycopg.Connection[Any]) -> None:
 
 @contextmanager
 def without_statistics(connection: psycopg.Connection[Any], tables: Iterable[str]) -> Iterator[None]:
-    """Empty all tables, and let the planner know about `tables` only what the test tells it.
+    """Empty all tables, and delete the planner's statistics of `tables`. Autovacuum is off for them in the block.
 
-    Otherwise it knows the pages that an earlier test has filled, without live rows if an autovacuum came between. It
-    would then read the whole table. Nor does ANALYZE of an empty table forget the statistics of rows that are gone.
+    Otherwise the planner knows the pages that an earlier test has filled. If an autovacuum came between, it knows no
+    live rows in them, and reads the whole table. ANALYZE of an empty table keeps the statistics of rows that are gone.
     """
     names = list(tables)
     for name in names:
@@ -80,6 +80,24 @@ def without_statistics(connection: psycopg.Connection[Any], tables: Iterable[str
         empty_tables(connection)
         for name in names:
             connection.execute(f"ALTER TABLE {name} RESET (autovacuum_enabled)")
+
+
+@contextmanager
+def filled(
+    connection: psycopg.Connection[Any], tables: Iterable[str], statements: Iterable[str], statistics: str
+) -> Iterator[None]:
+    """Fill tables by these statements. `statistics` is one of `tests.test_sql.STATISTICS`: when they are analysed."""
+    names = list(tables)
+    with without_statistics(connection, names):
+        if statistics == "analysed idle":
+            connection.execute(f"ANALYZE {', '.join(names)}")
+        if statistics == "analysed at rest":
+            come_to_rest(connection)
+        for statement in statements:
+            connection.execute(statement)
+        if statistics == "analysed full":
+            connection.execute(f"VACUUM ANALYZE {', '.join(names)}")
+        yield
 
 
 AT_REST = 100_000
