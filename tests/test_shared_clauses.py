@@ -109,12 +109,13 @@ CLAUSES = {
     "ready predicate": Clause(
         "state = 'ready' AND limit_key IS NULL",
         "limit_key IS NULL",
-        "CLAIM CLAIM_AHEAD NEXT_IN_LINE LANES LANES READY_CALLS BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+        "CLAIM CLAIM_AHEAD NEXT_IN_LINE LANES LANES LANES LANES READY_CALLS "
+        "BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "order of the ready index": Clause(
         "priority DESC, run_after, id LIMIT",
         "priority DESC, run_after",
-        "LANES LANES BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
+        "LANES LANES LANES BULK_PAGE_READY BULK_PAGE_READY BULK_PAGE_READY",
     ),
     "ready predicate with a limit": Clause(
         "state = 'ready' AND limit_key IS NOT NULL",

@@ -15,6 +15,7 @@ import inspect
 import re
 import uuid
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.job_log import LogBuffer
-from django_pgqueue.lifecycle import ExecutionKey, bulk_selection, ranges, rescues
+from django_pgqueue.lifecycle import ExecutionKey, bulk_selection, claims, ranges, rescues
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 from django_pgqueue.lifecycle.pruning import needs_of
 from django_pgqueue.limit_policies import policy_of
@@ -182,6 +183,7 @@ def call_everything(engine, job_in):
     lifecycle.resume(engine, Pausable.QUEUE, "other")
     lifecycle.prune_pauses(engine, 0.0)
     lanes = lifecycle.scan_lanes(engine).due_in
+    lifecycle.scan_lanes(engine, cursors=helpers.lanes_from_start(*lanes))
     lifecycle.newest_lanes(engine, limit=10)
     lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
     for free_slots in (0, 1):
@@ -535,13 +537,35 @@ def lane_params(connection):
     }
 
 
+NO_LANES: dict[str, Any] = {"queue_names": [], "priorities": [], "after_ats": [], "after_ids": []}
+
+
+def walks(*ends):
+    """Return the parameters of scans that begin behind a lane and end before another one."""
+    starts, stops = zip(*ends, strict=True)
+    return {
+        "start_names": [lane.queue_name for lane in starts],
+        "start_priorities": [lane.priority for lane in starts],
+        "end_names": [lane.queue_name for lane in stops],
+        "end_priorities": [lane.priority for lane in stops],
+        "limit": None,
+    }
+
+
 def all_lanes(connection):
-    return {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": None}
+    return {**NO_LANES, **walks((claims.FIRST, claims.LAST))}
 
 
 def lanes_of_queues(connection):
     names = lane_params(connection)["queue_names"]
-    return {"queue_names": names, "start_priorities": [32768] * LANES, "and_later_queues": False, "limit": None}
+    ends = [(claims.FIRST._replace(queue_name=name), claims.LAST._replace(queue_name=name)) for name in names]
+    return {**NO_LANES, **walks(*ends)}
+
+
+def lanes_from_cursors(connection):
+    known = lane_params(connection)
+    lanes = [lifecycle.Lane(name, 0) for name in known["queue_names"]]
+    return {**known, **walks(*pairwise([claims.FIRST, *lanes, claims.LAST]))}
 
 
 def claim(connection):
@@ -659,6 +683,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
     "LANES": (all_lanes, LANES, {"pgqueue_job_ready"}),
     "LANES of a page": (lambda connection: {**all_lanes(connection), "limit": 2}, LANES, {"pgqueue_job_ready"}),
     "LANES of queues": (lanes_of_queues, LANES, {"pgqueue_job_ready"}),
+    "LANES from cursors": (lanes_from_cursors, LANES, {"pgqueue_job_ready"}),
     "NEWEST_READY": (lambda connection: {"limit": BATCH}, BATCH, {"pgqueue_job_pkey"}),
     "LIMITED_LANES": (lambda connection: {}, 1, {"pgqueue_job_limited"}),
     "KEY_CONTROLS": (

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import repeat
+from itertools import pairwise, repeat
 from operator import add, attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 import psycopg
@@ -30,6 +31,8 @@ EXECUTION_ID: Final = itemgetter(1)
 """Returns the execution of a claimed row."""
 FIRST: Final = Lane("", 32768)
 """Comes before all lanes: no queue has an empty name, and no job has this priority."""
+LAST: Final = Lane("\U0010ffff" * 100, -32769)
+"""Comes behind all lanes: it is the last of the names that the column of the queue's name can have."""
 
 
 def claim(
@@ -142,6 +145,7 @@ def scan_lanes(
     after: Lane | None = None,
     limit: int | None = None,
     queue_names: Collection[str] | None = None,
+    cursors: Mapping[Lane, Cursor] = MappingProxyType({}),
 ) -> LaneScan:
     """Return the lanes that have ready jobs, and the paused queues and tasks.
 
@@ -151,12 +155,19 @@ def scan_lanes(
             first.
         limit: Read at most this many lanes.
         queue_names: Read only the lanes of these queues, in no order.
+        cursors: Read these lanes only behind their cursors. The other lanes are then in no order.
     """
-    starts = [after or FIRST] if queue_names is None else [FIRST._replace(queue_name=name) for name in queue_names]
+    known = sorted(cursors, key=lambda lane: (lane.queue_name, -lane.priority))
+    if queue_names is None:
+        walks = list(pairwise([after or FIRST, *known, LAST]))
+    else:
+        walks = [(FIRST._replace(queue_name=name), LAST._replace(queue_name=name)) for name in queue_names]
     params = {
-        "queue_names": texts(lane.queue_name for lane in starts),
-        "start_priorities": numbers(lane.priority for lane in starts),
-        "and_later_queues": queue_names is None,
+        "start_names": texts(start.queue_name for start, _ in walks),
+        "start_priorities": numbers(start.priority for start, _ in walks),
+        "end_names": texts(end.queue_name for _, end in walks),
+        "end_priorities": numbers(end.priority for _, end in walks),
+        **_lane_params(cursors),
         "limit": limit,
     }
     rows = execute(connection, sql.claims.LANES, params)

@@ -15,7 +15,7 @@ from django_pgqueue.stats import queries
 from tests import helpers
 from tests.concurrency.limits import LANE, OPTIONS, LimitedWorker, add, found
 from tests.concurrency.limits import claim as claim_declared
-from tests.test_sql import nodes, rows_read
+from tests.test_sql import all_lanes, nodes, rows_read
 
 LIMITS = {
     limit.name: limit
@@ -336,8 +336,7 @@ def test_thousands_of_paused_keys_are_not_read_for_others(engine, statement):
     engine.execute("ANALYZE pgqueue_pause")
     lifecycle.pause(engine, Pausable.QUEUE, "mail")
     lifecycle.pause(engine, Pausable.TASK, "app.t")
-    all_lanes = {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": None}
-    params = {"time_shift": "0 s", "names": "{fair:7,fair}", **all_lanes}
+    params = {"time_shift": "0 s", "names": "{fair:7,fair}", **all_lanes(engine)}
     [[[plan]]] = engine.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", params, prepare=False).fetchall()
     of_pauses = [node for node in nodes(plan["Plan"]) if node.get("Relation Name") == "pgqueue_pause"]
     assert of_pauses and sum(rows_read(node) for node in of_pauses) <= 3

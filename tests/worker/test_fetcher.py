@@ -55,7 +55,9 @@ class NoCompleter:
 
 
 @pytest.fixture
-def make_fetcher(committing):
+def make_fetcher(committing, monkeypatch):
+    """Return a function that makes a fetcher. Its scans begin at cursors only in tests that change `SLOW_SECONDS`."""
+    monkeypatch.setattr(lanes_module, "SLOW_SECONDS", 60.0)
     links, wakers = [], []
 
     def make(*queue_names, capacity=10, on_requests=(), queue_slots=None):
@@ -186,12 +188,14 @@ def test_fetcher_queues_of_one_priority_take_turns(engine, make_fetcher):
     assert {"a", "b"} <= set(order[:30])
 
 
-def test_fetcher_late_commit_behind_cursor_is_claimed_in_time(engine, second, make_fetcher, monkeypatch):
+@pytest.mark.parametrize("slow_seconds", [0.0, 60.0], ids=["scans from cursors", "whole scans"])
+def test_fetcher_late_commit_behind_cursor_is_claimed_in_time(engine, second, make_fetcher, monkeypatch, slow_seconds):
     """The job's insert commits after later jobs were claimed. Only a claim from the start can find the job.
 
     By the test's clock each claim takes at least 20 ms. Fifty times as long is the second for which a job may lie
     behind a cursor.
     """
+    monkeypatch.setattr(lanes_module, "SLOW_SECONDS", slow_seconds)
     clock = helpers.Clock(monkeypatch, module, reading_seconds=0.02)
     late = second
     late.execute("BEGIN")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 
+import psycopg
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle
+from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle import Cursor, Lane, claims
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import lane_cursors
+from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.lanes import Lanes
 from tests import helpers
 from tests.concurrency.test_cursor import buffers
+from tests.test_sql import all_lanes, walks
 from tests.worker.test_fetcher import drain, make_fetcher, take
 
 pytestmark = pytest.mark.slow
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.slow
 __all__ = ["make_fetcher"]
 
 PAUSED, BACKLOG = "tests.app.tasks.fail", 20_000
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def claimed_in(lane, number=1, run_after=lifecycle.EPOCH):
@@ -38,6 +42,84 @@ def lanes_with_due(due):
     lanes._due_at = dict.fromkeys(due, 0.0)
     lanes._scanned_at = float("inf")
     return lanes
+
+
+# ------------------------------------------------------------------ scans that begin at cursors
+
+
+@given(st.integers(0))
+@settings(max_examples=40)
+def test_scan_from_cursors_finds_all_lanes_and_jobs_behind_them(engine, seed):
+    """Any lanes can be known, also those without jobs."""
+    engine.execute("TRUNCATE pgqueue_job")
+    chance, jobs = Random(seed), {}
+    lanes = [Lane(name, priority) for name in ("a", "b", "ba", "\U0010ffff") for priority in (-32768, -1, 0, 32767)]
+    for lane in chance.sample(lanes, chance.randrange(len(lanes))):
+        for _ in range(chance.randrange(1, 4)):
+            run_after = START + timedelta(seconds=chance.randrange(3))
+            [job_id] = helpers.make_jobs(
+                engine, 1, queue_name=lane.queue_name, priority=lane.priority, run_after=run_after
+            )
+            jobs.setdefault(lane, []).append(Cursor(run_after, job_id))
+    known = {
+        lane: Cursor(START + timedelta(seconds=chance.randrange(3)), chance.randrange(40))
+        for lane in chance.sample(lanes, chance.randrange(len(lanes)))
+    }
+    scan = lifecycle.scan_lanes(engine, cursors=known)
+    expected = {
+        lane: min((job for job in jobs[lane] if job > known.get(lane, Cursor())), default=None) for lane in jobs
+    }
+    assert {lane: scan.seen_at + timedelta(seconds=seconds) for lane, seconds in scan.due_in.items()} == {
+        lane: first.run_after for lane, first in expected.items() if first is not None
+    }
+
+
+def pages_of_scan(engine, params):
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.claims.LANES}"
+    [[answer]] = psycopg.ClientCursor(engine).execute(query, {**params, "time_shift": "0"}).fetchall()
+    return answer[0]["Plan"]["Shared Hit Blocks"] + answer[0]["Plan"]["Shared Read Blocks"]
+
+
+def test_scan_from_cursor_walks_over_no_claimed_jobs(engine):
+    engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
+    helpers.make_jobs(engine, BACKLOG)
+    engine.execute("ANALYZE pgqueue_job")
+    [(run_after, job_id)] = engine.execute("SELECT run_after, id FROM pgqueue_job ORDER BY id DESC LIMIT 1").fetchall()
+    engine.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = now()")
+    helpers.make_jobs(engine, 1)
+    place = {"queue_names": ["default"], "priorities": [0], "after_ats": [run_after], "after_ids": [job_id]}
+    known = {**place, **walks((claims.FIRST, helpers.DEFAULT_LANE), (helpers.DEFAULT_LANE, claims.LAST))}
+    from_start = pages_of_scan(engine, all_lanes(engine))
+    engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
+    assert pages_of_scan(engine, known) <= 30 < 100 < from_start
+
+
+def test_slow_scans_begin_at_cursors_until_a_claim_from_start(engine, make_fetcher, monkeypatch):
+    """The released job lies behind the cursor. The scan before a claim from the start finds it, and no other scan."""
+    monkeypatch.setattr(lanes_module, "SLOW_SECONDS", 0.0)
+    first, *_ = helpers.make_jobs(engine, 3)
+    fetcher = make_fetcher()
+    [released, *_] = drain(fetcher)
+    lifecycle.release(engine, [lifecycle.Released(released.key)])
+    lanes = fetcher.lanes
+    assert lanes.scan_cursors()
+    lanes._scanned_at = float("-inf")  # as if a scan were due
+    assert lanes.ordered(engine, from_start=False) == {}
+    assert not lanes._is_whole
+    assert lanes.ordered(engine, from_start=True) == {helpers.DEFAULT_LANE: Cursor()}
+    fetcher.empty_scans = 0
+    assert [job.job_id for job in drain(fetcher)] == [first]
+
+
+def test_claim_from_start_ignores_only_cursors_that_passed_a_job(engine):
+    lanes, lane = Lanes([]), helpers.DEFAULT_LANE
+    first, second = helpers.make_job(engine), helpers.make_job(engine)
+    place = {job_id: Cursor(helpers.job_row(engine, job_id)["run_after"], job_id) for job_id in (first, second)}
+    lanes._cursors.move(lane, place[second])
+    assert lanes.ordered(engine, from_start=True) == {lane: Cursor()}
+    lanes.scan_again()
+    lanes._cursors.move(lane, Cursor(place[first].run_after - timedelta(microseconds=1), 0))
+    assert lanes.ordered(engine, from_start=True) == {lane: lanes._cursors[lane]}
 
 
 # ------------------------------------------------------------------ order of the lanes

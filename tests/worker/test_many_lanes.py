@@ -24,7 +24,7 @@ from django_pgqueue.worker.claiming.lane_walk import DueLanes, LaneCircle
 from django_pgqueue.worker.claiming.lanes import Lanes
 from django_pgqueue.worker.claiming.later_lanes import LaterLanes
 from tests import helpers
-from tests.test_sql import nodes
+from tests.test_sql import all_lanes, nodes
 from tests.worker.test_fetcher import drain, make_fetcher, take
 from tests.worker.test_queue_slots import slots_of
 
@@ -544,7 +544,7 @@ def test_scan_of_a_page_reads_no_other_lanes(engine, limit):
 def test_scan_of_a_page_makes_no_more_steps_than_its_lanes_need(engine, limit):
     """Of 200 lanes. A step is at most two index searches: for the next priority of the queue, and for later queues."""
     make_lanes(engine, 200)
-    params = {"queue_names": [""], "start_priorities": [32768], "and_later_queues": True, "limit": limit}
+    params = {**all_lanes(engine), "limit": limit}
     statement = f"EXPLAIN (ANALYZE, FORMAT JSON) {sql.claims.LANES}"
     [[answer]] = psycopg.ClientCursor(engine).execute(statement, {**params, "time_shift": "0"}).fetchall()
     searches = [node for node in nodes(answer[0]["Plan"]) if node.get("Relation Name") == "pgqueue_job"]
@@ -557,6 +557,7 @@ def test_random_histories_claim_each_due_job_once(engine, make_fetcher, monkeypa
     chance = random.Random(seed)
     monkeypatch.setattr(lane_walk, "MOST_LANES", chance.choice([4, 1000]))
     monkeypatch.setattr(later_lanes, "MOST_LANES", chance.choice([4, 1000]))
+    monkeypatch.setattr(lanes_module, "SLOW_SECONDS", chance.choice([0.0, 1.0]))
     slots = None if seed % 2 else slots_of(**{name(3): 1, "others": None})
     fetcher = make_fetcher(capacity=5, queue_slots=slots)
     fetcher.may_sleep(1.0)

@@ -270,7 +270,7 @@ class Fetcher(Service):
                 claimed = self.claimer.claim(connection, cursors, room) if cursors else []
             health_memory.answered("claim")
             self._submit(claimed)
-        if from_start and cursors:
+        if from_start and (cursors or self.lanes.scan_cursors()):
             self._full_scan_at = time.monotonic() + self._full_scan_pacing.after(time.monotonic() - began)
         return claimed
 

@@ -52,6 +52,15 @@ class LaneCursors(dict[Lane, Cursor]):
         for lane in exhausted:
             self.move(lane, max(self.get(lane, passed), passed))
 
+    def passed(self, due_in: Mapping[Lane, float], seen_at: datetime) -> set[Lane]:
+        """Return the lanes of a scan whose first ready job the cursor has passed, or may have passed.
+
+        A claim from the start of another lane would only walk over index entries of claimed jobs. The times are
+        microseconds, and `due_in` is exact for years.
+        """
+        ready = ((lane, seen_at + timedelta(seconds=seconds)) for lane, seconds in due_in.items() if seconds <= 0)
+        return {lane for lane, first_at in ready if lane in self and first_at <= self[lane].run_after}
+
 
 def exhausted_lanes(
     cursors: Mapping[Lane, Cursor], claimed: Sequence[Claimed], *, all_exhausted: bool

@@ -75,9 +75,16 @@ class LanePages(LaneWalk):
         """Return whether to read the next page: in a circle that has begun, or one for which there is a reason now."""
         return not self.is_active or bool(self._names) or self._begins_circle(polling_seconds)
 
-    def read(self, connection: Connection, turn: int) -> LaneScan:
-        """Scan. Return the lanes with ready jobs, or no lane if this object keeps them (`is_active`)."""
+    def read(self, connection: Connection, turn: int, cursors: Mapping[Lane, Cursor]) -> LaneScan:
+        """Scan. Return the lanes with ready jobs, or no lane if this object keeps them (`is_active`).
+
+        The lanes of `cursors` are read only behind their cursors. It is empty if this object keeps the lanes.
+        """
         now = self._clock()
+        if cursors:
+            scan = lifecycle.scan_lanes(connection, limit=PAGE_LANES, cursors=cursors)
+            if len(scan.due_in) < PAGE_LANES:
+                return scan
         if now < self._named_until:
             return lifecycle.scan_lanes(connection, queue_names=self._queue_names)
         self._circle.before_page(now)

@@ -36,7 +36,9 @@ NEWS_SECONDS: Final = 0.05
 """How much longer a page of lanes may wait while jobs are found that notifications have announced."""
 START: Final = Cursor()
 RECENT_LANES: Final = 8
-"""How many lanes are remembered for the claim after the next notification."""
+"""How many lanes are remembered for the claim after the next notification, and for scans that begin at cursors."""
+SLOW_SECONDS: Final = 0.002
+"""A scan of all lanes takes a tenth of this, unless it walks over the index entries of many claimed jobs."""
 
 
 class Lanes:
@@ -79,6 +81,10 @@ class Lanes:
         """The turn in which a claim last found a job in each lane."""
         self._recent: dict[Lane, None] = {}
         self._paused_queues: set[str] = set()
+        self._is_whole, self._is_slow = True, False
+        """Whether the last scan read all lanes from their start, and whether the last scan that did was slow."""
+        self._behind: set[Lane] = set()
+        """The lanes in which the last whole scan saw a ready job that the cursor has passed."""
         self._scanned_at = self._ordered_at = float("-inf")
         self._rest, self._turn, self._connected_at = Pacing(), 0, 0.0
         self._has_keys = False  # whether a task of this process has a limit or a chunk
@@ -126,15 +132,18 @@ class Lanes:
         """
         found_none = self.last_was_empty and not self._has_freed_queue()
         self._turn += 1
-        self._read(connection, found_none=found_none)
+        before = self._scanned_at
+        self._read(connection, found_none=found_none, from_start=from_start)
         is_paged, start = self.pages.is_active, Cursor()
         turns, behind = self.pages.pick(most, self._turn, from_start=from_start) if is_paged else ({}, set())
         lanes = self._in_order(turns, most)
         self.last_was_empty = self.last_was_empty or not lanes
-        from_start = from_start and not is_paged
-        return {lane: start if from_start or lane in behind else self._cursors.get(lane, start) for lane in lanes}
+        if from_start and not is_paged:
+            is_fresh = self._scanned_at != before and self._is_whole
+            behind = {lane for lane in lanes if not (is_fresh and lane.is_plain) or lane in self._behind}
+        return {lane: start if lane in behind else self._cursors.get(lane, start) for lane in lanes}
 
-    def _read(self, connection: Connection, *, found_none: bool) -> None:
+    def _read(self, connection: Connection, *, found_none: bool, from_start: bool) -> None:
         """Scan, as far as it is time to: the plain lanes and pauses, and the keys of the other lanes."""
         age_limit = 0.0 if found_none else self._age_limit_seconds
         has_news = self.pages.is_active and self.pages.read_newest(connection, self._turn, is_idle=found_none)
@@ -142,24 +151,33 @@ class Lanes:
             self.keyed.read_newest(connection, self._turn, is_idle=found_none)
         rest_seconds = self._rest.seconds + (NEWS_SECONDS if has_news else 0.0)
         is_due = self.clock() - self._scanned_at > max(rest_seconds, 0.0 if self.pages.is_active else age_limit)
-        if is_due and self.pages.needs_page(self.limited.longest_rest_seconds):
+        if from_start and not self._is_whole:
             self._scan(connection)
+        elif is_due and self.pages.needs_page(self.limited.longest_rest_seconds):
+            self._scan(connection, {} if from_start else self.scan_cursors())
         self._read_keys(connection, age_limit)
 
-    def _scan(self, connection: Connection) -> None:
-        """Scan for lanes and pauses, and publish the result for the siblings."""
+    def _scan(self, connection: Connection, cursors: Mapping[Lane, Cursor] = MappingProxyType({})) -> None:
+        """Scan for lanes and pauses, those of `cursors` only behind their cursors, and publish it for the siblings."""
         if self.shared is not None:
             self.shared.begin()
-        self._scan_plain(connection)
+        self._scan_plain(connection, cursors)
         self._read_keys(connection, 0.0)
         if self.shared is not None:
             due_at = min(*self._due_at.values(), self.keyed.next_due_at(0.0, 0.0), float("inf"))
             is_answer = not (self._has_keys and not self.keyed.is_answer(self._scanned_at)) and not self.pages.is_active
+            is_answer &= self._is_whole
             self.shared.end(due_at if is_answer and due_at > self._scanned_at else None)
 
     def _read_keys(self, connection: Connection, age_limit: float) -> None:
         if self._has_keys and self.keyed.needs_page(self.limited.longest_rest_seconds, age_limit):
             self.keyed.read(connection, self._turn, paused_queues=self._paused_queues, paused_tasks=self.paused_tasks)
+
+    def scan_cursors(self) -> dict[Lane, Cursor]:
+        """Return where scans begin in the lanes in which claims last found jobs, if scans from their start are slow."""
+        if not self._is_slow or self.pages.is_active:
+            return {}
+        return {lane: self._cursors[lane] for lane in self._recent if lane in self._cursors}
 
     @property
     def is_complete(self) -> bool:
@@ -264,11 +282,14 @@ class Lanes:
             claimed_from = {lane_of(job) for job in claimed}
             self.pages.exhaust({lane: cursors[lane] for lane in exhausted}, claimed_from, self._turn)
 
-    def _scan_plain(self, connection: Connection) -> None:
+    def _scan_plain(self, connection: Connection, cursors: Mapping[Lane, Cursor]) -> None:
         began = self.clock()
-        due_in, paused_queues, paused_tasks, seen_at = self.pages.read(connection, self._turn)
+        due_in, paused_queues, paused_tasks, seen_at = self.pages.read(connection, self._turn, cursors)
         self._scanned_at, self._sibling_due_at = self.clock(), float("inf")
         self._rest.after(self._scanned_at - began)
+        self._is_whole = not cursors
+        if self._is_whole:
+            self._is_slow = self._scanned_at - began > SLOW_SECONDS
         self._has_keys = bool(registry.limits() or registry.chunk_keys())
         paused_before = set(self.paused_tasks)
         self._paused_queues = set(paused_queues)
@@ -277,6 +298,8 @@ class Lanes:
         if seen_at < self._seen_at or not paused_before <= set(self.paused_tasks):
             self._cursors.clear()  # the clock went back or a pause has ended: jobs lie behind the cursors
         self._seen_at = seen_at
+        if self._is_whole:
+            self._behind = self._cursors.passed(due_in, seen_at)
         names, at = set(self.queue_names), self._scanned_at
         self._due_at = {lane: at + after for lane, after in due_in.items() if not names or lane.queue_name in names}
         forget_oldest(self._cursors, self._due_at)
