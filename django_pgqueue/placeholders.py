@@ -7,7 +7,7 @@ marker with ranges of ids, so that it stays small for thousands of results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, NoReturn
 
 MARK: Final = "pgqueue_result"
@@ -113,6 +113,7 @@ def with_markers(value: Any, id_of: Callable[[Any], int]) -> Any:
     if isinstance(value, dict):
         refuse_markers(value)
         return {key: with_markers(item, id_of) for key, item in value.items()}
+    refuse_markers(value)
     return value
 
 
@@ -128,7 +129,10 @@ def ranges_of(job_ids: Iterable[int]) -> list[list[int]]:
 
 
 def refuse_markers(value: Any) -> None:
-    """Raise `ValueError` if an encoded argument contains an object that looks like a marker."""
+    """Raise `ValueError` if an argument contains an object that would be stored like a marker.
+
+    It looks into all types that `normalise()` accepts. A caller's data could otherwise read the result of another job.
+    """
     if isinstance(value, Mapping):
         if MARK in value:
             raise ValueError(
@@ -136,7 +140,7 @@ def refuse_markers(value: Any) -> None:
                 "choose another key"
             )
         value = value.values()
-    elif not isinstance(value, list | tuple):
+    elif not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):
         return
     for item in value:
         refuse_markers(item)

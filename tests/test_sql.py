@@ -265,7 +265,7 @@ def call_statements_of_graphs(engine):
     lifecycle.retry(engine, [first])
     lifecycle.graphs.find_missed(engine)
     lifecycle.advance(engine, (), [last + 1])
-    lifecycle.graphs.read_results(engine, [(first, last)])
+    lifecycle.graphs.read_results(engine, {last: [(first, last)]})
     lifecycle.graphs.nodes_of(engine, [first, last])
     lifecycle.graphs.postpone(engine, [first, last])
     lifecycle.prune_orphans(engine, "dependencies")

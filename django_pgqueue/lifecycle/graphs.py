@@ -257,16 +257,20 @@ def _lock_restorable(connection: Connection, retried_ids: Collection[int], lock_
 
 
 def read_results(
-    connection: Connection, ranges: Sequence[tuple[int, int]], most_bytes: int | None = None
-) -> dict[int, NodeResult]:
-    """Return the state and the result of each job in these ranges of ids, with one query.
+    connection: Connection, needs: Mapping[int, Sequence[tuple[int, int]]], most_bytes: int | None = None
+) -> dict[int, dict[int, NodeResult]]:
+    """Return for each of these nodes the results of its dependencies in some ranges of ids, with one query.
 
     `most_bytes` leaves out the jobs with a larger result.
     """
+    given = [(job_id, *job_range) for job_id, ranges in needs.items() for job_range in ranges]
     params = {
-        "first_ids": numbers(first for first, _ in ranges),
-        "last_ids": numbers(last for _, last in ranges),
+        "job_ids": numbers(job_id for job_id, _, _ in given),
+        "first_ids": numbers(first for _, first, _ in given),
+        "last_ids": numbers(last for _, _, last in given),
         "most_bytes": most_bytes,
     }
-    rows = execute(connection, sql.graphs.READ_RESULTS, params)
-    return {job_id: NodeResult(state, result) for job_id, state, result in rows}
+    results: dict[int, dict[int, NodeResult]] = {job_id: {} for job_id in needs}
+    for job_id, needs_id, *result in execute(connection, sql.graphs.READ_RESULTS, params):
+        results[job_id][needs_id] = NodeResult(*result)
+    return results

@@ -103,9 +103,9 @@ class ExecutionKey(NamedTuple):
 
 
 class NodeResult(NamedTuple):
-    """The state of a job, and its result as JSON text."""
+    """The state of a job, and its result as JSON text. The state is None if the job was removed."""
 
-    state: str
+    state: str | None
     result: str | None
 
 

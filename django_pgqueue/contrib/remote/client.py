@@ -12,8 +12,9 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,6 +22,11 @@ Execution = dict[str, Any]
 """A claimed job, as the server describes it."""
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024
+"""How large requests are until the server has said how large they may be."""
+ENVELOPE_BYTES: Final = 5000
+"""Room in a request for what is not an item, such as the handle of the worker."""
+TOO_LARGE: Final = 413
 WAIT_MARGIN_SECONDS: Final = 15.0
 """How long the answer to a claim may take beyond the time that the server waits."""
 TEMPORARY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -82,6 +88,7 @@ class RemoteClient:
         self._context = context
         self._token = token
         self._timeout_seconds = timeout_seconds
+        self._max_body_bytes = MAX_BODY_BYTES
         self._lock = threading.Lock()
         self._claiming: http.client.HTTPConnection | None = None
         self._is_aborted = False
@@ -94,6 +101,7 @@ class RemoteClient:
         """Register a worker. Return its handle as `worker`, with the times of the server's leases."""
         body = {"name": name, "pid": pid, "concurrency": concurrency, "queues": list(queue_names)}
         answer: dict[str, Any] = self._post("workers", body)
+        self._max_body_bytes = int(answer.get("max_body_bytes", MAX_BODY_BYTES))
         return answer
 
     def stop(self, worker: str) -> None:
@@ -122,19 +130,21 @@ class RemoteClient:
 
     def extend(self, worker: str, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Extend the leases of executions. Without any, say that the worker lives."""
-        return self._on_executions("extend", {"worker": worker, "executions": list(items) or None})
+        if not items:
+            self._post("extend", {"worker": worker})
+        return self._on_executions("extend", items, {"worker": worker})
 
     def complete(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write that executions have succeeded. Each item has `execution`, and `result` if there is one."""
-        return self._on_executions("complete", {"executions": list(items)})
+        return self._on_executions("complete", items)
 
     def fail(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write that executions have failed."""
-        return self._on_executions("fail", {"executions": list(items)})
+        return self._on_executions("fail", items)
 
     def release(self, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Release executions without counting the attempt."""
-        return self._on_executions("release", {"executions": list(items)})
+        return self._on_executions("release", items)
 
     def abort_claim(self) -> None:
         """End the claim that waits in another thread, and let every further claim fail.
@@ -149,16 +159,35 @@ class RemoteClient:
 
     # ---------------------------------------------------------------- HTTP
 
-    def _on_executions(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the results of an operation on executions, also if all of them have failed."""
+    def _on_executions(
+        self, path: str, items: Sequence[dict[str, Any]], more: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[dict[str, Any]]:
+        """Return the results of an operation on executions, also if all of them have failed.
+
+        The items are sent in as many requests as their sizes need. The result of an item that is too large alone is
+        `too_large`.
+        """
+        results: list[dict[str, Any]] = []
+        for batch in _batches(items, self._max_body_bytes):
+            results += self._results(path, batch, more)
+        return results
+
+    def _results(self, path: str, items: Sequence[dict[str, Any]], more: Mapping[str, Any]) -> list[dict[str, Any]]:
         try:
-            answer = self._post(path, body)
+            answer = self._post(path, {**more, "executions": items})
         except _ItemsFailed as failed:
             answer = failed.answer
+        except RemoteError as error:
+            if error.status != TOO_LARGE:
+                raise
+            if len(items) == 1:
+                return [{"execution": items[0]["execution"], "status": TOO_LARGE, "result": "too_large"}]
+            half = len(items) // 2
+            return self._results(path, items[:half], more) + self._results(path, items[half:], more)
         results: list[dict[str, Any]] = answer["executions"]
         return results
 
-    def _post(self, path: str, body: dict[str, Any], wait_seconds: float | None = None) -> Any:
+    def _post(self, path: str, body: Mapping[str, Any], wait_seconds: float | None = None) -> Any:
         """Send a request and return the JSON of its answer. `wait_seconds` is for claims."""
         seconds = self._timeout_seconds if wait_seconds is None else wait_seconds + WAIT_MARGIN_SECONDS
         connection = self._connection(seconds)
@@ -208,6 +237,21 @@ class RemoteClient:
             response.status,
             float(after) if after.isdigit() else None,
         )
+
+
+def _batches(items: Sequence[dict[str, Any]], most_bytes: int) -> Iterator[list[dict[str, Any]]]:
+    """Yield items in batches whose JSON has at most this size, if no single item is larger."""
+    batch: list[dict[str, Any]] = []
+    left = most_bytes - ENVELOPE_BYTES
+    for item in items:
+        size = len(json.dumps(item)) + 2
+        if batch and size > left:
+            yield batch
+            batch, left = [], most_bytes - ENVELOPE_BYTES
+        batch.append(item)
+        left -= size
+    if batch:
+        yield batch
 
 
 class _ItemsFailed(RemoteError):

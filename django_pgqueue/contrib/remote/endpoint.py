@@ -2,6 +2,7 @@
 
 The checks come in this order: method, rate of a known token, token, type, size, JSON. So a request without a valid
 token is never parsed, and a token that makes too many requests costs no query. Errors are answered as `problems`.
+Under ASGI, `asgi` makes the first checks earlier, before Django reads the body.
 
 The views are coroutines. Under ASGI, Django starts a thread for each request, calls the receivers of `request_started`
 there, and keeps the thread until the request ends. `end_request_thread()` ends that thread before a claim waits.
@@ -13,7 +14,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -26,15 +27,15 @@ from django.views.decorators.csrf import csrf_exempt
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.log_events import event
 
+from .bodies import check_headers, max_body_bytes, parsed, too_large
 from .engine import Engine, engine_of
-from .fields import parsed
 from .problems import Problem, invalid, unauthorized, unavailable
 from .tokens import MAX_TOKEN_CHARACTERS, PREFIX, Caller, caller_of, digest_of, rates, token_alias
 
 logger = logging.getLogger("django_pgqueue.remote")
 
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-"""Maximum size of a request. A batch of results may have to be divided."""
+CALLER: Final = "django_pgqueue.remote.caller"
+"""Where the scope of an ASGI request has its caller, if `asgi` has checked the token."""
 
 
 class Answer(NamedTuple):
@@ -60,6 +61,8 @@ class Call(NamedTuple):
 
 Handler = Callable[[Call], Awaitable[Answer]]
 View = Callable[..., Coroutine[Any, Any, HttpResponse]]
+R = TypeVar("R")
+_views: Final = set[View]()
 
 
 def endpoint(handler: Handler, *, waits: bool = False) -> View:
@@ -67,32 +70,49 @@ def endpoint(handler: Handler, *, waits: bool = False) -> View:
 
     @functools.wraps(handler)
     async def view(request: HttpRequest, database: str | None = None) -> HttpResponse:
-        try:
+        async def answer() -> HttpResponse:
             if waits:
                 await end_request_thread()
-            answer = await handler(await _checked(request, engine_of(token_alias(database))))
-        except Problem as problem:
-            return problem.response()
-        except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
-            logger.warning(
-                "a request of a remote worker failed: %s",
-                message_without_detail(error),
-                extra=event("remote_request_failed"),
-            )
-            return unavailable().response()
-        return JsonResponse(answer.document, status=answer.status, headers={"Cache-Control": "no-store"})
+            caller = getattr(request, "scope", {}).get(CALLER) or await admitted(request, database)
+            call = Call(caller, engine_of(token_alias(database)), parsed(_body(request)))
+            document, status = await handler(call)
+            return JsonResponse(document, status=status, headers={"Cache-Control": "no-store"})
 
-    return csrf_exempt(transaction.non_atomic_requests(view))
+        return await answered(answer)
+
+    exempt: View = csrf_exempt(transaction.non_atomic_requests(view))
+    _views.add(exempt)
+    return exempt
 
 
-async def _checked(request: HttpRequest, engine: Engine) -> Call:
+def is_endpoint(view: Callable[..., Any]) -> bool:
+    """Return whether a function is the view of an endpoint."""
+    return view in _views
+
+
+async def answered(answer: Callable[[], Awaitable[R]]) -> R | HttpResponse:
+    """Return what a function returns, or the response to its error."""
+    try:
+        return await answer()
+    except Problem as problem:
+        return problem.response()
+    except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
+        logger.warning(
+            "a request of a remote worker failed: %s",
+            message_without_detail(error),
+            extra=event("remote_request_failed"),
+        )
+        return unavailable().response()
+
+
+async def admitted(request: HttpRequest, database: str | None) -> Caller:
+    """Return who makes a request. Raise `Problem` if it has another method than POST, or no valid token."""
     if request.method != "POST":
         detail = "this address takes POST requests only"
         raise Problem(HTTPStatus.METHOD_NOT_ALLOWED, "method", detail, {"Allow": "POST"})
     digest = _digest(request)
     rates.check(digest)
-    caller = await engine.run(caller_of, digest)
-    return Call(caller, engine, parsed(_body(request)))
+    return await engine_of(token_alias(database)).run(caller_of, digest)
 
 
 def _digest(request: HttpRequest) -> bytes:
@@ -105,23 +125,15 @@ def _digest(request: HttpRequest) -> bytes:
 
 def _body(request: HttpRequest) -> bytes:
     """Return the body of a request. Raise `Problem` if it is too large, without reading more than the limit."""
-    if request.content_type != "application/json":
-        detail = 'the request needs the header "Content-Type: application/json"'
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "type", detail)
-    too_large = Problem(
-        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"the body has more than {MAX_BODY_BYTES:,} bytes"
-    )
-    given = request.headers.get("Content-Length", "0")
-    if given.isdigit() and int(given[:20]) > MAX_BODY_BYTES:
-        raise too_large
+    check_headers(request)
     try:
-        body: bytes = request.read(MAX_BODY_BYTES + 1)
+        body: bytes = request.read(max_body_bytes() + 1)
     except RequestDataTooBig:
-        raise too_large from None
+        raise too_large() from None
     except (UnreadablePostError, RawPostDataException, OSError):
         raise invalid("the body could not be read") from None
-    if len(body) > MAX_BODY_BYTES:
-        raise too_large
+    if len(body) > max_body_bytes():
+        raise too_large()
     return body
 
 

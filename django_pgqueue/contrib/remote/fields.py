@@ -6,29 +6,15 @@ that PostgreSQL cannot store are refused here, with the place of the value.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from django_pgqueue.serialization import normalise
 
 from .problems import invalid
 
 LONGEST_DELAY_SECONDS: Final = 366 * 86400.0
-
-
-def parsed(body: bytes) -> Any:
-    """Return the JSON value of a request's body."""
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise invalid(f"the body is not valid JSON: {reason}"[:300]) from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 class Fields:

@@ -136,7 +136,7 @@ def _prepared(connection: EngineConnection, job: Claimed) -> Prepared | Report:
     try:
         args, kwargs, headers = read_call(job)
         if job.in_graph:
-            args, kwargs = arguments_with_results(connection, [args, kwargs])
+            args, kwargs = arguments_with_results(connection, job.job_id, [args, kwargs])
         return Prepared(job, args, kwargs, headers)
     except DependencyUnfinished as error:
         return Report(job, Ending.POSTPONED, now, now, error=str(error), delay_seconds=POSTPONED_SECONDS)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue.endings import ENDINGS
+from django_pgqueue.endings import ENDINGS, SUCCESSES, Ending
+from django_pgqueue.exceptions import ResultNotStored
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import Outcome, State
+from django_pgqueue.worker.execution.error_text import class_path
 from django_pgqueue.worker.execution.events import Events
 
 from .client import RemoteClient
@@ -36,8 +38,6 @@ STATES: Final = {
     Outcome.SNOOZED: State.READY,
 }
 """The state of a job after its attempt. After a failure it depends on the delay."""
-BATCH_CHARACTERS: Final = 1_000_000
-"""About how large the reports of one request are."""
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 5.0
 """How long to wait before reports are sent again that could not be written. The time doubles."""
@@ -71,7 +71,8 @@ class Reports(RemoteService):
             batches[path].append((report, {"execution": handle} | item))
         is_any_left = False
         for path, entries in batches.items():
-            for batch in _batches(entries):
+            for start in range(0, len(entries), BATCH):
+                batch = entries[start : start + BATCH]
                 results = getattr(self._client, path)([item for _, item in batch])
                 for (report, _), result in zip(batch, results, strict=True):
                     is_any_left |= not self._settle(report, result)
@@ -86,7 +87,10 @@ class Reports(RemoteService):
         claimed = report.claimed
         if result["result"] == "locked":
             return False
-        if result["result"] in ("lost", "unknown", "refused"):
+        if result["result"] == "too_large" and report.ending in SUCCESSES:
+            self._reports[claimed.execution_id] = _without_result(report)
+            return False
+        if result["result"] in ("lost", "unknown", "refused", "too_large"):
             logger.warning(
                 "the server does not accept the result of job %s (%s): %s",
                 claimed.job_id,
@@ -99,6 +103,19 @@ class Reports(RemoteService):
         self._reports.pop(claimed.execution_id, None)
         self._leases.handles.pop(claimed.execution_id, None)
         return True
+
+
+def _without_result(report: Report) -> Report:
+    """Return the report of a success whose result the server refuses, as that of a failure. No retry would help."""
+    error = "the task succeeded, but its result cannot be stored: it is larger than a request to the server may be"
+    return replace(
+        report,
+        ending=Ending.FAILED,
+        result=None,
+        error=error,
+        exception_class=class_path(ResultNotStored()),
+        delay_seconds=None,
+    )
 
 
 def _transition_of(report: Report) -> JobTransition:
@@ -122,20 +139,3 @@ def _transition_of(report: Report) -> JobTransition:
             "duration_seconds": report.duration_seconds,
         },
     )
-
-
-def _batches(
-    entries: Sequence[tuple[Report, dict[str, Any]]],
-) -> Iterable[list[tuple[Report, dict[str, Any]]]]:
-    """Yield the entries in batches that are not too large for one request."""
-    batch: list[tuple[Report, dict[str, Any]]] = []
-    size = 0
-    for entry in entries:
-        characters = len(entry[0].result or "") + len(entry[0].traceback) + 1000
-        if batch and (len(batch) >= BATCH or size + characters > BATCH_CHARACTERS):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += characters
-    if batch:
-        yield batch

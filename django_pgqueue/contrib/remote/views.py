@@ -26,6 +26,7 @@ from django_pgqueue.progress import Progress
 from django_pgqueue.worker.execution.report import Report
 
 from . import operations, reports
+from .bodies import max_body_bytes
 from .claim_group import WaitingClaim
 from .endpoint import Answer, Call, endpoint
 from .fields import Fields
@@ -84,6 +85,7 @@ async def workers(call: Call) -> Answer:
         "lease_seconds": settings.LEASE,
         "extend_seconds": settings.heartbeat_seconds,
         "max_batch": MAX_BATCH,
+        "max_body_bytes": max_body_bytes(),
         "max_wait_seconds": _longest_wait_seconds(),
     }
     return Answer(document, HTTPStatus.CREATED)

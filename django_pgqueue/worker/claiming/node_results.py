@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from django_pgqueue import lifecycle
@@ -38,13 +38,12 @@ def with_results(connection: Connection, claimed: list[Claimed]) -> list[Claimed
     needs = _needs(claimed)
     if not needs:
         return claimed
-    ranges = sorted({job_range for of_job in needs.values() for job_range in of_job})
     try:
-        found = lifecycle.graphs.read_results(connection, ranges, MOST_BYTES)
+        found = lifecycle.graphs.read_results(connection, needs, MOST_BYTES)
     except (*lifecycle.FAILURES, OSError) as error:  # the jobs are claimed, so they must run
         logger.debug("the results for %d nodes were not read: %s", len(needs), message_without_detail(error))
         return claimed
-    results = {job_id: _results_in(found, of_job) for job_id, of_job in needs.items()}
+    results = {job_id: _all_results(found[job_id], ranges) for job_id, ranges in needs.items()}
     return [job._replace(results=results.get(job.job_id)) for job in claimed]
 
 
@@ -66,7 +65,6 @@ def _needs(claimed: Sequence[Claimed]) -> dict[int, Ranges]:
     return needs
 
 
-def _results_in(found: Mapping[int, NodeResult], ranges: Ranges) -> dict[int, NodeResult] | None:
-    """Return the results of these jobs, or None if one of them was not read."""
-    job_ids = [job_id for first, last in ranges for job_id in range(first, last + 1)]
-    return {job_id: found[job_id] for job_id in job_ids} if found.keys() >= set(job_ids) else None
+def _all_results(found: dict[int, NodeResult], ranges: Ranges) -> dict[int, NodeResult] | None:
+    """Return the results of a node, or None if one of them was not read."""
+    return found if all(job_id in found for first, last in ranges for job_id in range(first, last + 1)) else None

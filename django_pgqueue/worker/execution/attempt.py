@@ -148,7 +148,9 @@ class Attempt:
     def _add_results(self) -> None:
         """Replace the markers in the arguments of a workflow's node by the results of other jobs."""
         read = hidden_from_reports(arguments_with_results)  # results can be secret
-        self.args, self.kwargs = read(connections[self.alias], [self.args, self.kwargs], self.claimed.results)
+        self.args, self.kwargs = read(
+            connections[self.alias], self.claimed.job_id, [self.args, self.kwargs], self.claimed.results
+        )
         if self.claimed.results is not None:  # a report that waits to be written would keep them
             self.claimed = self.claimed._replace(results=None)
 

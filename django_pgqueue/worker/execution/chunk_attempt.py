@@ -132,7 +132,7 @@ class ChunkAttempt(Attempt):
                 call, headers = self.calls[job.execution_id]
                 try:
                     read = hidden_from_reports(arguments_with_results)  # results can be secret
-                    args, kwargs = read(connections[self.alias], [list(call[0]), dict(call[1])])
+                    args, kwargs = read(connections[self.alias], job.job_id, [list(call[0]), dict(call[1])])
                 except (DoesNotFit, Dead) as error:
                     self.left_out[job.execution_id] = error
                 else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import codecs, lifecycle
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.lifecycle.types import NodeResult
+
+
+MOST_RESULTS: Final = 1_000_000
+"""How many results the arguments of one job may have, those that occur several times included."""
 
 
 class DoesNotFit(BaseException):
@@ -128,25 +132,26 @@ def needed_ranges(arguments: Any) -> list[tuple[int, int]]:
 
 
 def arguments_with_results(
-    connection: Connection, arguments: Any, known: Mapping[int, NodeResult] | None = None
+    connection: Connection, job_id: int, arguments: Any, known: Mapping[int, NodeResult] | None = None
 ) -> Any:
-    """Return stored arguments with the results of other jobs, read with one query unless they are known.
+    """Return the stored arguments of a job with the results of other jobs, read with one query unless they are known.
 
     Raises:
-        Dead: A result is gone, or its job has failed.
+        Dead: A result is gone, or its job has failed, or the job does not depend on it.
         DependencyUnfinished: A job has not ended.
         DoesNotFit: A result cannot be decoded here.
     """
     ranges = needed_ranges(arguments)
     if not ranges:
         return arguments
-    found = lifecycle.graphs.read_results(connection, ranges) if known is None else known
+    found = lifecycle.graphs.read_results(connection, {job_id: ranges})[job_id] if known is None else known
+    _check_amounts(arguments, found)
     decoded: dict[int, Any] = {}
 
-    def result_of(job_id: int, is_optional: bool) -> Any:  # noqa: FBT001 -- a callback
-        if job_id not in decoded:
-            decoded[job_id] = _decoded(found, job_id)
-        value = decoded[job_id]
+    def result_of(needs_id: int, is_optional: bool) -> Any:  # noqa: FBT001 -- a callback
+        if needs_id not in decoded:
+            decoded[needs_id] = _decoded(found[needs_id], needs_id)
+        value = decoded[needs_id]
         if not isinstance(value, Dead):
             return value
         if is_optional:
@@ -156,10 +161,24 @@ def arguments_with_results(
     return with_results(arguments, result_of)
 
 
-def _decoded(found: Mapping[int, NodeResult], job_id: int) -> Any:
+def _check_amounts(arguments: Any, found: Mapping[int, NodeResult]) -> None:
+    """Raise `Dead` if markers name jobs that this one does not depend on, or too many.
+
+    The arguments can come from a program that writes rows by SQL. A marker of a few bytes can name millions of jobs.
+    """
+    count = 0
+    for marker in markers_in(arguments):
+        for first, last in marker.ranges:
+            if last - first >= len(found) or not all(job_id in found for job_id in range(first, last + 1)):
+                raise Dead(f"the arguments name results of jobs from {first} to {last}, which this job does not need")
+            count += last - first + 1
+    if count > MOST_RESULTS:
+        raise Dead(f"the arguments name {count:,} results, more than {MOST_RESULTS:,}")
+
+
+def _decoded(node: NodeResult, job_id: int) -> Any:
     """Return the result of a job, or the error if it will never have one. Raise `DependencyUnfinished` if it may."""
-    node = found.get(job_id)
-    if node is None:
+    if node.state is None:
         return Dead(f"the result of job {job_id} is gone, because the job was removed")
     if node.state not in FINISHED:
         raise DependencyUnfinished(f"job {job_id} has not ended: it is {node.state}, so this job waits for it again")
