@@ -2,11 +2,13 @@
 
 Applications call `job_token()` when they enqueue a job, and `views.job_status` or `job_from_token()` when the browser
 asks. The module protects one rule: a token gives access to the job that it was made for and to no other, until it
-expires, and only to its user if it has one.
+expires, and only to its user if it has one. A job that gets the same id later, after a restored dump or a failover, is
+another one.
 """
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,6 +28,9 @@ SALT: Final = "django_pgqueue.tokens"
 MAX_AGE_SECONDS: Final = 24 * 3600.0
 """How long a token is accepted if the reader names no other duration."""
 LAST_ID: Final = 2**63 - 1
+CLOCKS_SECONDS: Final = 60.0
+"""How far the clocks of the application and the database may differ, for a token that is made of an id alone. The job
+was enqueued before the token was made."""
 
 
 class Token(NamedTuple):
@@ -38,6 +43,13 @@ class Token(NamedTuple):
     """Whether the token gives access to the result too."""
     user_id: str | None
     """Primary key of the only user that can use the token; None for a token that anybody can use who has it."""
+    earliest_ms: int
+    latest_ms: int
+    """When the job was enqueued, in milliseconds since 1970: the fence. Ids recur after a restored dump."""
+
+    def names(self, job: Job) -> bool:
+        """Return whether a job with the id of this token is the job that the token was made for."""
+        return self.earliest_ms <= _milliseconds(job.enqueued_at.timestamp()) <= self.latest_ms
 
 
 def job_token(job: Job | int | str, *, user: Any = None, with_result: bool = False, database: str | None = None) -> str:
@@ -63,7 +75,10 @@ def job_token(job: Job | int | str, *, user: Any = None, with_result: bool = Fal
     from .models import Job  # not at the top: models can be imported only after the apps are loaded
 
     job_id: int | str | None
+    earliest_ms, latest_ms = 0, _milliseconds(time.time() + CLOCKS_SECONDS)
     if isinstance(job, Job):
+        if job.__dict__.get("enqueued_at") is not None:  # otherwise the job was not enqueued, or only its id is loaded
+            earliest_ms = latest_ms = _milliseconds(job.enqueued_at.timestamp())
         job_id, alias = job.pk, database or job.write_alias
         task = registry.get(job.task_name)
         if with_result and task is not None and hides_result(task):
@@ -78,7 +93,7 @@ def job_token(job: Job | int | str, *, user: Any = None, with_result: bool = Fal
     user_id = None if user is None else _id_of(user)
     if user is not None and user_id is None:
         raise ValueError("job_token() needs a user with a primary key: this one is not logged in or not saved")
-    return signing.dumps([number, alias, with_result, user_id], salt=SALT)
+    return signing.dumps([number, alias, with_result, user_id, earliest_ms, latest_ms], salt=SALT)
 
 
 def read_token(token: str, *, max_age: Duration = MAX_AGE_SECONDS) -> Token:
@@ -112,7 +127,7 @@ def job_from_token(token: str, *, user: Any = None, max_age: Duration = MAX_AGE_
     Raises:
         BadSignature: The token was changed, was signed for something else, has expired, or belongs to another user.
             `SignatureExpired`, a subclass, if it has expired.
-        Job.DoesNotExist: The job was pruned or deleted.
+        Job.DoesNotExist: The job was pruned or deleted, or another job has its id since.
 
     Example::
 
@@ -123,12 +138,19 @@ def job_from_token(token: str, *, user: Any = None, max_age: Duration = MAX_AGE_
     content = read_token(token, max_age=max_age)
     if not belongs_to(content, user):
         raise BadSignature("the token belongs to another user")
-    return Job.objects.using(content.database).get(pk=content.job_id)
+    job = Job.objects.using(content.database).get(pk=content.job_id)
+    if not content.names(job):
+        raise Job.DoesNotExist(f"job {content.job_id} is another one than when the token was made")
+    return job
 
 
 def belongs_to(token: Token, user: Any) -> bool:
     """Return whether a user can use a token."""
     return token.user_id is None or (user is not None and token.user_id == _id_of(user))
+
+
+def _milliseconds(timestamp: float) -> int:
+    return int(1000 * timestamp)
 
 
 def _id_of(user: Any) -> str | None:

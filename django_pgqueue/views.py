@@ -25,7 +25,7 @@ from .tokens import MAX_AGE_SECONDS, Token, belongs_to, read_token
 if TYPE_CHECKING:
     from .models import Job
 
-COLUMNS = ("id", "task_name", "state", "progress_done", "progress_total", "progress_message", "progress_at")
+COLUMNS = ("id", "enqueued_at", "task_name", "state", "progress_done", "progress_total", "progress_message", "progress_at")
 
 
 @cache_control(no_store=True)
@@ -37,7 +37,8 @@ def job_status(request: HttpRequest, token: str, max_age: Duration = MAX_AGE_SEC
     `done`, `total`, `fraction` and `message`. The key `result` is there only if the job has succeeded, the token was
     made with `with_result`, the task does not mark its result as sensitive, and this process can decode the result.
 
-    The status is 404 if the token was changed, has expired or belongs to another user, or if the job no longer exists.
+    The status is 404 if the token was changed, has expired or belongs to another user, or if the job no longer
+    exists.
 
     Args:
         request: A GET or HEAD request.
@@ -67,7 +68,8 @@ def _read(token: Token) -> Job | None:
     from .models import Job  # not at the top: models can be imported only after the apps are loaded
 
     columns = (*COLUMNS, "result") if token.with_result else COLUMNS
-    return Job.objects.using(token.database).only(*columns).filter(pk=token.job_id).first()
+    job = Job.objects.using(token.database).only(*columns).filter(pk=token.job_id).first()
+    return job if job is not None and token.names(job) else None
 
 
 def _status(job: Job, token: Token) -> dict[str, Any]:

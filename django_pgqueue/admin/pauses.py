@@ -122,7 +122,8 @@ class PauseAdmin(ListOnlyAdmin):
         )
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("pgqueue.pause_queue")
+        """Return whether the user may pause. As for each operation, the user must be allowed to see the page too."""
+        return request.user.has_perm("pgqueue.pause_queue") and self.has_view_permission(request)
 
     has_resume_permission = has_add_permission
 

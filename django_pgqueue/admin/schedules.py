@@ -69,7 +69,7 @@ class ScheduleAdmin(ScheduleColumns):
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may add schedules. This allows calling any task with any arguments."""
-        return request.user.has_perm("pgqueue.add_schedule")
+        return request.user.has_perm("pgqueue.add_schedule") and self.has_view_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may edit this schedule. One that is defined in code is edited there.

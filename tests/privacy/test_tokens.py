@@ -24,6 +24,7 @@ from tests.app import tasks
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("tests.privacy.urls")]
 SECRET = "hunter2-correct-horse"
 DAY = 24 * 3600
+ANY_TIME = 0, 2**53
 
 
 @pytest.fixture
@@ -50,8 +51,23 @@ def test_job_from_token_returns_the_job(job, django_assert_num_queries):
     assert SECRET not in token
     with django_assert_num_queries(1):
         assert job_from_token(token) == job
-    assert read_token(token) == (job.pk, "default", False, None)
+    assert read_token(token)[:4] == (job.pk, "default", False, None)
     assert job_from_token(job_token(job.pk)) == job_from_token(job_token(str(job.pk), database="default")) == job
+
+
+@pytest.mark.parametrize(
+    ("by_id", "seconds", "is_named"),
+    [(False, 0, True), (False, 0.002, False), (False, -DAY, False), (True, -DAY, True), (True, 50, True), (True, 70, False)],
+)
+def test_token_names_no_job_that_gets_its_id_later(job, client, by_id, seconds, is_named):
+    token = job_token(job.pk if by_id else job)
+    Job.objects.filter(pk=job.pk).update(enqueued_at=job.enqueued_at + timedelta(seconds=seconds))
+    assert (status_of(client, token).status_code == 200) is is_named
+    if is_named:
+        assert job_from_token(token) == job
+    else:
+        with pytest.raises(Job.DoesNotExist, match="is another one"):
+            job_from_token(token)
 
 
 def test_token_of_unenqueued_job_or_anonymous_user_is_refused(job):
@@ -77,20 +93,20 @@ def test_token_expires(job, monkeypatch):
 
 
 def forged(job: Job) -> dict[str, str]:
-    token, content = job_token(job), [job.pk, "default", True, None]
+    token, content = job_token(job), [job.pk, "default", True, None, *ANY_TIME]
     payload, _, signature = token.partition(":")
     return {
         "another salt": signing.dumps(content, salt="other"),
         "no salt": signing.dumps(content),
         "another key": signing.dumps(content, key="other", salt=SALT),
-        "another job": f"{signing.dumps([job.pk + 1, 'default', False, None], salt='x').partition(':')[0]}:{signature}",
+        "another job": f"{signing.dumps([job.pk + 1, 'default', False, None, *ANY_TIME], salt='x').partition(':')[0]}:{signature}",
         "with result": f"{signing.dumps(content, salt='x').partition(':')[0]}:{signature}",
         "no signature": payload,
         "cut": token[:-1],
         "empty": "",
         "an id": str(job.pk),
         "surrogate": "\ud800:x:y",
-        "unknown database": signing.dumps([job.pk, "elsewhere", False, None], salt=SALT),
+        "unknown database": signing.dumps([job.pk, "elsewhere", False, None, *ANY_TIME], salt=SALT),
         "plain signer": signing.Signer(salt=SALT).sign_object(content),
     }
 

@@ -40,11 +40,17 @@ class HealthFile:
         self.report = report
 
     def write(self) -> None:
-        """Replace the file. The rename is atomic, so a reader never sees a partial file."""
+        """Replace the file. The rename is atomic, so a reader never sees a partial file.
+
+        In a directory where others can write, somebody could put a link in the place of the unfinished file, and have
+        the worker overwrite another file. So the worker creates it anew, and follows no link.
+        """
         if self.path is None:
             return
         unfinished = f"{self.path}.{os.getpid()}"
-        with open(unfinished, "w", encoding="utf-8") as file:
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished)  # left by a process that was killed
+        with open(unfinished, "x", encoding="utf-8") as file:
             json.dump(self.report.as_dict(), file, indent=1)
         os.replace(unfinished, self.path)
 
