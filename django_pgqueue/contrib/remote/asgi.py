@@ -1,7 +1,7 @@
 """Check the requests of remote workers before their bodies are read: a wrapper of an ASGI application.
 
-A project's `asgi.py` calls `check_first()`. Under ASGI, Django reads and stores the whole body of a request before it
-calls a view, whoever sends it. The wrapper protects the server's memory and disk: without a valid token, no byte of a
+A project's ASGI module calls `check_first()`. Under ASGI, Django reads and stores the whole body of each request before
+it calls a view. The wrapper protects the server's memory and disk: without a valid token, no byte of a
 body is read, and with one no more than `bodies.max_body_bytes()`.
 """
 

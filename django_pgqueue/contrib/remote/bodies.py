@@ -1,7 +1,7 @@
 """Limit the body of a request before it is parsed, by its size and by how many values it has.
 
-`endpoint` and `asgi` call these functions. The server parses a body on its event loop, and meanwhile it answers no other
-request. 4 MiB of empty lists stopped it for 14 s, because Python makes an object of each of them.
+`endpoint` and `asgi` call these functions. The server parses a body on its event loop, and meanwhile it answers no
+other request. 4 MiB of empty lists stopped it for 14 s, because Python makes an object of each of them.
 """
 
 from __future__ import annotations

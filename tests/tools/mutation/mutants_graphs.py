@@ -109,7 +109,7 @@ GRAPHS = [
         ),
         Mutant(
             "a removed result is None",
-            "if node is None:\n        return Dead(",
+            "if node.state is None:\n        return Dead(",
             "if node is None:\n        return (",
             inside="stored_values._decoded",
         ),
@@ -265,6 +265,21 @@ GRAPHS = [
             "(bool(claimed.in_graph) or self.limited.is_busy(claimed.limit_key))",
             "self.limited.is_busy(claimed.limit_key)",
             inside="EndedLimits.is_awaited",
+        ),
+    ),
+    *of_tests(
+        ("tests/graphs/test_build.py",),
+        Mutant(
+            "a node reads the results of any jobs",
+            "not all(job_id in found for job_id in range(first, last + 1))",
+            "False",
+            inside="stored_values._check_amounts",
+        ),
+        Mutant(
+            "data that looks like a marker is stored in other sequences",
+            "elif not isinstance(value, Sequence) or isinstance(value, str | bytes | bytearray | memoryview):",
+            "elif not isinstance(value, list | tuple):",
+            inside="refuse_markers",
         ),
     ),
     *of_tests(

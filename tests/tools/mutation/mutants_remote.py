@@ -54,9 +54,9 @@ INTERFACE = of_tests(
     ),
     Mutant(
         "the token is checked after the body",
-        "    caller = await engine.run(caller_of, digest)\n    return Call(caller, engine, parsed(_body(request)))",
-        "    body = parsed(_body(request))\n    return Call(await engine.run(caller_of, digest), engine, body)",
-        inside="endpoint._checked",
+        '            caller = getattr(request, "scope", {}).get(CALLER) or await admitted(request, database)\n',
+        "            parsed(_body(request))\n            caller = await admitted(request, database)\n",
+        inside="endpoint.endpoint",
     ),
 )
 
@@ -82,6 +82,36 @@ WAITS = of_tests(
     ),
 )
 
+BODIES = of_tests(
+    ("tests/remote/test_bodies.py",),
+    Mutant("a body with any number of values is parsed", "> max_body_values()", "> 10**9", inside="bodies.parsed"),
+    Mutant(
+        "a body is read before the token is checked",
+        'scope["type"] != "http" or ',
+        "True or ",
+        inside="asgi._request_of",
+    ),
+    Mutant("a body is read to its end", "len(body) > max_body_bytes()", "False", inside="asgi._read"),
+    Mutant(
+        "a request counts twice for the rate",
+        'getattr(request, "scope", {}).get(CALLER) or ',
+        "",
+        inside="endpoint.endpoint",
+    ),
+    Mutant(
+        "a report that is too large is dropped",
+        'result["result"] == "too_large" and report.ending in SUCCESSES',
+        "False",
+        inside="Reports._settle",
+    ),
+    Mutant(
+        "a refused request is not divided",
+        "if len(items) == 1:",
+        "if items:",
+        inside="RemoteClient._results",
+    ),
+)
+
 CLIENT = of_tests(
     ("tests/remote/test_client.py",),
     Mutant(
@@ -98,4 +128,4 @@ CLIENT = of_tests(
     ),
 )
 
-REMOTE_WORKERS = [*INTERFACE, *WAITS, *CLIENT]
+REMOTE_WORKERS = [*INTERFACE, *WAITS, *BODIES, *CLIENT]
