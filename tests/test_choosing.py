@@ -24,7 +24,7 @@ def figure(pattern: str) -> float:
 
 
 def test_table_of_rates_follows_from_the_measured_figures():
-    wal_bytes = figure(r"\*\*one process\*\* \| 33,000 \| \| [^|]+\| ([\d,]+) B")
+    wal_bytes = figure(r"\*\*one process\*\* \| [^|]+\| ([\d,]+) B")
     finished = figure(r"contained ([\d,]+) finished and")
     rows = finished + figure(r"finished and ([\d,]+) future jobs")
     bytes_a_row = figure(r"priorities \(([\d.]+) GB\)") * 1e9 / rows
@@ -42,7 +42,7 @@ def test_table_of_rates_follows_from_the_measured_figures():
 @pytest.mark.parametrize(
     "quoted",
     [
-        "33,000", "1,240", "1,450", "1,410", "1,930", "1.55 ms", "1.0 ms", "1,407", "14,350",
+        "25,000", "847", "1,340", "1,720", "2,040", "1.76 ms", "0.97 ms", "1,441", "14,350",
         "24 statements", "60 ms of CPU", "1.05 times the rate of the first", "250,000 jobs",
     ],
 )  # fmt: skip
