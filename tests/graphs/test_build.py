@@ -259,12 +259,14 @@ def test_result_of_a_removed_job_ends_the_dependent_for_good():
 
 
 @pytest.mark.promise("results-of-dependencies-only")
-@pytest.mark.parametrize("marker", ["{other}", "[[{other}, {other}]]", "[[1, 2000000]]"])
+@pytest.mark.parametrize(
+    "marker", ["{other}", "[[{other}, {other}]]", "[[{own}, {own}], [{other}, {other}]]", "[[1, 2000000]]"]
+)
 def test_node_gets_no_result_of_a_job_that_it_does_not_need(marker):
     """A program that may add jobs by SQL names another job's result, or so many that they would fill the memory."""
     other = tasks.note.enqueue("secret")
     workflow = chain(tasks.number.s(1)).then(tasks.double).enqueue()
-    arguments = {"args": [{MARK: json.loads(marker.format(other=other.pk))}], "kwargs": {}}
+    arguments = {"args": [{MARK: json.loads(marker.format(other=other.pk, own=workflow.job_ids[0]))}], "kwargs": {}}
     Job.objects.filter(pk=workflow.job_ids[1]).update(arguments=arguments)
     run_jobs()
     assert states(workflow) == ["succeeded", "dead"]

@@ -5,6 +5,42 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
+FROM_CURSORS = of_tests(
+    ("tests/worker/test_lanes.py", "tests/worker/test_fetcher.py"),
+    Mutant(
+        "a scan from cursors finds nothing in the lanes that it knows",
+        "          AND (run_after, id) > (known.after_at, known.after_id)\n        ORDER BY run_after, id\n        LIMIT 1\n"
+        "    ) AS job\n),",
+        "          AND false\n        ORDER BY run_after, id\n        LIMIT 1\n    ) AS job\n),",
+        "LANES",
+    ),
+    Mutant(
+        "a scan from cursors finds no lane of the same queue before one that it knows",
+        "AND queue_name = lane.end_name AND priority > lane.end_priority",
+        "AND queue_name = lane.end_name AND priority > lane.end_priority + 1",
+        "LANES",
+    ),
+    Mutant(
+        "a job behind a cursor is found by no scan",
+        "        if from_start and not self._is_whole:\n            self._scan(connection)\n        elif",
+        "        if",
+        inside="Lanes._read",
+    ),
+    Mutant("the cursors of slow lanes are not used", "if not self._is_slow or", "if True or", inside="Lanes.scan_cursors"),
+    Mutant(
+        "a claim from the start ignores no cursor",
+        "if not (is_fresh and lane.is_plain) or lane in self._behind",
+        "if False",
+        inside="Lanes.ordered",
+    ),
+    Mutant(
+        "a claim from the start ignores each cursor",
+        "if not (is_fresh and lane.is_plain) or lane in self._behind",
+        "",
+        inside="Lanes.ordered",
+    ),
+)
+
 MANY_LANES = of_tests(
     ("tests/worker/test_many_lanes.py",),
     Mutant(

@@ -55,7 +55,7 @@ from tests.tools.mutation.mutants_limit_pages import LIMIT_PAGES
 from tests.tools.mutation.mutants_limit_stats import LIMIT_STATS
 from tests.tools.mutation.mutants_limits import CLAIMS_OF_LIMITS
 from tests.tools.mutation.mutants_liveness import LIVENESS
-from tests.tools.mutation.mutants_many_lanes import MANY_LANES
+from tests.tools.mutation.mutants_many_lanes import FROM_CURSORS, MANY_LANES
 from tests.tools.mutation.mutants_operators import OPERATORS
 from tests.tools.mutation.mutants_plans import PLANS
 from tests.tools.mutation.mutants_privacy import PRIVACY
@@ -418,6 +418,7 @@ MUTANTS = [
     *BREAKERS,
     *CLAIMS_OF_LIMITS,
     *CHUNKS,
+    *FROM_CURSORS,
     *MANY_LANES,
     *LIMIT_STATS,
     *STATS,
