@@ -174,7 +174,8 @@ erased AS (
     SET arguments = CASE WHEN %(erases_arguments)s::boolean THEN %(erased)s::json ELSE arguments END,
         headers = CASE WHEN %(erases_arguments)s::boolean THEN NULL ELSE headers END,
         unique_key = CASE WHEN %(erases_arguments)s::boolean THEN NULL ELSE unique_key END,
-        limit_key = CASE WHEN NOT %(erases_arguments)s::boolean OR state = 'dead' AND limit_order = 2 THEN limit_key ELSE
+        limit_key = CASE WHEN NOT %(erases_arguments)s::boolean OR state = 'dead' AND limit_order = 2 THEN limit_key
+            ELSE
 """ + ERASED_KEY + """
             END,
         result = CASE WHEN %(erases_results)s::boolean AND result IS NOT NULL THEN %(erased)s::json ELSE result END,
