@@ -19,7 +19,7 @@ from . import lifecycle
 from .db.notifications import wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .serialization import encode_result
-from .steps import EventKey, checked_name, event_in_words, key_text
+from .steps import EventKey, checked_name, key_text
 
 logger = logging.getLogger("django_pgqueue")
 
@@ -85,10 +85,9 @@ def _wake(alias: str, event_name: str, event_key: str) -> None:
                 break
             after_id = next_id
     except DatabaseError:
+        # Without the key, which can be made of arguments.
         logger.warning(
-            "the jobs that wait for %s could not be woken; a worker wakes them",
-            event_in_words(event_name, event_key),
-            exc_info=True,
+            "the jobs that wait for the event %s could not be woken; a worker wakes them", event_name, exc_info=True
         )
         return
     if woken:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from string import Formatter
 from typing import Any, Final, Literal, NamedTuple
 
+from django.utils.crypto import salted_hmac
+
 from .breakers import Breaker
 from .exceptions import MAX_SECONDS, InvalidTask
 from .lazy_strings import lazy_problems
@@ -158,16 +160,36 @@ def name_of(limit_key: str) -> str:
     return limit_key.partition(":")[0]
 
 
+def has_value(limit_key: str) -> bool:
+    """Return whether a limit key is that of one value of `Limit.key`, and not the name of a limit alone."""
+    return ":" in limit_key
+
+
+def without_value(limit_key: str) -> str:
+    """Return a limit key as everybody may see it: the name of the limit, and "…" for the value made of arguments."""
+    name, colon, _ = limit_key.partition(":")
+    return f"{name}:…" if colon else name
+
+
+def logged(limit_key: str) -> str:
+    """Return a limit key for log lines: with a digest instead of its value, which is made of arguments.
+
+    The digest is keyed by SECRET_KEY, so nobody can find the value by trying. Lines about one key have one digest.
+    """
+    name, colon, value = limit_key.partition(":")
+    return f"{name}:#{salted_hmac('django_pgqueue.limit_key', value).hexdigest()[:8]}" if colon else name
+
+
 def key_problems(limit_key: str) -> Iterator[str]:
-    """Yield the problem of a limit key that the database cannot store."""
+    """Yield the problem of a limit key that the database cannot store. It does not quote the key, made of arguments."""
     name, has_value, value = limit_key.partition(":")
     if has_value and not value:
         yield f"the key of limit {name!r} is empty: return None for a job without a limit"
     if len(limit_key) > MAX_KEY_LENGTH:
         length = MAX_KEY_LENGTH - len(name) - 1
-        yield f"the key {value[:50]!r}… of limit {name!r} has more than {length} characters: hash longer keys"
+        yield f"the key of limit {name!r} has more than {length} characters: hash longer keys"
     if "\x00" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        yield f"the key {value[:50]!r} of limit {name!r} has a character that PostgreSQL cannot store: remove it"
+        yield f"the key of limit {name!r} has a character that PostgreSQL cannot store: remove it"
 
 
 def weight_problems(limit: Limit, weight: int) -> Iterator[str]:

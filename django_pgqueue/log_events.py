@@ -93,7 +93,7 @@ EVENTS: Final[dict[str, Event]] = {
     ),
     "breaker_opened": Event(
         "WARNING",
-        "Attempts of a limit key have failed: its circuit breaker has paused it.",
+        "Attempts of a limit key have failed: its circuit breaker has paused it. Of the key's value, it has a digest.",
         ("limit_key", "pause_seconds", "reason"),
     ),
     "breaker_probed": Event(

@@ -129,11 +129,14 @@ class Suspension(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The reason as text, as the execution stores it."""
+        """The reason as text, as the execution stores it and the log shows it.
+
+        It leaves out the key of the event, which can be made of arguments. The row of the step has the key.
+        """
         if self.kind is StepKind.SLEEP:
             return f"step {self.name!r} sleeps"
         if self.kind is StepKind.EVENT:
-            return f"step {self.name!r} waits for {event_in_words(self.event_name, self.event_key)}"
+            return f"step {self.name!r} waits for the event {self.event_name}"
         return f"step {self.name!r} failed and is tried again: {self.error}"
 
 
@@ -220,7 +223,8 @@ def _check_text(text: str, what: str, length: int) -> None:
     if len(text) > length:
         raise ValueError(f"{what} has {len(text)} characters: use at most {length}")
     if "\x00" in text or not text.isprintable():
-        raise ValueError(f"{what} contains a character that cannot be printed, {text!r}: remove it")
+        place = next(place for place, character in enumerate(text, 1) if not character.isprintable())
+        raise ValueError(f"{what} contains a character that cannot be printed at position {place}: remove it")
 
 
 def seconds_until(wake: Duration | datetime) -> float:
@@ -235,8 +239,3 @@ def seconds_until(wake: Duration | datetime) -> float:
 def is_endless(due_at: datetime, seen_at: datetime) -> bool:
     """Return whether a suspended job waits for an event without a timeout. Its row is due in 100 years then."""
     return due_at - seen_at > ENDLESS
-
-
-def event_in_words(name: str | None, key: str | None) -> str:
-    """Return an event for messages."""
-    return f"the event {name}" + (f", key {key}" if key else "")

@@ -264,6 +264,7 @@ def unique_key_problems(option: str, value: Any) -> Iterator[str]:
 
 
 def wrong_key(key: str | None) -> Iterator[str]:
-    """Yield the problem of an invalid unique key."""
+    """Yield the problem of an invalid unique key. It does not quote the key, which can be made of arguments."""
     if key is not None and not (1 <= len(key) <= MAX_KEY_LENGTH and key.isprintable()):
-        yield f"unique_key {key[:50]!r} must be 1 to {MAX_KEY_LENGTH} printable characters: hash longer keys"
+        kind = f"has {len(key)}" if key.isprintable() else "contains others"
+        yield f"unique_key must be 1 to {MAX_KEY_LENGTH} printable characters, and it {kind}: hash longer keys"

@@ -24,7 +24,7 @@ from django_pgqueue.lifecycle.bulk_acts import WORDS, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.states import ActOutcome, TransitionName
 
-from . import databases
+from . import databases, private
 from .filters import moment_of
 from .formatting import full_date, visible
 
@@ -74,6 +74,16 @@ def parameters(selection: Selection) -> dict[str, str]:
     return {name: _text(value) for name, value in found.items() if value or (name == "error" and value is not None)}
 
 
+def is_visible(request: HttpRequest, selection: Selection) -> bool:
+    """Return whether the user may see the filter: not a limit key without the permission to view arguments."""
+    return private.may_view_key(request, selection.limit_key or "")
+
+
+def check_visible(request: HttpRequest, selection: Selection) -> None:
+    """Raise `PermissionDenied` if the user may not see the filter."""
+    private.check_key(request, selection.limit_key or "")
+
+
 def is_allowed(request: HttpRequest, action: str) -> bool:
     """Return whether the user may request this act, or stop one."""
     return action in JOB_ACTS and JOB_ACTS[action].is_allowed(request.user)
@@ -109,7 +119,7 @@ def links_of_list(request: HttpRequest, site: AdminSite, *, is_dead_only: bool) 
         url = reverse("admin:pgqueue_bulk_preview", current_app=site.name)
         for action in JOB_ACTS:
             selection = of_list(action, request.GET, datetime.now(UTC), is_dead_only=is_dead_only)
-            if selection is not None and is_allowed(request, action):
+            if selection is not None and is_visible(request, selection) and is_allowed(request, action):
                 found.append((label(action), databases.link(request, url, action=action, **parameters(selection))))
     return found
 
@@ -128,9 +138,13 @@ def label(action: str) -> Promise | str:
     return AUDITED[action].label if action in AUDITED else visible(action)
 
 
-def described(chosen: Any) -> list[tuple[Promise | str, str]]:
+def described(request: HttpRequest, chosen: Any) -> list[tuple[Promise | str, str]]:
     """Return what the filter of an act says, as names and values. Any JSON can be described."""
-    return list(_described(chosen)) if isinstance(chosen, Mapping) else []
+    if not isinstance(chosen, Mapping):
+        return []
+    if "limit_key" in chosen:
+        chosen = {**chosen, "limit_key": private.shown_key(request, str(chosen["limit_key"] or ""))}
+    return list(_described(chosen))
 
 
 def _described(chosen: Mapping[str, Any]) -> Iterator[tuple[Promise | str, str]]:

@@ -26,7 +26,7 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import acts, control, control_targets, limit_control
 from django_pgqueue.acts import OperatorAct
-from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin import databases, private, shown
 from django_pgqueue.limits import MAX_KEY_LENGTH
 from django_pgqueue.models import LimitState, Pause
 from django_pgqueue.states import Pausable
@@ -133,6 +133,8 @@ def button_context(request: HttpRequest) -> dict[str, Any]:
 def _post(request: HttpRequest, button: Button) -> HttpResponse:
     """Run an act on the target that the form names, and return to the page of the form."""
     name = text_of(request, NAME_FIELDS[button.kind])
+    if button.kind is Pausable.LIMIT:
+        private.check_key(request, name)
     target = Target(request, databases.chosen(request), button.kind, name)
     if problem := _problem(target, button.act):
         messages.error(request, capfirst(problem))

@@ -28,7 +28,7 @@ from django_pgqueue import registry, stats
 from django_pgqueue.job_search import FINISHED_WORDS, NO_CLASS, WORDS, Filters, Moment
 from django_pgqueue.models import DeadJob
 
-from . import databases
+from . import databases, private
 from .formatting import breakable, shortened, word_badge
 
 SPANS: Final = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
@@ -73,6 +73,7 @@ def search_of(request: HttpRequest, *, only_dead: bool, task_name: str = "") -> 
         (word and word not in WORDS)
         or (chosen.get("batch") and batch is None)
         or any("\0" in (name or "") for name in (queue_name, task, error, limit))
+        or not private.may_view_key(request, limit or "")
     ):
         return None  # PostgreSQL text cannot contain NUL, and psycopg raises an error for it
     return Filters(

@@ -18,8 +18,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
+from django_pgqueue.limits import has_value, without_value
 from django_pgqueue.models import Job
-from django_pgqueue.states import FINISHED, State
+from django_pgqueue.registry import in_words
+from django_pgqueue.states import FINISHED, Pausable, State
 from django_pgqueue.stats import Reason, Why
 from django_pgqueue.steps import is_endless
 
@@ -30,7 +32,7 @@ from .links import address_for, jobs_url, limit_url
 from .tracebacks import pieces
 
 QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK, Reason.SUSPENDED})
-"""Reasons whose sentence can contain the text of an error, or the key of an event."""
+"""Reasons whose sentence can contain the text of an error."""
 ATTEMPTS_IN_TIMELINE: Final = 10
 
 
@@ -56,15 +58,22 @@ def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) ->
     is_visible = private.is_visible(job)
     why = _why(job)
     quotes = why is not None and why.reason in QUOTES_ERROR
+    sentence = "" if why is None else why.sentence if is_visible else _without_key(why)
     return {
         "badge": word_badge(word(job)),
-        "reason": visible(why.sentence) if why is not None and (is_visible or not quotes) else "",
+        "reason": visible(sentence) if is_visible or not quotes else "",
         "reason_links": [] if why is None else list(reason_links(request, why)),
         "failure": failure(job, attempts),
         "timeline": list(timeline(job, attempts)),
         "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
         "is_live": job.state not in FINISHED,
     }
+
+
+def _without_key(why: Why) -> str:
+    """Return the sentence of a reason without the value of the limit key, which is made of arguments."""
+    key = why.limit_key or ""
+    return why.sentence.replace(in_words(key), in_words(without_value(key))) if has_value(key) else why.sentence
 
 
 def _why(job: Job) -> Why | None:
@@ -95,8 +104,11 @@ def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | No
 def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
     """Yield links to the pause, the workers, or the jobs that the reason names, as far as the user may see them."""
     if why.pause is not None:
-        label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {why.pause.name}")}
-        target = {"kind": why.pause.kind.value, "name": why.pause.name}
+        name = why.pause.name
+        is_hidden = why.pause.kind is Pausable.LIMIT and not private.may_view_key(request, name)
+        shown = without_value(name) if is_hidden else name
+        label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {shown}")}
+        target = {"kind": why.pause.kind.value, "name": None if is_hidden else name}
         yield from _link(request, label, "pause", "pgqueue.view_pause", **target)
     if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
         yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
@@ -116,7 +128,7 @@ def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
 def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[ReasonLink]:
     """Yield links to the limit key of a job, to the jobs of the key that come first, and to those that run."""
     if url := limit_url(request, limit_key):
-        yield ReasonLink(_("Limit key %(key)s") % {"key": visible(limit_key)}, url)
+        yield ReasonLink(_("Limit key %(key)s") % {"key": visible(private.shown_key(request, limit_key))}, url)
     yield from job_links(request, filter(None, (why.blocking_job_id, *why.running_job_ids)))
     if why.ahead is not None and why.ahead.value and (url := jobs_url(request, limit_key, "due")):
         yield ReasonLink(gettext_lazy("Due jobs of the key"), url)

@@ -29,7 +29,7 @@ from django_pgqueue.limit_policies import KeyPolicy
 from django_pgqueue.limits import MAX_NUMBER, name_of
 from django_pgqueue.models import LimitOverride
 
-from . import databases, shown
+from . import databases, private, shown
 from .act_view import FORM, act_view
 from .form_page import form_page
 from .formatting import shortened
@@ -106,6 +106,7 @@ def form_url(site: AdminSite) -> URLPattern:
 def change_view(request: HttpRequest, site: AdminSite) -> HttpResponse:
     """Show the form, or change the limit and show its page."""
     limit_key, alias = request.GET.get("key", ""), databases.chosen(request)
+    private.check_key(request, limit_key)
     limit = registry.limits().get(name_of(limit_key))
     if limit is None or "\0" in limit_key:
         text = _("No task of this code declares the limit “%(name)s”.") % {"name": shortened(name_of(limit_key))}

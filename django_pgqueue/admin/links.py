@@ -13,7 +13,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from django_pgqueue.admin import databases
+from django_pgqueue.admin import databases, private
 from django_pgqueue.limits import name_of
 
 from .formatting import breakable, visible
@@ -39,20 +39,25 @@ def redirect_to(request: HttpRequest, name: str, *args: Any, part: str = "", **p
 
 
 def limit_url(request: HttpRequest, limit_key: str) -> str:
-    """Return the URL of the page of a limit, with one key chosen if it is not the limit's name; "" without the page."""
+    """Return the URL of the page of a limit, with one key chosen if the user may see it; "" without the page."""
     found, name = address_for(request, "limit"), name_of(limit_key)
-    key = limit_key.partition(":")[2]
+    key = limit_key.partition(":")[2] if private.may_view_key(request, limit_key) else ""
     return databases.link(request, found, limit=name, key=key or None) if found else ""
 
 
 def key_link(request: HttpRequest, limit_key: str) -> SafeString | str:
     """Return a limit key as a link to its row, or as text if the site has no page of limits."""
-    url = limit_url(request, limit_key)
-    return format_html('<a href="{}">{}</a>', url, breakable(limit_key)) if url else visible(limit_key)
+    url, text = limit_url(request, limit_key), private.shown_key(request, limit_key)
+    return format_html('<a href="{}">{}</a>', url, breakable(text)) if url else visible(text)
 
 
 def jobs_url(request: HttpRequest, limit_key: str, state: str) -> str:
-    """Return the URL of the list of the jobs of a key, or of all keys of a limit, in one state; "" without the list."""
+    """Return the URL of the list of the jobs of a key, or of all keys of a limit, in one state.
+
+    Return "" if the site has no such list, or if the user may not see the key.
+    """
+    if not private.may_view_key(request, limit_key):
+        return ""
     name = "deadjob_changelist" if state == "dead" else "job_changelist"
     found = address_for(request, name)
     parameters = {} if state == "dead" else {"state": state}

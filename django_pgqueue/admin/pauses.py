@@ -22,12 +22,12 @@ from django.utils.translation import gettext_lazy as _
 from django_pgqueue import control, queues, registry
 from django_pgqueue.control_targets import limit_key_problems, mistyped_limit
 from django_pgqueue.db.fields import aware
-from django_pgqueue.limits import name_of
+from django_pgqueue.limits import has_value, name_of
 from django_pgqueue.models import Job, Pause
 from django_pgqueue.states import Pausable, State, TransitionName
 from django_pgqueue.validation import NAME, unknown_queue
 
-from . import bulk_acts, databases, links, shown
+from . import bulk_acts, databases, links, private, shown
 from .act_view import log_change
 from .formatting import badge, breakable, by_until, moment, moment_ago, seen_at, visible
 from .links import jobs_url
@@ -46,6 +46,7 @@ class PauseForm(ModelForm):
     """The target, the end and the reason of a pause. Pausing a paused queue or task replaces its end and reason."""
 
     database: str
+    may_view_keys: bool
 
     class Meta:
         model = Pause
@@ -65,6 +66,8 @@ class PauseForm(ModelForm):
     def clean_name(self) -> str:
         name = str(self.cleaned_data["name"])
         if self.cleaned_data.get("kind") == Pausable.LIMIT:
+            if has_value(name) and not self.may_view_keys:
+                raise forms.ValidationError(private.NO_PERMISSION)
             for problem in limit_key_problems(name):
                 raise forms.ValidationError(_("Invalid limit key: %(problem)s") % {"problem": problem})
         elif not NAME.fullmatch(name):
@@ -100,13 +103,19 @@ class PauseAdmin(ListOnlyAdmin):
     actions = ["resume_selected"]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002 -- Django's
-        """Return the form for the chosen database."""
+        """Return the form for the chosen database and the permissions of the user."""
         form = super().get_form(request, obj, change, **kwargs)
-        return type(form.__name__, (form,), {"database": databases.chosen(request)})
+        about = {"database": databases.chosen(request), "may_view_keys": private.may_view(request)}
+        return type(form.__name__, (form,), about)
 
     def lookup_allowed(self, lookup: str, value: str, request: Any = None) -> bool:
         """Allow the kind and the name too, which have an index: other pages link a single pause."""
+        if lookup == "name" and request is not None and not private.may_view_key(request, str(value)):
+            return False
         return lookup in {"kind", "name"} or super().lookup_allowed(lookup, value, request)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return private.with_permission(super().get_queryset(request), request)
 
     def get_list_display(self, request: HttpRequest) -> Any:
         """Add links to the preview that cancels the waiting jobs, if the user may cancel jobs."""
@@ -144,11 +153,12 @@ class PauseAdmin(ListOnlyAdmin):
         alias = databases.chosen(request)
         with transaction.atomic(using=alias):
             for pause in queryset.select_for_update():
+                what = _target_text(pause, is_visible=_may_view(request, pause))
                 if not shown.is_as_shown(request, pause):
                     text = _("%(what)s was paused again since the page was shown, so it stays paused.")
-                    messages.warning(request, text % {"what": pause})
+                    messages.warning(request, text % {"what": what})
                 elif resume(request, pause):
-                    messages.success(request, _("%(what)s is resumed.") % {"what": pause})
+                    messages.success(request, _("%(what)s is resumed.") % {"what": what})
 
     # ---------------------------------------------------------------- columns
 
@@ -161,7 +171,7 @@ class PauseAdmin(ListOnlyAdmin):
         has_ended = pause.paused_until is not None and pause.paused_until <= seen_at(pause)
         return badge("cancelled", _("ended")) if has_ended else badge("paused", _("paused"))
 
-    what = column(_("target"), lambda pause: breakable(str(pause)))
+    what = column(_("target"), lambda pause: breakable(_target_text(pause, is_visible=_shows_target(pause))))
     since = column(_("since"), lambda pause: moment_ago(pause.paused_at, pause))
     until = column(_("until"), lambda pause: moment(pause.paused_until) or _("resumed by an operator"))
     by = column(_("by"), lambda pause: visible(pause.paused_by))
@@ -198,7 +208,7 @@ def pauses_of(request: HttpRequest, job: Job) -> list[str]:
     }
     pauses = in_force().using(job._state.db).filter(name__in=[name for of_kind in names.values() for name in of_kind])
     return [
-        _linked(request, pause, " ".join(filter(None, [_description(pause), visible(pause.reason)])))
+        _linked(request, pause, " ".join(filter(None, [_description(request, pause), visible(pause.reason)])))
         for pause in pauses
         if pause.name in names[_target_of(pause)[0]]
     ]
@@ -209,11 +219,14 @@ def _linked(request: HttpRequest, pause: Pause, text: str) -> str:
     url = links.address_for(request, "pause_changelist")
     if not url or not request.user.has_perm("pgqueue.view_pause"):
         return text
-    return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=pause.name), text)
+    name = pause.name if _may_view(request, pause) else None
+    return format_html('<a href="{}">{}</a>', databases.link(request, url, kind=pause.kind, name=name), text)
 
 
 def _cancel_links(request: HttpRequest, preview: str, pause: Pause) -> str:
     """Return a link to the preview for the queue or the limit, or one for each name of the task."""
+    if not _may_view(request, pause):
+        return ""
     kind, name = _target_of(pause)
     parameter, names = ("task", registry.names_of(name)) if kind is Pausable.TASK else (str(kind), (name,))
     act = {"action": TransitionName.CANCEL, "state": State.READY}
@@ -232,8 +245,24 @@ def in_force() -> QuerySet[Pause]:
     return Pause.objects.filter(Q(paused_until__isnull=True) | Q(paused_until__gt=Now()))
 
 
-def _description(pause: Pause) -> str:
-    text = _("%(what)s, paused") % {"what": visible(str(pause))}
+def _may_view(request: HttpRequest, pause: Pause) -> bool:
+    """Return whether the user may see what is paused: not a limit key without the permission to view arguments."""
+    return pause.kind != Pausable.LIMIT or private.may_view_key(request, pause.name)
+
+
+def _shows_target(pause: Pause) -> bool:
+    """Do as `_may_view()` for a row of the list."""
+    return pause.kind != Pausable.LIMIT or not has_value(pause.name) or private.is_visible(pause)
+
+
+def _target_text(pause: Pause, *, is_visible: bool) -> str:
+    """Return what is paused, with the value of a limit key only if it may be seen."""
+    return f"{pause.kind} {pause.name}" if is_visible else str(pause)
+
+
+def _description(request: HttpRequest, pause: Pause) -> str:
+    target = _target_text(pause, is_visible=_may_view(request, pause))
+    text = _("%(what)s, paused") % {"what": visible(target)}
     return f"{text}{by_until(pause.paused_by, pause.paused_until)}{':' if pause.reason else ''}"
 
 

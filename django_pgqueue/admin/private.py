@@ -1,4 +1,4 @@
-"""Show or hide the data of a job: its arguments, headers, result, unique key, progress message and errors.
+"""Show or hide the data of a job: its arguments, headers, result, keys, progress message and errors.
 
 The pages and lists of jobs and schedules call this module. It protects three rules:
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet, Value
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -20,6 +21,7 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import display
 from django_pgqueue.display import Shown as Shown
 from django_pgqueue.display import pretty_json
+from django_pgqueue.limits import has_value, without_value
 
 PERMISSION: Final = "pgqueue.view_arguments"
 TEXT_LIMIT: Final = 100_000
@@ -27,6 +29,10 @@ TEXT_LIMIT: Final = 100_000
 NO_PERMISSION: Final = gettext_lazy("Hidden: you do not have the permission “Can view arguments and results of jobs”.")
 LIST_NOTE: Final = gettext_lazy(
     "Error messages are hidden, because they can contain arguments, and you do not have the permission “Can view "
+    "arguments and results of jobs”."
+)
+KEYS_NOTE: Final = gettext_lazy(
+    "The keys of limits are hidden, because they are made of arguments, and you do not have the permission “Can view "
     "arguments and results of jobs”."
 )
 
@@ -40,6 +46,25 @@ def with_permission(queryset: QuerySet[Any], request: HttpRequest) -> QuerySet[A
     """Annotate rows with whether the user may see their texts, because columns do not get the request."""
     annotated: QuerySet[Any] = queryset.annotate(may_view_arguments=Value(may_view(request)))
     return annotated
+
+
+def may_view_key(request: HttpRequest, limit_key: str) -> bool:
+    """Return whether the user may see a limit key, search for it and act on it. Its value is made of arguments.
+
+    Everybody may see the name of a limit.
+    """
+    return not has_value(limit_key) or may_view(request)
+
+
+def check_key(request: HttpRequest, limit_key: str) -> None:
+    """Raise `PermissionDenied` if the user may not see a limit key. An answer would say whether it exists."""
+    if not may_view_key(request, limit_key):
+        raise PermissionDenied(str(NO_PERMISSION))
+
+
+def shown_key(request: HttpRequest, limit_key: str) -> str:
+    """Return a limit key as the user may see it."""
+    return limit_key if may_view(request) else without_value(limit_key)
 
 
 def is_visible(row: Any) -> bool:

@@ -98,8 +98,8 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     ),
     "archive and erase jobs": privileges(
         "INSERT ON pgqueue_archived_job",
-        "DELETE, UPDATE (arguments, headers, unique_key, result, progress_message) ON pgqueue_job",
-        "DELETE, UPDATE (error, traceback) ON pgqueue_execution",
+        "DELETE, UPDATE (arguments, headers, unique_key, limit_key, result, progress_message) ON pgqueue_job",
+        "DELETE, UPDATE (error, traceback, limit_key) ON pgqueue_execution",
         "DELETE ON pgqueue_execution_log",
         "INSERT, UPDATE (ended_at, job_count, left_count, next_batch_at, outcome, failed_job_id, error) "
         "ON pgqueue_audit",

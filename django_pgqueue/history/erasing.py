@@ -69,8 +69,9 @@ def erase(
         queues: Names of queues whose jobs are chosen. By default those of all queues.
         before: Choose only jobs that have finished before this time: an aware datetime.
         jobs: Ids of jobs, instead of the other filters.
-        arguments: Whether to erase arguments, headers, unique keys and search keys, also those of callbacks that the
-            rows of complete batches keep. A callback belongs to a given job if it has its task and its arguments.
+        arguments: Whether to erase arguments, headers, unique keys, search keys, and the values of limit keys and of
+            the keys of events, also those of callbacks that the rows of complete batches keep. A callback belongs to a
+            given job if it has its task and its arguments. A dead job that blocks an ordered limit key keeps its key.
         results: Whether to erase results and the messages of progress. Jobs of a workflow are left while another job
             of it is unfinished, because that job can need a result.
         errors: Whether to erase the error messages and tracebacks of all attempts, which can quote values.

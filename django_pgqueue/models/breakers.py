@@ -7,6 +7,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.limits import without_value
 
 
 class OpenBreaker(models.Model):
@@ -32,7 +33,7 @@ class OpenBreaker(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.limit_key
+        return without_value(self.limit_key)
 
 
 class BreakerCount(models.Model):
@@ -55,4 +56,4 @@ class BreakerCount(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.limit_key
+        return without_value(self.limit_key)

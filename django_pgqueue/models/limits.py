@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, are_instants
-from django_pgqueue.limits import MAX_NUMBER
+from django_pgqueue.limits import MAX_NUMBER, without_value
 
 
 class LimitState(models.Model):
@@ -48,7 +48,7 @@ class LimitState(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.limit_key
+        return without_value(self.limit_key)
 
 
 class LimitOverride(models.Model):
@@ -102,4 +102,4 @@ class LimitOverride(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.limit_key
+        return without_value(self.limit_key)

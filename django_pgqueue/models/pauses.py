@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.limits import without_value
 from django_pgqueue.states import Pausable
 
 
@@ -39,4 +40,5 @@ class Pause(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
+        """Return the target. The history of the admin has this text, so it leaves out the value of a limit key."""
+        return f"{self.kind} {without_value(self.name) if self.kind == Pausable.LIMIT else self.name}"

@@ -120,4 +120,4 @@ class SentEvent(models.Model):
         indexes = [models.Index(fields=["name", "key", "id"], name="pgqueue_event_key")]
 
     def __str__(self) -> str:
-        return f"event {self.name!r}, key {self.key!r}"
+        return f"event {self.name!r} #{self.pk}"

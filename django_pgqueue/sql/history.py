@@ -92,11 +92,18 @@ WHERE id = ANY (%(job_ids)s::bigint[])
 ORDER BY id
 """  # fmt: skip
 
+# A limit key without its value.
+ERASED_KEY: Final = """            CASE WHEN strpos(limit_key, ':') > 0 AND left(limit_key, 1) <> '+'
+                THEN split_part(limit_key, ':', 1) || ':[erased]' ELSE limit_key END"""
+
 # Erase values of these jobs, if they are as they were seen, and add the jobs to the entry of the audit. The details of
 # an act describe arguments of this job, also on the rows of the act's other jobs, so they are removed from all of them.
 #
 # A result stays while a job of the workflow is unfinished, because that job can need it. If only dead and cancelled
 # jobs are left, a retry would need it too. But an erasure must not depend on a retry that may never come.
+#
+# The value of a limit key is made of arguments, so it goes with them, and the name of the limit stays. A dead job that
+# blocks an ordered key keeps its key, because otherwise the later jobs of the key would run. A chunk key has no value.
 #
 # Moves:  none: the jobs stay finished
 # Caller: lifecycle.erase()
@@ -138,8 +145,14 @@ free AS MATERIALIZED (
 ),
 silenced AS (
     UPDATE pgqueue_execution
-    SET error = CASE WHEN error = '' THEN '' ELSE '[erased]' END, traceback = ''
-    WHERE %(erases_errors)s::boolean AND job_id = ANY (ARRAY (SELECT id FROM free)) AND (error <> '' OR traceback <> '')
+    SET error = CASE WHEN %(erases_errors)s::boolean AND error <> '' THEN '[erased]' ELSE error END,
+        traceback = CASE WHEN %(erases_errors)s::boolean THEN '' ELSE traceback END,
+        limit_key = CASE WHEN %(erases_arguments)s::boolean THEN
+""" + ERASED_KEY + """
+            ELSE limit_key END
+    WHERE job_id = ANY (ARRAY (SELECT id FROM free))
+      AND ((%(erases_errors)s::boolean AND (error <> '' OR traceback <> ''))
+           OR (%(erases_arguments)s::boolean AND strpos(limit_key, ':') > 0))
 ),
 unlogged AS (
     DELETE FROM pgqueue_execution_log AS log
@@ -161,6 +174,10 @@ erased AS (
     SET arguments = CASE WHEN %(erases_arguments)s::boolean THEN %(erased)s::json ELSE arguments END,
         headers = CASE WHEN %(erases_arguments)s::boolean THEN NULL ELSE headers END,
         unique_key = CASE WHEN %(erases_arguments)s::boolean THEN NULL ELSE unique_key END,
+        limit_key = CASE WHEN NOT %(erases_arguments)s::boolean OR state = 'dead' AND limit_order = 2 THEN limit_key
+            ELSE
+""" + ERASED_KEY + """
+            END,
         result = CASE WHEN %(erases_results)s::boolean AND result IS NOT NULL THEN %(erased)s::json ELSE result END,
         progress_message = CASE WHEN %(erases_results)s::boolean THEN NULL ELSE progress_message END
     WHERE id = ANY (ARRAY (SELECT id FROM free))

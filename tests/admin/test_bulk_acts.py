@@ -12,7 +12,7 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db import connection
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from django.test import Client
 from django.utils import timezone
 
@@ -208,7 +208,7 @@ def test_audit_lists_each_act_and_how_it_ended(operator: Client, columns: dict[s
 
 
 def test_audit_shows_only_times_as_dates() -> None:
-    shown = dict(bulk_acts.described({"queue_name": "20261122", "since": "2026-11-22T08:00:00+00:00"}))
+    shown = dict(bulk_acts.described(HttpRequest(), {"queue_name": "20261122", "since": "2026-11-22T08:00:00+00:00"}))
     assert shown == {"Queue": "20261122", "Since": full_date(datetime(2026, 11, 22, 8, tzinfo=UTC))}
 
 

@@ -137,7 +137,7 @@ def test_buttons_depend_on_permissions(make_user: Callable[..., User], operator:
     rows = rows_of(text_of(operator))
     assert acts_of(rows["stripe"]) == {"resume"} and acts_of(rows["import"]) == {"pause"}
     client = Client()
-    client.force_login(make_user("view_job", "change_limits", name="engineer"))
+    client.force_login(make_user("view_job", "change_limits", "view_arguments", name="engineer"))
     rows = rows_of(text_of(client))
     assert acts_of(rows["import"]) == {"change", "restore"} and acts_of(rows["stripe"]) == {"change"}
     assert acts_of(rows_of(text_of(client, OF_LIMIT, limit="render", key="1"))["1"]) == {"change", "end_hold"}

@@ -75,7 +75,7 @@ def test_page_of_paused_key_says_that_it_is_probed_later(operator: Client, make_
 
 
 def test_form_keeps_the_values_of_the_usual_limit(client_of: Callable[..., Client]) -> None:
-    engineer = client_of("view_job", "change_limits")
+    engineer = client_of("view_job", "change_limits", "view_arguments")
     text = text_of(engineer, CHANGE, key="site:a")
     assert 'name="concurrency" value="5"' in text
     limit_control.override_limit("site:a", concurrency=3, by="ben")

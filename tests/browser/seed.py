@@ -138,7 +138,7 @@ SUSPENSIONS: Final = (
     f"{NOW} - starts::interval, {NOW} - ends::interval, {NOW} FROM (VALUES "
     "('50 min', '47 min', $$step 'charge' failed and is tried again: timed out$$), "
     "('44 min', '42 min', $$step 'cooling-off' sleeps$$), "
-    "('22 min', '21 min', $$step 'approved' waits for the event approved, key 4711$$)) "
+    "('22 min', '21 min', $$step 'approved' waits for the event approved$$)) "
     "AS execution (starts, ends, reason)"
 )
 SCHEDULES: Final = (

@@ -268,3 +268,31 @@ def test_erase_command_exit_codes_follow_the_reference(db):
     assert run("--yes")[0] == 2
     code, text = run("--before", "2026-02-31", "--yes")
     assert (code, "Invalid --before '2026-02-31'" in text) == (2, True)
+
+
+def test_erase_keeps_only_the_limit_key_of_a_blocking_job(db):
+    """The later jobs of the key must not run because somebody has erased the dead job before them."""
+    blocking, dead = make(connection, 2, state="dead")
+    [done], [chunk] = make(connection), make(connection)
+    Job.objects.update(limit_key="letters:secret")
+    Job.objects.filter(pk=blocking).update(limit_order=2)
+    Job.objects.filter(pk=chunk).update(limit_key="+app.tasks:store")
+    Execution.objects.update(limit_key="letters:secret")
+    assert history.erase(before=timezone.now(), results=False, errors=False, logs=False).erased == 4
+    keys = dict(Job.objects.values_list("pk", "limit_key"))
+    assert keys == {
+        blocking: "letters:secret",
+        dead: "letters:[erased]",
+        done: "letters:[erased]",
+        chunk: "+app.tasks:store",
+    }
+    assert {*Execution.objects.values_list("limit_key", "error")} == {("letters:[erased]", "secret error")}
+
+
+@pytest.mark.parametrize("kinds", [{"arguments": False}, {"arguments": False, "errors": False}])
+def test_erase_without_arguments_keeps_limit_keys(db, kinds):
+    make(connection)
+    Job.objects.update(limit_key="letters:secret")
+    Execution.objects.update(limit_key="letters:secret")
+    history.erase(before=timezone.now(), **kinds)
+    assert Job.objects.get().limit_key == Execution.objects.get().limit_key == "letters:secret"

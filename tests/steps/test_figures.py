@@ -126,4 +126,4 @@ def test_why_of_suspended_job_names_the_step_and_its_begin():
     ended = job.executions.get().finished_at
     assert f"It is suspended since {ended:%Y-%m-%d %H:%M:%S} UTC: step 'cooling-off' sleeps, until " in why.sentence
     job = run(lambda context: context.wait_for_event("approved", 7))
-    assert stats.why(job).sentence.endswith("UTC: step 'approved' waits for the event approved, key 7.")
+    assert stats.why(job).sentence.endswith("UTC: step 'approved' waits for the event approved.")

@@ -97,7 +97,7 @@ def test_page_of_wait_without_timeout_names_no_due_time(client, endless, permiss
 def test_page_of_suspended_job_says_so_without_permission(client, job):
     text = page(client, job)
     assert re.search(r"suspended, due in (59 min|1 h)", text)
-    assert "It is suspended" not in text, "the reason quotes the key of the event"
+    assert "It is suspended" not in text, "the reason can quote an error"
 
 
 def test_shell_shows_no_due_time_of_wait_without_timeout(endless, capsys):
@@ -121,7 +121,7 @@ def test_job_page_says_which_step_the_code_left_out(client, job):
     ("code", "delay_seconds", "says"),
     [
         (lambda context: context.sleep("nap", 60), 60.0, "step 'nap' sleeps"),
-        (lambda context: context.wait_for_event("go", 7), None, "step 'go' waits for the event go, key 7"),
+        (lambda context: context.wait_for_event("go", 7), None, "step 'go' waits for the event go"),
     ],
     ids=["sleep", "wait without end"],
 )

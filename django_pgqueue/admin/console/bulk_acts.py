@@ -61,7 +61,7 @@ def _row(request: HttpRequest, entry: AuditEntry) -> dict[str, Any]:
         "changed": f"{entry.job_count:,}",
         "left": f"{entry.left_count:,}",
         "began": moment(entry.began_at),
-        "described": bulk_acts.described(entry.filter),
+        "described": bulk_acts.described(request, entry.filter),
         "ending": bulk_acts.ending(entry),
         "who": visible(entry.done_by),
         "reason": visible(entry.reason[:REASON_SHOWN]),

@@ -46,19 +46,25 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     if action in JOB_ACTS:
         check(request, JOB_ACTS[action])
     try:
-        return preview_context(alias, action, bulk_acts.selection_of(request.GET))
+        return preview_context(request, action, bulk_acts.selection_of(request.GET))
     except ValueError as error:
         return {"problem": str(error), "title": _("Bulk act")}
 
 
-def preview_context(alias: str, action: str, selection: Selection) -> dict[str, Any]:
-    """Return what the template shows. Raise `ValueError` if the action can change no job of the filter."""
+def preview_context(request: HttpRequest, action: str, selection: Selection) -> dict[str, Any]:
+    """Return what the template shows.
+
+    Raise `ValueError` if the action can change no job of the filter, and `PermissionDenied` if the filter has a limit
+    key that the user may not see.
+    """
+    bulk_acts.check_visible(request, selection)
+    alias = databases.chosen(request)
     preview = lifecycle.bulk_acts.preview(connections[alias], action, selection)
     return {
         "title": _("%(action)s many jobs") % {"action": bulk_acts.label(action)},
         "action": action,
         "label": bulk_acts.label(action),
-        "described": bulk_acts.described(selection.as_json()),
+        "described": bulk_acts.described(request, selection.as_json()),
         "preview": preview,
         "count": bulk_acts.count_text(preview.chosen, has_more=preview.has_more),
         "may_count_less": preview.has_more and selection.exception_class is not None,
@@ -79,7 +85,7 @@ def preview_context(alias: str, action: str, selection: Selection) -> dict[str, 
 def answer_list(jobs: ReadOnlyAdmin, request: HttpRequest, action: str, selection: Selection) -> HttpResponse:
     """Return the preview as the answer to "Select all" in a list of jobs, whose form was posted."""
     check(request, JOB_ACTS.get(action))
-    context = preview_context(databases.chosen(request), action, selection)
+    context = preview_context(request, action, selection)
     return rendered(request, jobs.admin_site, "console/bulk_preview.html", context["title"], context)
 
 
@@ -96,6 +102,7 @@ def _request(request: HttpRequest) -> HttpResponse:
     alias = databases.chosen(request)
     try:
         selection = bulk_acts.selection_of(given)
+        bulk_acts.check_visible(request, selection)
         _check_target(selection.to_queue, alias)
         audit_id = _request_once(request, alias, action, selection)
     except ValueError as error:

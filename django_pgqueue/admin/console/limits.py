@@ -14,12 +14,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
+from django_pgqueue.admin import private
 from django_pgqueue.admin.blocked_keys import DEAD_SEARCHED, blocked_keys
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.limit_controls import changed_keys
 from django_pgqueue.admin.links import limit_url
-from django_pgqueue.limits import MAX_KEY_LENGTH, name_of
+from django_pgqueue.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 
 from . import links
@@ -43,18 +44,19 @@ def _limits_context(request: HttpRequest, alias: str) -> dict[str, Any]:
 
 
 def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
-    name, typed = request.GET.get("limit", ""), request.GET.get("key", "").strip()
+    name, may_view = request.GET.get("limit", ""), private.may_view(request)
+    typed, after = (request.GET.get(each, "").strip() if may_view else "" for each in ("key", "after"))
     value = typed.removeprefix(f"{name}:")
     figures = next((each for each in stats.limits(alias) if each.name == name), None)
     changed = [] if figures is None and "\0" in name else changed_keys(alias, name)
     if figures is None and not changed:
         raise Http404(_("No task declares the limit “%(name)s”, and no job has it.") % {"name": shortened(name)})
     figures = figures or LimitFigures(name=name, declaration="")
-    after = request.GET.get("after", "")
     page = stats.limit_keys(name, after=after, count=KEYS_SHOWN, prefix=value, database=alias)
     keys = list(page.keys)
     if value and not after:
         keys = [_exact(f"{name}:{value}", keys, alias), *(each for each in keys if each.limit_key != f"{name}:{value}")]
+    keys = [each for each in keys if may_view or not has_value(each.limit_key)]
     blocked, is_complete = blocked_keys(alias, name)
     return {
         "title": _("Limit %(name)s") % {"name": shortened(name)},
@@ -64,12 +66,13 @@ def _limit_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "typed": value,
         "is_first_page": not after,
         "next_url": links.url(request, "limit", limit=name, key=typed or None, after=page.next_after)
-        if page.next_after
+        if page.next_after and may_view
         else "",
-        "blocked": _named(request, blocked[:LISTED]),
+        "note": "" if may_view else private.KEYS_NOTE,
+        "blocked": _named(request, blocked[:LISTED] if may_view else []),
         "more_blocked": len(blocked) > LISTED,
         "dead_searched": "" if is_complete else f"{DEAD_SEARCHED:,}",
-        "changed": _named(request, changed),
+        "changed": _named(request, changed if may_view else []),
         "limits_url": links.url(request, "limits"),
         "limit_url": links.url(request, "limit", limit=name),
         "key_length": MAX_KEY_LENGTH,

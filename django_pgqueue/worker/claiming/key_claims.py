@@ -200,7 +200,7 @@ def with_probes(claimed: list[Claimed], controls: KeyControls) -> list[Claimed]:
 
 
 def _probe(job: Claimed) -> Claimed:
-    limit_key = visible(job.limit_key or "")
+    limit_key = visible(limits.logged(job.limit_key or ""))
     logger.info(
         "job %s probes limit key %s, whose circuit breaker is open",
         job.job_id,

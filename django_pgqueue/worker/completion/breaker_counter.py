@@ -24,7 +24,7 @@ from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.display import visible
 from django_pgqueue.endings import Ending
 from django_pgqueue.lifecycle.breakers import Ended, Opened, Suspect
-from django_pgqueue.limits import name_of
+from django_pgqueue.limits import logged, name_of
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, TimedAttempt
 
@@ -222,7 +222,7 @@ def _sum(one: Ended | None, other: Ended | None) -> Ended:
 
 
 def _log_closed(limit_key: str) -> None:
-    limit_key = visible(limit_key)
+    limit_key = visible(logged(limit_key))
     logger.info(
         "the circuit breaker of limit key %s is closed: a job succeeded",
         limit_key,
@@ -231,7 +231,7 @@ def _log_closed(limit_key: str) -> None:
 
 
 def _log_opened(opened: Opened, breaker: Breaker) -> None:
-    limit_key = visible(opened.limit_key)
+    limit_key = visible(logged(opened.limit_key))
     why = "the job that probed it failed" if opened.is_again else f"{opened.failed} of {opened.ended} attempts failed"
     logger.warning(
         "the circuit breaker of limit key %s is open for %g s: %s",

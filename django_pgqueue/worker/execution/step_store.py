@@ -23,7 +23,7 @@ from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.exceptions import Dead, ResultNotStored
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.serialization import encode_result
-from django_pgqueue.steps import EventTimeout, StepError, event_in_words
+from django_pgqueue.steps import EventTimeout, StepError
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -68,9 +68,8 @@ def remote(task_name: str) -> StepError:
 
 
 def timed_out(step: EndedStep) -> EventTimeout:
-    """Return the error of a wait whose time is over."""
-    what = event_in_words(step.event_name, step.event_key)
-    return EventTimeout(f"the step {step.name!r} has waited for {what} until its timeout")
+    """Return the error of a wait whose time is over. It leaves out the key, as `Suspension.reason` does."""
+    return EventTimeout(f"the step {step.name!r} has waited for the event {step.event_name} until its timeout")
 
 
 def encoded(name: str, value: Any) -> str | None:

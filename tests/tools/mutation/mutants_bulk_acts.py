@@ -111,8 +111,8 @@ BULK_ACTS = [
         ),
         Mutant(
             "a list links acts without permission",
-            "if selection is not None and is_allowed(request, action):",
-            "if selection is not None:",
+            "is_visible(request, selection) and is_allowed(request, action):",
+            "is_visible(request, selection):",
             inside="links_of_list",
         ),
     ),

@@ -181,5 +181,67 @@ SIGNED = of_tests(
     Mutant("answers may be stored", "@cache_control(no_store=True)\n", "", inside="job_status"),
     Mutant("other methods are accepted", "@require_safe\n", "", inside="job_status"),
 )
+KEYS = of_tests(
+    ("tests/privacy/test_canaries.py",),
+    Mutant(
+        "the error of a suspended attempt contains the key of the event",
+        "waits for the event {self.event_name}",
+        "waits for the event {self.event_name}, key {self.event_key}",
+        inside="Suspension.reason",
+    ),
+    Mutant(
+        "the error of a wait whose time is over contains the key of the event",
+        "for the event {step.event_name}",
+        "for the event {step.event_name}, key {step.event_key}",
+        inside="timed_out",
+    ),
+    Mutant(
+        "a log line contains the value of a limit key",
+        "visible(logged(opened.limit_key))",
+        "visible(opened.limit_key)",
+        inside="_log_opened",
+    ),
+    Mutant("all limit keys have one digest", "limit_key', value)", "limit_key', name)", inside="limits.logged"),
+    Mutant(
+        "the list of jobs says whether a hidden limit key exists",
+        '        or not private.may_view_key(request, limit or "")\n',
+        "",
+        inside="search_of",
+    ),
+    Mutant(
+        "a bulk act counts the jobs of a hidden limit key",
+        "    bulk_acts.check_visible(request, selection)\n",
+        "",
+        inside="preview_context",
+    ),
+    Mutant(
+        "the page of a limit shows its keys to everybody", "private.may_view(request)", "True", inside="_limit_context"
+    ),
+    Mutant(
+        "a button acts on a hidden limit key",
+        "private.check_key(request, name)",
+        "pass",
+        inside="control_acts._post",
+    ),
+    Mutant(
+        "everybody can pause a limit key by the form",
+        "if has_value(name) and not self.may_view_keys:",
+        "if False:",
+        inside="PauseForm.clean_name",
+    ),
+    Mutant(
+        "the list of pauses can be filtered by a hidden limit key",
+        "not private.may_view_key(request, str(value))",
+        "False",
+        inside="PauseAdmin.lookup_allowed",
+    ),
+    Mutant(
+        "the reason of a job names its hidden limit key",
+        "in_words(without_value(key))",
+        "in_words(key)",
+        inside="job_story._without_key",
+    ),
+    Mutant("the history of a pause names a limit key", "without_value(self.name)", "self.name", inside="Pause.__str__"),
+)
 
-PRIVACY = [*ENCODED, *SENSITIVE, *REPORTED, *HIDDEN, *SIGNED]
+PRIVACY = [*ENCODED, *SENSITIVE, *REPORTED, *HIDDEN, *SIGNED, *KEYS]
