@@ -102,8 +102,12 @@ def load_steps(connection: Connection, job_id: int) -> list[StoredStep]:
 
 def store_step(connection: Connection, key: ExecutionKey, step: EndedStep) -> TransitionStatus:
     """Store a step that has ended. Return `TransitionStatus.LOST` if the execution is no longer open."""
-    params = {"execution_id": key.execution_id, "claimed_ms": key.claimed_ms, **step._asdict()}
-    if execute_prepared(connection, sql.steps.STORE_STEP, {**params, "kind": step.kind.value}):
+    params = {"execution_id": key.execution_id, "claimed_ms": key.claimed_ms, **step._asdict(), "kind": step.kind.value}
+    statement = sql.steps.STORE_STEP_AND_UNDO
+    if step.compensation is None:
+        statement = sql.steps.STORE_STEP
+        del params["compensation"], params["compensation_arguments"]
+    if execute_prepared(connection, statement, params):
         return TransitionStatus.DONE
     return results_of(connection, [key], {}, repeat(None))[key.execution_id].status
 

@@ -96,6 +96,15 @@ STATEMENTS = of_tests(
         inside="wake_missed",
     ),
 )
+ROLES = of_tests(
+    ("tests/security/test_roles.py",),
+    Mutant(
+        "a step without a compensation needs the right to store one",
+        '        statement = sql.steps.STORE_STEP\n        del params["compensation"], params["compensation_arguments"]',
+        "        pass",
+        inside="store_step",
+    ),
+)
 RUNS = of_tests(
     ("tests/steps/test_run.py",),
     Mutant(
