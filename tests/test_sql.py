@@ -383,6 +383,7 @@ def call_statements_of_steps(engine):
     lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     lifecycle.wake(engine, "approved", "7")
     steps.wake_suspended(engine, [claimed.job_id])
+    steps.wake_for_events(engine, [1])
     steps.wake_missed(engine)
     steps.remove_steps(engine, [claimed.job_id])
     lifecycle.prune_orphans(engine, "steps")

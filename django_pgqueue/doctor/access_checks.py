@@ -42,8 +42,6 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "send events": privileges(
         "INSERT (name, key, payload, sent_at), SELECT (id) ON pgqueue_event",
         "USAGE ON pgqueue_event_id_seq",
-        "SELECT (job_id, event_name, event_key, finished_at, wake_at) ON pgqueue_step",
-        "SELECT (id, state, run_after), UPDATE (run_after) ON pgqueue_job",
     ),
     "run jobs": privileges(
         "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "

@@ -153,6 +153,13 @@ def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]
     return set(_wake_waiting(connection, "the wake-up of job", job_ids).done)
 
 
+def wake_for_events(connection: Connection, event_ids: Collection[int]) -> list[int]:
+    """Make up to `SWEEP_LIMIT` jobs due that wait for these events. Return the ids of the jobs that are due now."""
+    params = {"event_ids": numbers(event_ids), "limit": SWEEP_LIMIT}
+    rows = execute_with_retry(connection, sql.steps.WAITING_FOR_EVENTS, params)
+    return _wake_waiting(connection, "the wake-up of job", [job_id for [job_id] in rows]).done
+
+
 def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:
     """Read one page of all waits behind `after`, and make a job due if its event has come.
 

@@ -243,6 +243,32 @@ WITH mine AS MATERIALIZED (
 SELECT id FROM mine
 """  # fmt: skip
 
+# Return the jobs that still sleep and wait for one of these events, in the order of their ids.
+#
+# Caller: lifecycle.steps.wake_for_events(), before WAKE_SUSPENDED, in each worker that hears of the events. The first
+#         one wakes the jobs, so the others find none
+# Index:  pgqueue_event_pkey, pgqueue_step_waiting, pgqueue_job_pkey
+WAITING_FOR_EVENTS: Final = """/* pgqueue:waiting_for_events */
+SELECT DISTINCT job.id
+FROM pgqueue_event AS event
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM pgqueue_step
+    WHERE event_name = event.name AND event_key = event.key AND finished_at IS NULL
+    LIMIT %(limit)s
+) AS step
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE id = step.job_id
+      AND state = 'ready'
+      AND run_after > statement_timestamp() + %(time_shift)s::interval
+) AS job
+WHERE event.id = ANY (%(event_ids)s::bigint[])
+ORDER BY job.id
+LIMIT %(limit)s
+"""
+
 # Read one page of waits. Return the number of waits in the page, the values after which the next page begins, and the
 # jobs that still sleep although their event has come.
 #

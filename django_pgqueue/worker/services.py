@@ -33,7 +33,7 @@ from .completion.waiters import Waiters
 from .execution.events import Events
 from .isolation.fork_server import ForkServer
 from .liveness import Liveness
-from .maintenance.end_sweeps import LaterChecks
+from .maintenance.end_sweeps import LaterChecks, SentEvents
 from .maintenance.maintenance import Maintenance
 from .maintenance.scheduler import Schedules
 from .options import Options
@@ -69,6 +69,7 @@ class Services:
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
         self.later_checks = later = LaterChecks(lambda: self.maintenance.wake())
+        sent = SentEvents(lambda: self.maintenance.wake())
         reactions = self._reactions(waiters, polls, counts, breakers, counter)
         self.completer = completer = self._completer(reactions, lanes.limited, polls, breakers)
         self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
@@ -93,9 +94,10 @@ class Services:
             receivers=self.callbacks,
             reactions=reactions,
             on_requests=self.lease_monitor.on_requests,
+            on_events=sent.add,
         )
         background = share(Preference.OPEN, is_background=True)
-        self.maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish, later)
+        self.maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish, later, sent)
         self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, self.maintenance]
         """The services in the order in which they start and stop."""
         self.in_order += [pool.deadlines, *self._optional(options, background, polls.waker)]

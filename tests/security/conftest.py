@@ -16,6 +16,7 @@ import pytest
 from django.db import connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
+from django_pgqueue import event_sending
 from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.conftest import start as start
@@ -163,8 +164,9 @@ def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[EngineConne
 
 
 @pytest.fixture
-def as_role(superuser: EngineConnection, made_roles: Roles) -> Callable[[str], Any]:
+def as_role(superuser: EngineConnection, made_roles: Roles, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """Return a function that lets Django, engine connections and workers log in as a member of one role only."""
+    monkeypatch.setattr(event_sending, "_left_to_workers", set())
     return lambda name: changed_default_database(made_roles.as_user(name))
 
 

@@ -17,9 +17,10 @@ import psycopg
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, lifecycle
+from django_pgqueue import Batch, lifecycle, send_event
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -65,7 +66,7 @@ READING = {
     "READ_FOR_ARCHIVE", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_CHOSEN", "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
     "FIND_DEPENDENTS", "FIND_MISSED", "FIND_ENDED", "NODES_OF", "RESTORABLE", "READ_RESULTS", "STILL_WAITING",
-    "WAITING_CALLS", "MISSED_WAKE_UPS",
+    "WAITING_CALLS", "MISSED_WAKE_UPS", "WAITING_FOR_EVENTS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -89,9 +90,7 @@ STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
-    # It may read and write `run_after` to wake jobs, and these need no more.
-    "sender": {"SEND_EVENT", "WAKE", "RUN_NOW", "EXISTING", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"LOCK_WAITING", "LOCK_RESTORABLE", "STILL_WAITING", "WAITING_CALLS"},
+    "sender": {"SEND_EVENT", "DATABASE_TIME"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
     "operator": READING
@@ -415,6 +414,36 @@ def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
         assert lifecycle.limits.prune_limit_states(session).removed == 1
 
 
+def test_sender_role_is_refused_once_and_notifies_workers(superuser, as_role, caplog):
+    superuser.execute(f"LISTEN {CHANNEL}")
+    with as_role("sender"):
+        with CaptureQueriesContext(connection) as first:
+            send_event("go", 1)
+        with CaptureQueriesContext(connection) as second, transaction.atomic():
+            send_event("go", 2)
+        assert ["pgqueue:wake" in str(each.captured_queries) for each in (first, second)] == [True, False]
+    heard = [notification.payload for notification in superuser.notifies(timeout=20, stop_after=2)]
+    assert heard == [f"event:{event_id}" for event_id in helpers.rows_of(superuser, "pgqueue_event")]
+    assert "could not be woken" not in caplog.text
+
+
+@pytest.mark.process
+@pytest.mark.promise("event-is-never-lost")
+def test_sender_role_workers_wake_the_job_without_a_sweep(superuser, as_role, start_as):
+    """The sender may not touch jobs. Both processes hear of the event, and the job runs once more."""
+    job_id = helpers.make_job(
+        superuser, task_name="tests.steps.tasks.waits", arguments=['{"args":["4711"],"kwargs":{}}']
+    )
+    worker = start_as("worker", "--processes", "2", TASK_MODULES=["tests.steps.tasks", "tests.security.without_sweep"])
+    suspended = "SELECT count(*) = 1 FROM pgqueue_execution WHERE outcome = 'suspended'"
+    worker.wait_until(lambda: helpers.scalar(superuser, suspended))
+    with as_role("sender"):
+        send_event("go", "4711", {"by": "anna"})
+    worker.wait_until(lambda: helpers.state_of(superuser, job_id) == "succeeded")
+    assert helpers.scalar(superuser, "SELECT count(*) FROM pgqueue_execution") == 2
+    assert "permission denied" not in worker.said
+
+
 JOBS = {
     "noop": "succeeded",
     "async_add": "succeeded",
@@ -520,8 +549,10 @@ REWRITING = [
     "UPDATE pgqueue_worker SET hostname = 'x'",
 ]
 COMPENSATING = [
-    "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, compensation) "
-    "VALUES (1, 'x', 1, 'step', 1, now(), '{}')",
+    (
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, compensation) "
+        "VALUES (1, 'x', 1, 'step', 1, now(), '{}')"
+    ),
     "UPDATE pgqueue_step SET compensation = '{}'",
     "UPDATE pgqueue_step SET compensation_arguments = '{}'",
 ]
@@ -556,6 +587,19 @@ SCHEDULING = [
     "DELETE FROM pgqueue_schedule",
 ]
 FORBIDDEN = {
+    "sender": [
+        *STRUCTURE,
+        *REWRITING,
+        *ADDING,
+        *READ,
+        *READ_NAMES,
+        *OPERATING,
+        *WORKING,
+        *SCHEDULING,
+        "UPDATE pgqueue_job SET run_after = now()",
+        "SELECT payload FROM pgqueue_event",
+        "SELECT job_id FROM pgqueue_step",
+    ],
     "enqueuer": [
         *STRUCTURE,
         *REWRITING,
