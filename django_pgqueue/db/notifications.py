@@ -92,7 +92,7 @@ def notify_event_sent(connection: BaseDatabaseWrapper, event_id: int) -> None:
 
 
 def sent_events(payloads: Iterable[str]) -> list[int]:
-    """Return the ids of the events of which these payloads tell. Anybody can notify, so an id may be of no event."""
+    """Return the ids of the sent events in these payloads. Anybody can notify, so an id may be of no event."""
     ids = [payload.removeprefix(EVENT_SENT) for payload in payloads if payload.startswith(EVENT_SENT)]
     return [int(text) for text in ids if text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS]
 

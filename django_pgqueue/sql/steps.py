@@ -55,14 +55,16 @@ SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result
 # It does not name the columns of the compensation, because the role of a worker without compensations must not write
 # them: the call in them becomes a job. A row that exists keeps its compensation. It has one only if the step was stored
 # with it before, and then its effects still have to be undone.
-STORE_STEP: Final = "/* pgqueue:store_step */\n" + STEP_COLUMNS + STEP_VALUES + STEP_FENCE + """
+STORE_STEP: Final = """/* pgqueue:store_step */
+""" + STEP_COLUMNS + STEP_VALUES + STEP_FENCE + """
 RETURNING job_id
 """  # fmt: skip
 
-# The same with a compensation.
+# Store a step that has ended, with its compensation. Return nothing if the execution is not open, or is locked.
 #
 # Caller, Fence, Locks, Index, Cost: as STORE_STEP
-STORE_STEP_AND_UNDO: Final = "/* pgqueue:store_step_and_undo */\n" + STEP_COLUMNS + """,
+STORE_STEP_AND_UNDO: Final = """/* pgqueue:store_step_and_undo */
+""" + STEP_COLUMNS + """,
      compensation, compensation_arguments""" + STEP_VALUES + """,
        %(compensation)s::json, %(compensation_arguments)s::json""" + STEP_FENCE + """,
     compensation = excluded.compensation, compensation_arguments = excluded.compensation_arguments

@@ -2,4 +2,4 @@
 
 from django_pgqueue.worker.maintenance import duties
 
-duties.SWEEP_SECONDS = 1e9  # type: ignore[misc]
+duties.SWEEP_SECONDS = 1e9  # type: ignore[attr-defined]

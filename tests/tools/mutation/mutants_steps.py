@@ -201,4 +201,4 @@ RUNS = of_tests(
         inside="_write_discarded",
     ),
 )
-STEPS = (*UNREADABLE, *STATEMENTS, *RUNS)
+STEPS = (*UNREADABLE, *STATEMENTS, *ROLES, *HEARD_EVENTS, *SENDERS, *RUNS)
