@@ -334,8 +334,8 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         {"pgqueue_step_waiting", "pgqueue_event_key"},
     ),
     "WAITING_FOR_EVENTS": (
-        lambda _: {"event_ids": list(range(1, 11)), "limit": BATCH},
-        BATCH,
+        lambda _: {"event_ids": [7, 8, 9], "limit": BATCH},
+        3 * BATCH,
         {"pgqueue_event_pkey", "pgqueue_step_waiting", "pgqueue_job_pkey"},
     ),
     "FIND_EVENT": (

@@ -252,7 +252,7 @@ SELECT id FROM mine
 # Index:  pgqueue_event_pkey, pgqueue_step_waiting, pgqueue_job_pkey
 WAITING_FOR_EVENTS: Final = """/* pgqueue:waiting_for_events */
 SELECT DISTINCT job.id
-FROM pgqueue_event AS event
+FROM (SELECT DISTINCT name, key FROM pgqueue_event WHERE id = ANY (%(event_ids)s::bigint[])) AS event
 CROSS JOIN LATERAL (
     SELECT job_id
     FROM pgqueue_step
@@ -266,7 +266,6 @@ CROSS JOIN LATERAL (
       AND state = 'ready'
       AND run_after > statement_timestamp() + %(time_shift)s::interval
 ) AS job
-WHERE event.id = ANY (%(event_ids)s::bigint[])
 ORDER BY job.id
 LIMIT %(limit)s
 """
