@@ -1,7 +1,8 @@
 """Send events to the jobs that wait for them: `send_event()` and `asend_event()`.
 
-The event is one row, in the caller's transaction. The jobs that wait for it are woken after the commit. If that fails,
-a sweep of the workers wakes them.
+The event is one row, in the caller's transaction. The jobs that wait for it are woken after the commit: by the sender,
+which is the quickest way, or if its database role may not change jobs, by the workers, which it notifies. If that
+fails, a sweep of the workers wakes them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import Error as DatabaseError
 from django.db import connections, router, transaction
+from psycopg.errors import InsufficientPrivilege
 
 from . import lifecycle
-from .db.notifications import wake_workers_after_commit
+from .db.notifications import notify_event_sent, wake_workers_after_commit
 from .db.transactions import is_in_transaction
 from .serialization import encode_result
 from .steps import EventKey, checked_name, key_text
@@ -25,6 +27,8 @@ logger = logging.getLogger("django_pgqueue")
 
 PAGES: Final = 10
 """Statements with which a sender wakes jobs, each up to 1,000 jobs. The sweep wakes the others."""
+_left_to_workers: set[str] = set()
+"""The aliases whose role may not wake jobs. It was refused once, and is not tried again."""
 
 
 def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: str | None = None) -> None:
@@ -55,13 +59,13 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
     connection = connections[using or router.db_for_write(Job)]
     stored = None if payload is None else encode_result(payload, "the payload of the event")
     try:
-        lifecycle.events.send_event(connection, event_name, event_key, stored)
+        event_id = lifecycle.events.send_event(connection, event_name, event_key, stored)
     except SynchronousOnlyOperation as error:
         raise SynchronousOnlyOperation(
             f"the event {event_name!r} was sent from a coroutine: use `await asend_event(…)` there. To share a "
             "transaction with other writes, put all of them into one function, and call it with sync_to_async()."
         ) from error
-    wake = partial(_wake, connection.alias, event_name, event_key)
+    wake = partial(_wake, connection.alias, event_id, event_name, event_key)
     if connection.in_atomic_block:
         transaction.on_commit(wake, using=connection.alias, robust=True)
     elif not is_in_transaction(connection):
@@ -73,9 +77,12 @@ async def asend_event(name: str, key: EventKey = None, payload: Any = None, *, u
     await sync_to_async(send_event)(name, key, payload, using=using)
 
 
-def _wake(alias: str, event_name: str, event_key: str) -> None:
-    """Wake the jobs that wait for an event. A failure never reaches the sender: the sweep wakes them."""
+def _wake(alias: str, event_id: int, event_name: str, event_key: str) -> None:
+    """Wake the jobs that wait for an event, or let the workers do it. A failure never reaches the sender."""
     connection = connections[alias]
+    if alias in _left_to_workers:
+        notify_event_sent(connection, event_id)
+        return
     try:
         after_id, woken = 0, False
         for _ in range(PAGES):
@@ -84,11 +91,14 @@ def _wake(alias: str, event_name: str, event_key: str) -> None:
             if next_id is None:
                 break
             after_id = next_id
-    except DatabaseError:
-        # Without the key, which can be made of arguments.
-        logger.warning(
-            "the jobs that wait for the event %s could not be woken; a worker wakes them", event_name, exc_info=True
-        )
+    except DatabaseError as error:
+        if isinstance(error.__cause__, InsufficientPrivilege):
+            _left_to_workers.add(alias)
+        else:  # without the key, which can be made of arguments
+            logger.warning(
+                "the jobs that wait for the event %s could not be woken; a worker wakes them", event_name, exc_info=True
+            )
+        notify_event_sent(connection, event_id)
         return
     if woken:
         wake_workers_after_commit(connection)

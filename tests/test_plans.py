@@ -333,6 +333,11 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
         BATCH,
         {"pgqueue_step_waiting", "pgqueue_event_key"},
     ),
+    "WAITING_FOR_EVENTS": (
+        lambda _: {"event_ids": [7, 8, 9], "limit": BATCH},
+        3 * BATCH,
+        {"pgqueue_event_pkey", "pgqueue_step_waiting", "pgqueue_job_pkey"},
+    ),
     "FIND_EVENT": (
         lambda _: {"job_id": 7, "event_name": "approved", "event_key": "77"},
         10,

@@ -370,6 +370,8 @@ def call_statements_of_steps(engine):
     lifecycle.events.send_event(engine, "other", "", None)
     suspension = Suspension("wait", 1.0, StepKind.EVENT, 60.0, event_name="approved", event_key="7")
     steps.store_step(engine, claimed.key, steps.EndedStep("a", 1.0, StepKind.STEP, "7", 0.1))
+    undo = {"compensation": "{}", "compensation_arguments": "{}"}
+    steps.store_step(engine, claimed.key, steps.EndedStep("b", 1.5, StepKind.STEP, "7", 0.1, **undo))
     lifecycle.suspend(engine, [steps.SuspendedExecution(claimed.key, suspension, *helpers.AGES)])
     steps.load_steps(engine, claimed.job_id)
     lifecycle.sagas.compensate(engine, [claimed.job_id])
@@ -381,6 +383,7 @@ def call_statements_of_steps(engine):
     lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
     lifecycle.wake(engine, "approved", "7")
     steps.wake_suspended(engine, [claimed.job_id])
+    steps.wake_for_events(engine, [1])
     steps.wake_missed(engine)
     steps.remove_steps(engine, [claimed.job_id])
     lifecycle.prune_orphans(engine, "steps")

@@ -130,7 +130,7 @@ class Steps(History):
 
     @action(3, names=NAMES)
     def store(self, names: list[tuple[str, bool]]) -> None:
-        """Store steps, with a compensation or without one."""
+        """Store steps, with a compensation or without one. A step that is stored again never loses its compensation."""
         _, key, job = self.attempt()
         for name, compensates in names:
             self.store_step(key, job, name, compensates)
@@ -144,7 +144,8 @@ class Steps(History):
         status = steps.store_step(self.engine, key, step._replace(**call if compensates else {}))
         assert status is (TransitionStatus.DONE if job else TransitionStatus.LOST)
         if job:
-            job.steps[name] = Step(True, tries=1, compensates=compensates)
+            had_one = name in job.steps and job.steps[name].compensates
+            job.steps[name] = Step(True, tries=1, compensates=compensates or had_one)
 
     @action(
         5,

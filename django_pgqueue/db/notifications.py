@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, LiteralString
 
 import psycopg
@@ -30,6 +31,9 @@ CANCEL_REQUESTED: Final = "cancel"
 """Payload of a notification: the cancellation of a running job was requested."""
 WORKER_REQUESTED: Final = "request"
 """Payload of a notification: an operator has requested something of a worker process."""
+EVENT_SENT: Final = "event:"
+"""Beginning of the payload of a notification: an event was sent, and workers have to wake the jobs that wait for it.
+The id of the event follows."""
 PAYLOADS: Final = frozenset({PAUSES_CHANGED, CANCEL_REQUESTED, WORKER_REQUESTED})
 LISTENS: Final = " (listens)"
 """The end of a connection's `application_name` while notifications arrive on it."""
@@ -37,6 +41,8 @@ IDLE: Final = psycopg.pq.TransactionStatus.IDLE
 ANNOUNCEMENT: Final = f"NOTIFY {CHANNEL}"
 """The statement that announces new jobs. The server plans no query for it, so it reaches a worker 0.13 ms sooner than
 `SELECT pg_notify(…)`: after 0.52 instead of 0.65 ms. The caller continues as much sooner."""
+MAX_ID_DIGITS: Final = 18
+"""Digits of an id at most: each number of so many digits is a bigint."""
 WAKE_INTERVAL_SECONDS: Final = 0.005
 """Minimum time between two notifications of a process about new jobs. A skipped one needs no replacement: a woken
 worker polls again after 5, 20, 80 and 320 ms or slightly later, and the jobs in question are committed before that."""
@@ -78,6 +84,17 @@ def _wake_workers(connection: BaseDatabaseWrapper, payload: str, channel: str) -
             raw.execute(ANNOUNCEMENT)
     except psycopg.Error:
         logger.debug("notification to workers could not be sent", exc_info=True)
+
+
+def notify_event_sent(connection: BaseDatabaseWrapper, event_id: int) -> None:
+    """Ask workers to wake the jobs that wait for an event, as `wake_workers_after_commit()`."""
+    wake_workers_after_commit(connection, f"{EVENT_SENT}{event_id}")
+
+
+def sent_events(payloads: Iterable[str]) -> list[int]:
+    """Return the ids of the sent events in these payloads. Anybody can notify, so an id may be of no event."""
+    ids = [payload.removeprefix(EVENT_SENT) for payload in payloads if payload.startswith(EVENT_SENT)]
+    return [int(text) for text in ids if text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS]
 
 
 def wake_workers(connection: Connection) -> None:

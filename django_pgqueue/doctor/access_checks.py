@@ -42,8 +42,6 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
     "send events": privileges(
         "INSERT (name, key, payload, sent_at), SELECT (id) ON pgqueue_event",
         "USAGE ON pgqueue_event_id_seq",
-        "SELECT (job_id, event_name, event_key, finished_at, wake_at) ON pgqueue_step",
-        "SELECT (id, state, run_after), UPDATE (run_after) ON pgqueue_job",
     ),
     "run jobs": privileges(
         "INSERT, SELECT, DELETE, UPDATE (outcome, started_at, finished_at, lease_expires_at, exception_class, error, "
@@ -58,8 +56,9 @@ PURPOSES: Final[dict[str, tuple[Privilege, ...]]] = {
         "SELECT, INSERT, DELETE, UPDATE (paused_at, paused_until, paused_by, reason) ON pgqueue_pause",
         "SELECT, DELETE, UPDATE (ends_at) ON pgqueue_uniqueness_window",
         "SELECT, DELETE, UPDATE (value) ON pgqueue_search_key",
-        "SELECT, INSERT, DELETE, UPDATE (attempt, tries, result, error, finished_at, wake_at, event_name, event_key, "
-        "event_id, compensation, compensation_arguments, compensation_id) ON pgqueue_step",
+        "SELECT, DELETE, INSERT (job_id, name, position, kind, attempt, tries, result, error, started_at, finished_at, "
+        "wake_at, event_name, event_key, event_id), UPDATE (attempt, tries, result, error, finished_at, wake_at, "
+        "event_name, event_key, event_id, compensation_id) ON pgqueue_step",
         "SELECT, DELETE, UPDATE (sent_at) ON pgqueue_event",
         "SELECT, DELETE, UPDATE (failed_at, completed_at, succeeded_at) ON pgqueue_batch",
         "SELECT, INSERT, DELETE ON pgqueue_batch_removal",

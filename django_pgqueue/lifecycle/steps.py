@@ -102,8 +102,12 @@ def load_steps(connection: Connection, job_id: int) -> list[StoredStep]:
 
 def store_step(connection: Connection, key: ExecutionKey, step: EndedStep) -> TransitionStatus:
     """Store a step that has ended. Return `TransitionStatus.LOST` if the execution is no longer open."""
-    params = {"execution_id": key.execution_id, "claimed_ms": key.claimed_ms, **step._asdict()}
-    if execute_prepared(connection, sql.steps.STORE_STEP, {**params, "kind": step.kind.value}):
+    params = {"execution_id": key.execution_id, "claimed_ms": key.claimed_ms, **step._asdict(), "kind": step.kind.value}
+    statement = sql.steps.STORE_STEP_AND_UNDO
+    if step.compensation is None:
+        statement = sql.steps.STORE_STEP
+        del params["compensation"], params["compensation_arguments"]
+    if execute_prepared(connection, statement, params):
         return TransitionStatus.DONE
     return results_of(connection, [key], {}, repeat(None))[key.execution_id].status
 
@@ -147,6 +151,13 @@ def wake_suspended(connection: Connection, job_ids: Collection[int]) -> set[int]
     """Make a job due if its event has come. Return the ids of the jobs that are due now."""
 
     return set(_wake_waiting(connection, "the wake-up of job", job_ids).done)
+
+
+def wake_for_events(connection: Connection, event_ids: Collection[int]) -> list[int]:
+    """Make up to `SWEEP_LIMIT` jobs due that wait for these events. Return the ids of the jobs that are due now."""
+    params = {"event_ids": numbers(event_ids), "limit": SWEEP_LIMIT}
+    rows = execute_with_retry(connection, sql.steps.WAITING_FOR_EVENTS, params)
+    return _wake_waiting(connection, "the wake-up of job", [job_id for [job_id] in rows]).done
 
 
 def wake_missed(connection: Connection, after: SweepMark = FIRST_MARK, limit: int = SWEEP_LIMIT) -> Woken:

@@ -18,25 +18,20 @@ WHERE job_id = %(job_id)s::bigint AND compensation_id IS NULL
 ORDER BY position, name
 """
 
-# Store a step that has ended. Return nothing if the execution is not open, or is locked.
-#
-# Caller: lifecycle.store_step(), on the Django connection of the job's thread; for an atomic step in its transaction
-# Fence:  id and time of the claim, outcome IS NULL. The lock of the execution orders this statement and a rescue: the
-#         attempt after the rescue sees the step, or this statement writes nothing
-# Locks:  the execution, SKIP LOCKED: the caller asks again if a heartbeat has locked it
-# Index:  primary keys
-# Cost:   Planned at each call, because Django's connections prepare no statements. With the lock in a CTE, planning
-#         took 0.16 ms instead of 0.08.
-STORE_STEP: Final = """/* pgqueue:store_step */
-INSERT INTO pgqueue_step
-    (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id,
-     compensation, compensation_arguments)
+# The columns of a step that has ended, without those of its compensation.
+STEP_COLUMNS: Final = """INSERT INTO pgqueue_step
+    (job_id, name, position, kind, attempt, tries, result, started_at, finished_at, event_name, event_key, event_id"""
+
+# Their values. The columns of the compensation follow, if there is one.
+STEP_VALUES: Final = """)
 SELECT job_id, %(name)s::varchar, %(position)s::float8, %(kind)s::varchar, attempt, %(tries)s::integer,
        %(result)s::json,
        statement_timestamp() + %(time_shift)s::interval - make_interval(secs => %(started_seconds_ago)s::float8),
        statement_timestamp() + %(time_shift)s::interval,
-       %(event_name)s::varchar, %(event_key)s::varchar, %(event_id)s::bigint,
-       %(compensation)s::json, %(compensation_arguments)s::json
+       %(event_name)s::varchar, %(event_key)s::varchar, %(event_id)s::bigint"""
+
+# The lock and the fence of the step, and what a row that exists becomes.
+STEP_FENCE: Final = """
 FROM pgqueue_execution AS execution
 WHERE execution.id = %(execution_id)s::bigint
   AND floor(1000 * date_part('epoch', execution.claimed_at)) = %(claimed_ms)s::float8
@@ -45,10 +40,36 @@ FOR NO KEY UPDATE SKIP LOCKED
 ON CONFLICT (job_id, name) DO UPDATE
 SET attempt = excluded.attempt, tries = excluded.tries, result = excluded.result, error = '',
     finished_at = excluded.finished_at, event_id = excluded.event_id, event_name = excluded.event_name,
-    event_key = excluded.event_key, compensation = excluded.compensation,
-    compensation_arguments = excluded.compensation_arguments, compensation_id = NULL
+    event_key = excluded.event_key, compensation_id = NULL"""
+
+# Store a step that has ended and has no compensation. Return nothing if the execution is not open, or is locked.
+#
+# Caller: lifecycle.store_step(), on the Django connection of the job's thread; for an atomic step in its transaction
+# Fence:  id and time of the claim, outcome IS NULL. The lock of the execution orders this statement and a rescue: the
+#         attempt after the rescue sees the step, or this statement writes nothing
+# Locks:  the execution, SKIP LOCKED: the caller asks again if a heartbeat has locked it
+# Index:  primary keys
+# Cost:   Planned at each call, because Django's connections prepare no statements. With the lock in a CTE, planning
+#         took 0.16 ms instead of 0.08.
+#
+# It does not name the columns of the compensation, because the role of a worker without compensations must not write
+# them: the call in them becomes a job. A row that exists keeps its compensation. It has one only if the step was stored
+# with it before, and then its effects still have to be undone.
+STORE_STEP: Final = """/* pgqueue:store_step */
+""" + STEP_COLUMNS + STEP_VALUES + STEP_FENCE + """
 RETURNING job_id
-"""
+"""  # fmt: skip
+
+# Store a step that has ended, with its compensation. Return nothing if the execution is not open, or is locked.
+#
+# Caller, Fence, Locks, Index, Cost: as STORE_STEP
+STORE_STEP_AND_UNDO: Final = """/* pgqueue:store_step_and_undo */
+""" + STEP_COLUMNS + """,
+     compensation, compensation_arguments""" + STEP_VALUES + """,
+       %(compensation)s::json, %(compensation_arguments)s::json""" + STEP_FENCE + """,
+    compensation = excluded.compensation, compensation_arguments = excluded.compensation_arguments
+RETURNING job_id
+"""  # fmt: skip
 
 # Suspend jobs whose task sleeps, waits for an event, or retries a step: close the execution, and store the reason in
 # the row of the step. The job becomes ready, due at the time at which it continues. The attempt is not counted.
@@ -223,6 +244,31 @@ WITH mine AS MATERIALIZED (
 """ + DUE_NOW + """
 SELECT id FROM mine
 """  # fmt: skip
+
+# Return the jobs that still sleep and wait for one of these events, in the order of their ids.
+#
+# Caller: lifecycle.steps.wake_for_events(), before WAKE_SUSPENDED, in each worker that hears of the events. The first
+#         one wakes the jobs, so the others find none
+# Index:  pgqueue_event_pkey, pgqueue_step_waiting, pgqueue_job_pkey
+WAITING_FOR_EVENTS: Final = """/* pgqueue:waiting_for_events */
+SELECT DISTINCT job.id
+FROM (SELECT DISTINCT name, key FROM pgqueue_event WHERE id = ANY (%(event_ids)s::bigint[])) AS event
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM pgqueue_step
+    WHERE event_name = event.name AND event_key = event.key AND finished_at IS NULL
+    LIMIT %(limit)s
+) AS step
+CROSS JOIN LATERAL (
+    SELECT id
+    FROM pgqueue_job
+    WHERE id = step.job_id
+      AND state = 'ready'
+      AND run_after > statement_timestamp() + %(time_shift)s::interval
+) AS job
+ORDER BY job.id
+LIMIT %(limit)s
+"""
 
 # Read one page of waits. Return the number of waits in the page, the values after which the next page begins, and the
 # jobs that still sleep although their event has come.

@@ -33,7 +33,7 @@ from .completion.waiters import Waiters
 from .execution.events import Events
 from .isolation.fork_server import ForkServer
 from .liveness import Liveness
-from .maintenance.end_sweeps import LaterChecks
+from .maintenance.end_sweeps import LaterChecks, SentEvents
 from .maintenance.maintenance import Maintenance
 from .maintenance.scheduler import Schedules
 from .options import Options
@@ -68,7 +68,7 @@ class Services:
         share = self.connections.share
         self.process_state, self.callbacks = process_state, CallbackRunner()
         self.in_flight = in_flight = InFlight(options.concurrency, allowance.places, queue_slots)
-        self.later_checks = later = LaterChecks(lambda: self.maintenance.wake())
+        self.later_checks = later = LaterChecks(self._wake_maintenance)
         reactions = self._reactions(waiters, polls, counts, breakers, counter)
         self.completer = completer = self._completer(reactions, lanes.limited, polls, breakers)
         self.last_writes = LastWrites(share(Preference.OPEN), in_flight, completer.notes, reactions, worker_id, counter)
@@ -77,7 +77,7 @@ class Services:
             options, in_flight, process_state, self.fork_server, completer.hand_over, completer.notes, polls.wake
         )
         self.leak_detector = LeakDetector(in_flight, lambda: pool.loop.loop)
-        guard = LeaseGuard(process_state, in_flight, pool.interrupt)
+        guard, sent = LeaseGuard(process_state, in_flight, pool.interrupt), SentEvents(self._wake_maintenance)
         self.lease_monitor = LeaseMonitor(
             share(Preference.OPEN), in_flight, completer, pool, process_state, worker_id, claims, reactions
         )
@@ -93,9 +93,10 @@ class Services:
             receivers=self.callbacks,
             reactions=reactions,
             on_requests=self.lease_monitor.on_requests,
+            on_events=sent.add,
         )
         background = share(Preference.OPEN, is_background=True)
-        self.maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish, later)
+        self.maintenance = Maintenance(background, worker_id, reactions, counter, self.callbacks.publish, later, sent)
         self.in_order: list[Service] = [completer, self.fetcher, self.lease_monitor, guard, self.maintenance]
         """The services in the order in which they start and stop."""
         self.in_order += [pool.deadlines, *self._optional(options, background, polls.waker)]
@@ -142,6 +143,9 @@ class Services:
         for connections in filter(None, (self.connections, self.listening)):
             connections.close_idle()
         return True
+
+    def _wake_maintenance(self) -> None:
+        self.maintenance.wake()
 
     def _wake_listener(self) -> None:
         for service in self.in_order:

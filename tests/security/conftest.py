@@ -16,6 +16,7 @@ import pytest
 from django.db import connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
+from django_pgqueue import event_sending
 from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.conftest import start as start
@@ -29,6 +30,32 @@ APPLICATION = ("auth_user", "auth_group", "auth_permission", "django_content_typ
 PASSWORD = "made-up"
 
 
+def block_after(words: str) -> str:
+    """Return the first block of SQL that follows these words of the page."""
+    page = DOCUMENT.read_text()
+    block = BLOCK.search(page, page.index(words))
+    assert block is not None
+    return block[1]
+
+
+def grants_after(words: str) -> list[str]:
+    """Return the statements of the first block of SQL that follows these words of the page."""
+    return block_after(words).strip().split(";\n")
+
+
+@contextmanager
+def granted(superuser: EngineConnection, grants: Iterable[str], *users: str) -> Iterator[None]:
+    """Run grants of the page that are meant for `web`, or the name of a group, for these users. Revoke them later."""
+    given = [grant.removesuffix(";").removesuffix(" TO web").removeprefix("GRANT ") for grant in grants]
+    for grant in given:
+        superuser.execute(f"GRANT {grant} TO {', '.join(users)}")
+    try:
+        yield
+    finally:
+        for grant in given:
+            superuser.execute(f"REVOKE {grant} FROM {', '.join(users)}")
+
+
 class Roles:
     """A database with the roles of the page.
 
@@ -38,8 +65,9 @@ class Roles:
 
     def __init__(self, database: str) -> None:
         self.database = database
-        before, after, *_, of_remote_workers = (
-            ROLE.sub(lambda role: self.group(role[1]), block) for block in BLOCK.findall(DOCUMENT.read_text())
+        before, after, of_remote_workers = (
+            ROLE.sub(lambda role: self.group(role[1]), block_after(words))
+            for words in ("**Step 1.**", "**Step 3.**", "run this too in step 3")
         )
         self.before_migrating, self.after_migrating = before, after + of_remote_workers
 
@@ -131,12 +159,14 @@ def superuser(made_roles: Roles, django_db_blocker: Any) -> Iterator[EngineConne
         with closing(connected):
             helpers.empty_tables(connected)
             connected.execute("DELETE FROM auth_group")
+            connected.execute("DELETE FROM pgqueue_remote_token")
             yield connected
 
 
 @pytest.fixture
-def as_role(superuser: EngineConnection, made_roles: Roles) -> Callable[[str], Any]:
+def as_role(superuser: EngineConnection, made_roles: Roles, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """Return a function that lets Django, engine connections and workers log in as a member of one role only."""
+    monkeypatch.setattr(event_sending, "_left_to_workers", set())
     return lambda name: changed_default_database(made_roles.as_user(name))
 
 

@@ -16,9 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, lifecycle
+from django_pgqueue import Batch, lifecycle, send_event
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
@@ -30,19 +32,20 @@ from django_pgqueue.limits import Limit
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
 from django_pgqueue.states import StepKind
+from django_pgqueue.steps import Suspension
 from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks
 from tests.concurrency import limits
 from tests.documents import plain, table
 from tests.process.harness import django
-from tests.security.conftest import BLOCK, DOCUMENT, GROUPS
+from tests.security.conftest import DOCUMENT, GROUPS, granted, grants_after
 from tests.test_sql import PARAMETER, call_everything
 
 ENQUEUER = {"ENQUEUE", "ENQUEUE_MANY", "ENQUEUE_EACH"}
 OPERATOR = {
     *("CANCEL", "RETRY", "MOVE", "PAUSE", "ADOPT", "STOP_AUDIT", "ADD_REQUEST", "LOCK_OVERRIDE", "OVERRIDE_LIMIT"),
-    *("ADD_REMOTE_ACCESS", "REVOKE_REMOTE_ACCESS"),
+    "REVOKE_REMOTE_ACCESS",
 }
 EVERYBODY = {
     *("SYSTEM_IDENTIFIER", "SERVER_IDENTIFIER", "BULK_TIME", "LOCK_KEYS", "LIMIT_WAITS", "DRAW_JOB_IDS"),
@@ -63,7 +66,7 @@ READING = {
     "READ_FOR_ARCHIVE", "INSTALLATIONS", "WORKER_REQUESTS", "OPEN_REQUEST",
     "BULK_CHOSEN", "BULK_LIMIT_RANGES", "BATCHES_TO_END", "INCOMPLETE_BATCHES", "UNSETTLED_BATCHES", "COUNT_BATCH_JOBS",
     "FIND_DEPENDENTS", "FIND_MISSED", "FIND_ENDED", "NODES_OF", "RESTORABLE", "READ_RESULTS", "STILL_WAITING",
-    "WAITING_CALLS", "MISSED_WAKE_UPS",
+    "WAITING_CALLS", "MISSED_WAKE_UPS", "WAITING_FOR_EVENTS",
     *(statements.READING.keys() - EVERYBODY),
 }  # fmt: skip
 UNIQUE = {
@@ -77,6 +80,9 @@ SCHEDULER = {
     "NOTE_PROBLEM", "SCHEDULED_CALLS",
 }  # fmt: skip
 ARCHIVIST = {"ARCHIVE", "ERASE", "ERASE_CALLBACKS", "FORGET_CALLBACKS"}
+TOKENS = {"ADD_REMOTE_ACCESS"}
+"""Whoever creates a token gets the arguments of jobs, so only the owner and users with extra grants may."""
+UNDO = {"STORE_STEP_AND_UNDO", "COMPENSATE", "FORGET_COMPENSATIONS"}
 BATCHES = {"CREATE_BATCH", "CLOSE_BATCH", "ADD_NODES", "ADD_DEPENDENCIES"}
 """These need the further grants that the page lists."""
 AUDIT = {"BEGIN_AUDIT", "BEGIN_AUDIT_ONCE", "RECORD_AUDIT", "END_AUDIT"}
@@ -84,9 +90,7 @@ STATEMENTS = statements.STATEMENTS | statements.READING
 MAY = {
     # The enqueuer may read the columns that RETURNING needs. These statements read no others.
     "enqueuer": ENQUEUER | {"EXISTING", "FIRST_ID_SINCE", "FIRST_ID", "LAST_ID", "DATABASE_TIME"},
-    # It may read and write `run_after` to wake jobs, and these need no more.
-    "sender": {"SEND_EVENT", "WAKE", "RUN_NOW", "EXISTING", "FIRST_ID", "LAST_ID", "DATABASE_TIME"}
-    | {"LOCK_WAITING", "LOCK_RESTORABLE", "STILL_WAITING", "WAITING_CALLS"},
+    "sender": {"SEND_EVENT", "DATABASE_TIME"},
     "viewer": READING,
     # The further statements of the operator write only what the operator may write.
     "operator": READING
@@ -121,6 +125,8 @@ MAY = {
     - SCHEDULER
     - ARCHIVIST
     - BATCHES
+    - UNDO
+    - TOKENS
     - AUDIT
     - {"REQUEST_ACT", "ADVANCE_ACT", "SEND_EVENT", "RESTORE"}
     | {"PAUSE"},
@@ -317,41 +323,28 @@ def test_operator_and_enqueuer_roles_all_operations_succeed(superuser, as_role, 
 
 
 def test_enqueuer_role_unique_key_works_with_extra_grants(superuser, as_role, made_roles):
-    page = DOCUMENT.read_text()
-    granted = re.findall(r"`(GRANT (?:UPDATE|DELETE) [^`]+)`", page)
-    granted += "".join(BLOCK.findall(page)[2:4]).strip().split(";\n")
-    user, viewer = made_roles.user("enqueuer"), made_roles.group("viewer")
-    superuser.execute(f"GRANT {viewer} TO {user}")
-    for grant in granted:
-        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {user}")
-    try:
-        with as_role("enqueuer"):
-            for unique_while in ("ready", "ready+running", 3600):
-                task = tasks.add.using(unique_key=f"{unique_while}", unique_while=unique_while, on_conflict="replace")
-                task = replace(task, search=("a",))
-                job = task.enqueue(1)
-                assert task.enqueue(2).pk == job.pk
-                assert task.enqueue_many([((3,), {}), ((4,), {})]) == [job.pk, job.pk]
-                job.refresh_from_db()
-                assert job.arguments["args"] == [4]
-                assert job.search_keys.get().value == "4"
-    finally:
-        superuser.execute(f"REVOKE {viewer} FROM {user}")
-        for grant in granted:
-            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
-            superuser.execute(f"{revoked} FROM {user}")
+    extra = re.findall(r"`(GRANT (?:UPDATE|DELETE) [^`]+)`", DOCUMENT.read_text())
+    extra += grants_after("If a key has a uniqueness window") + grants_after("[search keys](../guides/tasks.md")
+    with granted(superuser, [made_roles.group("viewer"), *extra], made_roles.user("enqueuer")), as_role("enqueuer"):
+        for unique_while in ("ready", "ready+running", 3600):
+            task = tasks.add.using(unique_key=f"{unique_while}", unique_while=unique_while, on_conflict="replace")
+            task = replace(task, search=("a",))
+            job = task.enqueue(1)
+            assert task.enqueue(2).pk == job.pk
+            assert task.enqueue_many([((3,), {}), ((4,), {})]) == [job.pk, job.pk]
+            job.refresh_from_db()
+            assert job.arguments["args"] == [4]
+            assert job.search_keys.get().value == "4"
 
 
 def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
     """An application creates a batch and closes it, and a worker adds its callbacks."""
-    granted = BLOCK.findall(DOCUMENT.read_text())[4].strip().split(";\n")
     users = {name: made_roles.user(name) for name in ("enqueuer", "worker")}
-    members = [(made_roles.group("viewer"), users["enqueuer"]), (made_roles.group("enqueuer"), users["worker"])]
-    for grant in granted:
-        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {', '.join(users.values())}")
-    for group, user in members:
-        superuser.execute(f"GRANT {group} TO {user}")
-    try:
+    with (
+        granted(superuser, grants_after("If you use [batches]"), *users.values()),
+        granted(superuser, [made_roles.group("viewer")], users["enqueuer"]),
+        granted(superuser, [made_roles.group("enqueuer")], users["worker"]),
+    ):
         with as_role("enqueuer"):
             task = replace(tasks.add, search=("a",))
             with Batch(on_success=task.s(1)) as batch:
@@ -363,36 +356,52 @@ def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
             lifecycle.succeed(session, helpers.succeeded(claimed.key))
             assert settle(session, [batch.id]).changed == 1
             lifecycle.batches.prune_batches(session, 0.0)
-    finally:
-        for group, user in members:
-            superuser.execute(f"REVOKE {group} FROM {user}")
-        for grant in granted:
-            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
-            superuser.execute(f"{revoked} FROM {', '.join(users.values())}")
+
+
+UNDO_ROW = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
+STEP = lifecycle.steps.EndedStep("a", 1.0, StepKind.STEP, None, 0.1)
+STEP_AND_UNDO = STEP._replace(
+    compensation=json.dumps({**UNDO_ROW, "search_keys": {"a": "1"}}), compensation_arguments="{}"
+)
 
 
 def test_compensations_work_with_extra_grants(superuser, as_role, made_roles):
     """A worker stores a step with its compensation, and enqueues that when the job is dead."""
-    granted = BLOCK.findall(DOCUMENT.read_text())[4].strip().split(";\n")[:3]
-    user, group = made_roles.user("worker"), made_roles.group("enqueuer")
-    for grant in granted:
-        superuser.execute(f"{grant.removesuffix(';').removesuffix(' TO web')} TO {user}")
-    superuser.execute(f"GRANT {group} TO {user}")
-    row = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
-    call = {"compensation": json.dumps({**row, "search_keys": {"a": "1"}}), "compensation_arguments": "{}"}
-    try:
-        job_id = helpers.make_job(superuser)
-        with as_role("worker"), closing(helpers.connect()) as session:
-            claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
-            step = lifecycle.steps.EndedStep("a", 1.0, StepKind.STEP, None, 0.1, **call)
-            assert lifecycle.steps.store_step(session, claimed.key, step) is TransitionStatus.DONE
-            lifecycle.fail(session, helpers.failed(claimed.key, None))
-            assert len(lifecycle.sagas.compensate(session, [job_id]).added) == 1
-    finally:
-        superuser.execute(f"REVOKE {group} FROM {user}")
-        for grant in granted:
-            revoked = grant.removesuffix(";").removesuffix(" TO web").replace("GRANT", "REVOKE", 1)
-            superuser.execute(f"{revoked} FROM {user}")
+    extra = grants_after("If you [undo steps]") + grants_after("If you use [batches]")[:3]
+    job_id = helpers.make_job(superuser)
+    with (
+        granted(superuser, [made_roles.group("enqueuer"), *extra], made_roles.user("worker")),
+        as_role("worker"),
+        closing(helpers.connect()) as session,
+    ):
+        claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+        assert lifecycle.steps.store_step(session, claimed.key, STEP_AND_UNDO) is TransitionStatus.DONE
+        lifecycle.fail(session, helpers.failed(claimed.key, None))
+        assert len(lifecycle.sagas.compensate(session, [job_id]).added) == 1
+
+
+def test_worker_role_stores_steps_but_no_compensation(superuser, as_role):
+    """The call of a compensation becomes a job, so whoever stores one can run any task with any arguments."""
+    job_id = helpers.make_job(superuser)
+    with as_role("worker"), closing(helpers.connect()) as session:
+        claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+        for _ in range(2):
+            assert lifecycle.steps.store_step(session, claimed.key, STEP) is TransitionStatus.DONE
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            lifecycle.steps.store_step(session, claimed.key, STEP_AND_UNDO)
+        wait = Suspension("wait", 2.0, StepKind.EVENT, 60.0, event_name="approved", event_key="7")
+        suspended = lifecycle.steps.SuspendedExecution(claimed.key, wait, *helpers.AGES)
+        assert lifecycle.suspend(session, [suspended])[claimed.key.execution_id].status is TransitionStatus.DONE
+
+
+@pytest.mark.parametrize("role", ["operator", "worker", "viewer"])
+def test_remote_token_create_without_grant_names_the_right(superuser, as_role, made_roles, role):
+    with as_role(role), pytest.raises(CommandError, match="'Who creates tokens'"):
+        call_command("pgqueue", "remote-token", "create", "vm-7")
+    assert helpers.rows_of(superuser, "pgqueue_remote_token") == {}
+    with granted(superuser, grants_after("**Who creates tokens.**"), made_roles.user(role)), as_role(role):
+        call_command("pgqueue", "remote-token", "create", "vm-7")
+    assert len(helpers.rows_of(superuser, "pgqueue_remote_token")) == 1
 
 
 def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
@@ -403,6 +412,36 @@ def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
             assert len(limits.claim(session, Limit("rate", rate="1/h", burst=burst)).claimed) == 1
         superuser.execute("UPDATE pgqueue_limit_state SET full_at = '2001-01-01'")
         assert lifecycle.limits.prune_limit_states(session).removed == 1
+
+
+def test_sender_role_is_refused_once_and_notifies_workers(superuser, as_role, caplog):
+    superuser.execute(f"LISTEN {CHANNEL}")
+    with as_role("sender"):
+        with CaptureQueriesContext(connection) as first:
+            send_event("go", 1)
+        with CaptureQueriesContext(connection) as second, transaction.atomic():
+            send_event("go", 2)
+        assert ["pgqueue:wake" in str(each.captured_queries) for each in (first, second)] == [True, False]
+    heard = [notification.payload for notification in superuser.notifies(timeout=20, stop_after=2)]
+    assert heard == [f"event:{event_id}" for event_id in helpers.rows_of(superuser, "pgqueue_event")]
+    assert "could not be woken" not in caplog.text
+
+
+@pytest.mark.process
+@pytest.mark.promise("event-is-never-lost")
+def test_sender_role_workers_wake_the_job_without_a_sweep(superuser, as_role, start_as):
+    """The sender may not touch jobs. Both processes hear of the event, and the job runs once more."""
+    job_id = helpers.make_job(
+        superuser, task_name="tests.steps.tasks.waits", arguments=['{"args":["4711"],"kwargs":{}}']
+    )
+    worker = start_as("worker", "--processes", "2", TASK_MODULES=["tests.steps.tasks", "tests.security.without_sweep"])
+    suspended = "SELECT count(*) = 1 FROM pgqueue_execution WHERE outcome = 'suspended'"
+    worker.wait_until(lambda: helpers.scalar(superuser, suspended))
+    with as_role("sender"):
+        send_event("go", "4711", {"by": "anna"})
+    worker.wait_until(lambda: helpers.state_of(superuser, job_id) == "succeeded")
+    assert helpers.scalar(superuser, "SELECT count(*) FROM pgqueue_execution") == 2
+    assert "permission denied" not in worker.said
 
 
 JOBS = {
@@ -509,6 +548,14 @@ REWRITING = [
     "UPDATE pgqueue_execution SET worker_id = 1",
     "UPDATE pgqueue_worker SET hostname = 'x'",
 ]
+COMPENSATING = [
+    (
+        "INSERT INTO pgqueue_step (job_id, name, position, kind, attempt, started_at, compensation) "
+        "VALUES (1, 'x', 1, 'step', 1, now(), '{}')"
+    ),
+    "UPDATE pgqueue_step SET compensation = '{}'",
+    "UPDATE pgqueue_step SET compensation_arguments = '{}'",
+]
 ADDING = [
     "INSERT INTO pgqueue_job (task_name, arguments) VALUES ('x', '{}')",
     "INSERT INTO pgqueue_job (task_name, arguments, state) VALUES ('x', '{}', 'ready')",
@@ -540,6 +587,19 @@ SCHEDULING = [
     "DELETE FROM pgqueue_schedule",
 ]
 FORBIDDEN = {
+    "sender": [
+        *STRUCTURE,
+        *REWRITING,
+        *ADDING,
+        *READ,
+        *READ_NAMES,
+        *OPERATING,
+        *WORKING,
+        *SCHEDULING,
+        "UPDATE pgqueue_job SET run_after = now()",
+        "SELECT payload FROM pgqueue_event",
+        "SELECT job_id FROM pgqueue_step",
+    ],
     "enqueuer": [
         *STRUCTURE,
         *REWRITING,
@@ -553,15 +613,16 @@ FORBIDDEN = {
         "INSERT INTO pgqueue_job (id, task_name, arguments) VALUES (1, 'x', '{}')",
         "INSERT INTO pgqueue_job (task_name, arguments) VALUES ('x', '{}') RETURNING arguments",
     ],
-    "viewer": [*STRUCTURE, *REWRITING, *ADDING, *OPERATING, *WORKING, *SCHEDULING],
-    "operator": [*STRUCTURE, *REWRITING, *ADDING, *WORKING, *SCHEDULING],
+    "viewer": [*STRUCTURE, *REWRITING, *ADDING, *COMPENSATING, *OPERATING, *WORKING, *SCHEDULING],
+    "operator": [*STRUCTURE, *REWRITING, *ADDING, *COMPENSATING, *WORKING, *SCHEDULING],
     "scheduler": [*STRUCTURE, *REWRITING, *READ, *OPERATING, *WORKING],
-    "archivist": [*STRUCTURE, *ADDING, *SCHEDULING, *OPERATING[:2], "DELETE FROM pgqueue_archived_job"],
+    "archivist": [*STRUCTURE, *ADDING, *COMPENSATING, *SCHEDULING, *OPERATING[:2], "DELETE FROM pgqueue_archived_job"],
     "worker": [
         *STRUCTURE,
         *REWRITING,
         *MOVING,
         *ADDING,
+        *COMPENSATING,
         *SCHEDULING,
         "UPDATE pgqueue_job SET cancel_requested_at = now()",
     ],

@@ -254,6 +254,32 @@ def test_wake_race_one_side_sees_the_other(engine, second, sender_commits_first)
         assert lifecycle.wake(second, "approved", "7") == ([claimed.job_id], None)
 
 
+def test_wake_for_events_wakes_their_waits_only_once(engine, second):
+    """Each worker that hears of the events does this. The others find nothing to do."""
+    jobs = [suspended(engine, waiting(key=str(key))) for key in (7, 7, 8, 9)]
+    sent = [send(engine, "7"), send(engine, "9"), send(engine, "10")]
+    send(engine, "8")
+    assert lifecycle.steps.wake_for_events(engine, [*sent, 2**62]) == [jobs[0], jobs[1], jobs[3]]
+    assert [is_due(engine, job) for job in jobs] == [True, True, False, True]
+    assert lifecycle.steps.wake_for_events(second, sent) == []
+
+
+def test_wake_for_events_leaves_locked_job_to_the_sweep(engine, second):
+    job_id = suspended(engine)
+    event_id = send(engine)
+    with helpers.transaction(second, "SELECT FROM pgqueue_job FOR NO KEY UPDATE"):
+        assert lifecycle.steps.wake_for_events(engine, [event_id]) == []
+    assert lifecycle.steps.wake_missed(engine).job_ids == [job_id]
+
+
+def test_wake_for_events_keeps_the_backoff_of_a_failure(engine):
+    job_id = suspended(engine)
+    event_id = send(engine)
+    assert lifecycle.steps.wake_for_events(engine, [event_id]) == [job_id]
+    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, 60.0))
+    assert lifecycle.steps.wake_for_events(engine, [event_id]) == []
+
+
 def test_wake_missed_finds_what_a_crash_left_behind(engine):
     """Neither the sender nor the completer has looked for the other. A locked job is left for the next sweep."""
     jobs = [suspended(engine, waiting(key=str(key))) for key in (7, 8, 9)]

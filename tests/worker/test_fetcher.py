@@ -60,7 +60,7 @@ def make_fetcher(committing, monkeypatch):
     monkeypatch.setattr(lanes_module, "SLOW_SECONDS", 60.0)
     links, wakers = [], []
 
-    def make(*queue_names, capacity=10, on_requests=(), queue_slots=None):
+    def make(*queue_names, capacity=10, on_requests=(), on_events=list, queue_slots=None):
         links.append(Link("default", "fetcher"))
         in_flight = InFlight(capacity, queue_slots=queue_slots)
         waker = NotificationWaker()
@@ -77,6 +77,7 @@ def make_fetcher(committing, monkeypatch):
             receivers=SimpleNamespace(is_behind=False),
             reactions=FOREGROUND,
             on_requests=dict(on_requests),
+            on_events=on_events,
         )
 
     yield make
@@ -522,6 +523,17 @@ def test_fetcher_cancel_notification_calls_its_callback(make_fetcher, monkeypatc
         monkeypatch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds, payload=payload: {payload})
         fetcher._sleep(0.0)
     assert calls == ["cancel"]
+
+
+def test_fetcher_event_notification_passes_on_its_id(make_fetcher, monkeypatch):
+    """Anybody can notify, so a payload can have anything behind the prefix."""
+    event_ids = []
+    fetcher = make_fetcher(on_events=event_ids.extend)
+    forged = ("event:", "event:-1", "event:x", "event:" + "9" * 19, "event:\u0663", "other:1", "1")
+    for payloads in ({""}, {"event:12", "event:7", ""}, {*forged}, {"event:" + "9" * 18}):
+        monkeypatch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds, given=payloads: given)
+        fetcher._sleep(0.0)
+    assert sorted(event_ids) == [7, 12, 10**18 - 1]
 
 
 def test_fetcher_execution_ids_restart_releases_reused_ids(make_fetcher, engine, monkeypatch):

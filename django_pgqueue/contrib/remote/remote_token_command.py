@@ -6,8 +6,9 @@ from argparse import ArgumentParser
 from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, ProgrammingError, connections
 from django.utils import timezone
+from psycopg.errors import InsufficientPrivilege
 
 from django_pgqueue.exceptions import seconds
 from django_pgqueue.lifecycle import revoke_remote_token
@@ -36,6 +37,10 @@ from .models import RemoteToken
 from .tokens import DEFAULT_REQUESTS_PER_MINUTE, create_token, state_of
 
 DATABASE: Final = "Database of the jobs and of the tokens."
+MAY_NOT_CREATE: Final = (
+    "The role of this database user may not create tokens: run the command as the owner of the tables, or grant the "
+    "user the privileges that docs/production/security.md lists under 'Who creates tokens'."
+)
 LISTED: Final = 1000
 COLUMNS: Final = (
     Column("id", is_number=True),
@@ -89,6 +94,10 @@ def _create(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> N
         raise UsageError(f"{error}.") from None
     except IntegrityError:
         raise CommandError(f"A valid token has the name {name!r}: revoke it, or use another name.") from None
+    except ProgrammingError as error:
+        if not isinstance(error.__cause__, InsufficientPrivilege):
+            raise
+        raise CommandError(MAY_NOT_CREATE) from None
     write_summary(stderr, f"This is the token {name!r}. It cannot be shown again.")
     stdout.write(secret)
 

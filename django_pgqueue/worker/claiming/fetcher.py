@@ -26,7 +26,7 @@ import psycopg
 
 from django_pgqueue import registry
 from django_pgqueue.conf import get_settings
-from django_pgqueue.db.notifications import PAUSES_CHANGED
+from django_pgqueue.db.notifications import PAUSES_CHANGED, sent_events
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed
 from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
@@ -58,6 +58,8 @@ notifications that follow another within 5 ms, and relies on these polls. The pr
 other: each interval is then up to 2.5 times as long, plus 3 ms (see `next_scan`)."""
 START_SECONDS: Final = 0.001
 """How long the fetcher leaves the interpreter to a slot that starts an announced job. The end of a job wakes it."""
+NEW_JOBS: Final = frozenset({""})
+"""The payloads after which there is nothing to do but to claim."""
 LOCKED_SECONDS: Final = 1.0
 """The longest sleep while due jobs cannot be claimed because other transactions have locked their rows."""
 
@@ -80,7 +82,8 @@ class Receivers(Protocol):
 class Fetcher(Service):
     """Keep the slots and the prefetched jobs filled.
 
-    `on_requests` says what to call after a notification about a request of an operator, by its payload.
+    `on_requests` says what to call after a notification about a request of an operator, by its payload. `on_events` is
+    called with the ids of sent events whose jobs the workers have to wake.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Fetcher(Service):
         receivers: Receivers,
         reactions: Reactions,
         on_requests: Mapping[str, Callable[[], None]],
+        on_events: Callable[[Sequence[int]], None],
     ) -> None:
         super().__init__("fetcher")
         self.link = link
@@ -110,7 +114,7 @@ class Fetcher(Service):
         self.leases = leases
         self.receivers = receivers
         self.reactions = reactions
-        self._on_requests = on_requests
+        self._on_requests, self._on_events = on_requests, on_events
         self.polling_seconds = get_settings().POLL_INTERVAL_WITHOUT_LISTEN
         """The longest sleep of an idle worker. It is raised while notifications arrive."""
         self.empty_scans = 0
@@ -189,8 +193,12 @@ class Fetcher(Service):
             self._follow_up.moment = time.monotonic()
             if PAUSES_CHANGED in payloads:
                 self.lanes.scan_again()
+            if payloads == NEW_JOBS:
+                return
             for payload in payloads & self._on_requests.keys():
                 self._on_requests[payload]()
+            if event_ids := sent_events(payloads):
+                self._on_events(event_ids)
 
     # ---------------------------------------------------------------- how many jobs to claim
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.conf import DAY_SECONDS
+from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends.end_check import EndCheck, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, sweep
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
@@ -33,6 +34,8 @@ UNUSED_SECONDS: Final = 60.0
 
 PAUSE_FACTOR: Final = 10
 """How many times as long as a page takes the sweep waits before the next one."""
+MOST_EVENTS: Final = 1000
+"""Events that a process remembers. Anybody can forge notifications."""
 WOKEN: Final = TransitionResult(TransitionStatus.DONE, State.READY)
 
 
@@ -100,6 +103,36 @@ def end_sweeps(link: ConnectionSource, reactor: Reactor) -> list[EndSweep]:
     return [EndSweep(link, end_check, one, reactor) for end_check in CHECKS for one in end_check.sweeps]
 
 
+class SentEvents:
+    """Keep the events of which a process has heard, for its maintenance, which wakes the jobs that wait for them.
+
+    A sender whose database role may not change jobs leaves this to the workers. Each of them hears of the event. The
+    fetcher adds events, and only the maintenance runs this. The sweep finds what is dropped or lost.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        """Create it. `wake` wakes the maintenance."""
+        self._wake = wake
+        self._event_ids = deque[int](maxlen=MOST_EVENTS)
+
+    def add(self, event_ids: Collection[int]) -> None:
+        """Add events. Safe from any thread."""
+        self._event_ids.extend(event_ids)
+        self._wake()
+
+    def is_new(self) -> bool:
+        """Return whether any event was added since the last run."""
+        return bool(self._event_ids)
+
+    def run(self, link: ConnectionSource, reactions: Reactions) -> bool:
+        """Wake the jobs that wait for the events. Without any, leave the connection alone."""
+        event_ids = {self._event_ids.popleft() for _ in range(len(self._event_ids))}
+        if event_ids:
+            with link.use() as connection:
+                _react(reactions, connection, lifecycle.steps.wake_for_events(connection, event_ids))
+        return False
+
+
 class StepDuties:
     """The position of one process in its walk over the waits for events.
 
@@ -117,9 +150,13 @@ class StepDuties:
         """Wake jobs whose event has come, of one page. Return whether there is more to do, or in how many seconds."""
         with self._link.use() as connection:
             woken = lifecycle.steps.wake_missed(connection, self._mark)
-            transitions = [JobTransition(job_id, None, WOKEN, is_due=True) for job_id in woken.job_ids]
-            if transitions:
-                self._reactions.after(connection, transitions)
+            _react(self._reactions, connection, woken.job_ids)
         is_unused = woken.is_empty and self._mark == FIRST_MARK
         self._mark = woken.mark or FIRST_MARK
         return UNUSED_SECONDS if is_unused else False
+
+
+def _react(reactions: Reactions, connection: EngineConnection, job_ids: Collection[int]) -> None:
+    """React to jobs that were woken."""
+    if job_ids:
+        reactions.after(connection, [JobTransition(job_id, None, WOKEN, is_due=True) for job_id in job_ids])

@@ -40,7 +40,7 @@ from django_pgqueue.worker.runtime.shared_memory import health_memory
 
 from .bulk_acts import BulkActs
 from .duties import DUTIES
-from .end_sweeps import SWEEP_SECONDS, LaterChecks, end_sweeps
+from .end_sweeps import SWEEP_SECONDS, LaterChecks, SentEvents, end_sweeps
 from .pruner import Pruner
 from .rescuer import Rescuer
 
@@ -90,6 +90,7 @@ class Maintenance(Service):
         counter: AttemptCounter | None = None,
         publish: Publish = send_now,
         later: LaterChecks | None = None,
+        sent: SentEvents | None = None,
     ) -> None:
         super().__init__("maintenance")
         self.link, self.reactions, self.worker_id = link, reactions, worker_id
@@ -108,6 +109,8 @@ class Maintenance(Service):
             later = LaterChecks(self.wake)
         run_later = partial(later.run, link, EndChecks(reactor))
         self.duties.append(Duty("ends", SWEEP_SECONDS, run_later, later.is_new))
+        if sent is not None:
+            self.duties.append(Duty("sent events", SWEEP_SECONDS, partial(sent.run, link, reactions), sent.is_new))
         sweeps = end_sweeps(link, reactor._replace(later=later.add))
         self.duties += [Duty(each.name, each.interval_seconds, each.run) for each in sweeps]
         if counter is not None:

@@ -2,6 +2,15 @@
 
 from tests.tools.mutation.mutants import Mutant, of_tests
 
+ROLES = of_tests(
+    ("tests/security/test_roles.py",),
+    Mutant(
+        "a user who may not create tokens gets the error of the database",
+        "raise CommandError(MAY_NOT_CREATE) from None",
+        "raise",
+        inside="remote_token_command._create",
+    ),
+)
 INTERFACE = of_tests(
     ("tests/remote/test_rules.py", "tests/remote/test_tokens.py"),
     Mutant(
@@ -128,4 +137,4 @@ CLIENT = of_tests(
     ),
 )
 
-REMOTE_WORKERS = [*INTERFACE, *WAITS, *BODIES, *CLIENT]
+REMOTE_WORKERS = [*ROLES, *INTERFACE, *WAITS, *BODIES, *CLIENT]

@@ -96,6 +96,41 @@ STATEMENTS = of_tests(
         inside="wake_missed",
     ),
 )
+ROLES = of_tests(
+    ("tests/security/test_roles.py",),
+    Mutant(
+        "a step without a compensation needs the right to store one",
+        "        statement = sql.steps.STORE_STEP\n"
+        '        del params["compensation"], params["compensation_arguments"]',
+        "        pass",
+        inside="store_step",
+    ),
+)
+HEARD_EVENTS = of_tests(
+    ("tests/worker/test_sent_events.py", "tests/worker/test_fetcher.py"),
+    Mutant("an announced event waits for the sweep", "        self._wake()\n", "", inside="SentEvents.add"),
+    Mutant(
+        "forged events need memory without a limit",
+        "deque[int](maxlen=MOST_EVENTS)",
+        "deque[int]()",
+        inside="SentEvents.__init__",
+    ),
+    Mutant(
+        "a forged notification stops the fetcher",
+        " if text.isascii() and text.isdigit() and len(text) <= MAX_ID_DIGITS",
+        "",
+        inside="notifications.sent_events",
+    ),
+)
+SENDERS = of_tests(
+    ("tests/security/test_roles.py",),
+    Mutant(
+        "a sender without the right to wake jobs notifies nobody",
+        "                exc_info=True,\n            )\n        notify_event_sent(connection, event_id)",
+        "                exc_info=True,\n            )",
+        inside="event_sending._wake",
+    ),
+)
 RUNS = of_tests(
     ("tests/steps/test_run.py",),
     Mutant(
@@ -166,4 +201,4 @@ RUNS = of_tests(
         inside="_write_discarded",
     ),
 )
-STEPS = (*UNREADABLE, *STATEMENTS, *RUNS)
+STEPS = (*UNREADABLE, *STATEMENTS, *ROLES, *HEARD_EVENTS, *SENDERS, *RUNS)
