@@ -26,6 +26,7 @@ from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Schedule, Wo
 
 from .conftest import JobMaker
 from .limits import declare
+from .parameters import NUL, fails, names_read
 
 pytestmark = pytest.mark.slow
 
@@ -180,3 +181,15 @@ def test_act_is_not_run_by_a_link(root: Client, ids: dict[str, int], case: Case)
         answer = root.get(url, fields)
         assert answer.status_code == 405 and answer.headers["Allow"] == "POST"
     assert records() == before
+
+
+@each_act
+def test_act_answers_nul_in_each_field(
+    root: Client, ids: dict[str, int], case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.prepare()
+    url, fields = form_of(root, case, ids)
+    with names_read(monkeypatch) as names:
+        root.post(url, {**fields, "form_token": ""})
+    tried = [fails(root, "post", url, {**fields, name: NUL}) for name in {*fields, *names}]
+    assert [each for each in tried if each] == []
