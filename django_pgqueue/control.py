@@ -101,8 +101,8 @@ def _pause(
     connection = connections[database]
     for former_name in names_of(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
         lifecycle.resume(connection, kind, former_name)
-    note = {"paused_by": stored_text(by, 150), "reason": stored_text(reason, 1000)}
-    is_paused = lifecycle.pause(connection, kind, name, **bounds, **note, only_new=only_new)
+    by, reason = stored_text(by, 150), stored_text(reason, 1000)
+    is_paused = lifecycle.pause(connection, kind, name, **bounds, paused_by=by, reason=reason, only_new=only_new)
     wake_workers_after_commit(connection, PAUSES_CHANGED)
     return is_paused
 

@@ -129,11 +129,13 @@ class ReadOnlyAdmin(ModelAdmin):
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **options: Any
+    ) -> HttpResponse | None:
         """Run an action on the selected rows. Refuse ids that are no numbers, for which Django raises an error."""
         if any(row_id_of(text) is None for text in request.POST.getlist(ACTION_CHECKBOX_NAME)):
             raise BadRequest("the form selects rows by ids that are no numbers")
-        answer: HttpResponse | None = super().response_action(request, queryset)
+        answer: HttpResponse | None = super().response_action(request, queryset, *args, **options)
         return answer
 
     def add_view(

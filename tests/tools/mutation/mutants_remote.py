@@ -82,6 +82,22 @@ WAITS = of_tests(
     ),
 )
 
+REPEATED = of_tests(
+    ("tests/remote/test_views.py",),
+    Mutant(
+        "a completion with another result counts as repeated",
+        "if not _is_same(given[each].result, text)",
+        "if False",
+        inside="_with_other_results",
+    ),
+    Mutant(
+        "one value that is encoded twice counts as two results",
+        "if given == stored or given is None or stored is None:",
+        "if True:",
+        inside="_is_same",
+    ),
+)
+
 CLIENT = of_tests(
     ("tests/remote/test_client.py",),
     Mutant(
@@ -98,4 +114,4 @@ CLIENT = of_tests(
     ),
 )
 
-REMOTE_WORKERS = [*INTERFACE, *WAITS, *CLIENT]
+REMOTE_WORKERS = [*INTERFACE, *WAITS, *REPEATED, *CLIENT]
