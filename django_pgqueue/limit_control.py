@@ -81,7 +81,10 @@ def override_limit(
     """
     values = {"concurrency": concurrency, "rate": rate, "burst": burst, "share": share}
     given = {name: value for name, value in values.items() if value is not UNCHANGED}
-    override_shown(limit_key, given, until=until, reason=reason, by=by, database=alias_of(database))
+    check_limit_key(limit_key)
+    alias = alias_of(database)
+    check_use(Pausable.LIMIT, limit_key, alias)
+    override_shown(limit_key, given, until=until, reason=reason, by=by, database=alias)
 
 
 def override_shown(
@@ -94,15 +97,15 @@ def override_shown(
     database: str,
     only_new: bool = False,
 ) -> bool:
-    """Change the given values of a limit. The admin uses this: with `only_new`, an override in force stays as it is.
+    """Change the given values of a limit that the code declares. The admin uses this.
+
+    With `only_new`, an override in force stays as it is.
 
     Return whether this call has changed it.
     """
-    check_limit_key(limit_key)
     bounds, connection = bounds_of(until), connections[database]
     with transaction.atomic(using=database):
         _check_values(connection, limit_key, given)
-        check_use(Pausable.LIMIT, limit_key, database)
         is_changed = lifecycle.limit_overrides.override(
             connection, limit_key, given, **bounds, **_note(by, reason), only_new=only_new
         )

@@ -36,7 +36,7 @@ TRACEBACK_LIMIT: Final = 20_000
 ATTEMPTS_SHOWN: Final = 50
 """Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
 INDENT: Final = "  "
-"""What each line of an error, a traceback or a log begins with, so that it cannot look like a heading or a fact."""
+"""Each line of an error, a traceback or a log begins with it, so that it cannot look like a heading or a fact."""
 FAILURES: Final = (Outcome.FAILED, Outcome.CRASHED)
 ATTEMPTS: Final = (
     Column("attempt", is_number=True),
