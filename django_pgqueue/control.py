@@ -77,18 +77,34 @@ def pause(
     _pause(kind, name, database_alias, bounds, by=by, reason=reason)
 
 
-def pause_named(kind: Pausable, name: str, database: str, *, until: datetime | None, reason: str, by: str) -> None:
-    """Pause by the name in a pause's row. The admin uses this: it checks the name and reports problems by itself."""
+def pause_named(
+    kind: Pausable,
+    name: str,
+    database: str,
+    *,
+    until: datetime | None,
+    reason: str,
+    by: str,
+    only_new: bool = False,
+) -> bool:
+    """Pause by the name in a pause's row. The admin uses this: it checks the name and reports problems by itself.
+
+    With `only_new`, a pause in force stays as it is. Return whether this call has paused.
+    """
     name = task_name(name) if kind is Pausable.TASK else name
-    _pause(kind, name, database, bounds_of(until), by=by, reason=reason)
+    return _pause(kind, name, database, bounds_of(until), by=by, reason=reason, only_new=only_new)
 
 
-def _pause(kind: Pausable, name: str, database: str, bounds: dict[str, Any], *, by: str, reason: str) -> None:
+def _pause(
+    kind: Pausable, name: str, database: str, bounds: dict[str, Any], *, by: str, reason: str, only_new: bool = False
+) -> bool:
     connection = connections[database]
     for former_name in names_of(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
         lifecycle.resume(connection, kind, former_name)
-    lifecycle.pause(connection, kind, name, **bounds, paused_by=stored_text(by, 150), reason=stored_text(reason, 1000))
+    by, reason = stored_text(by, 150), stored_text(reason, 1000)
+    is_paused = lifecycle.pause(connection, kind, name, **bounds, paused_by=by, reason=reason, only_new=only_new)
     wake_workers_after_commit(connection, PAUSES_CHANGED)
+    return is_paused
 
 
 def resume(

@@ -21,6 +21,9 @@ from .redaction import hides_result, redacted_call
 BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the direction of text and can make one name look like another."""
 
+HIDDEN_CATEGORIES: Final = frozenset({"Cs", "Zl", "Zp"})
+"""Surrogates, and the two characters that end a line in some programs and are no control characters."""
+
 UNITS: Final = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 MORE_CHARACTERS: Final = 10_000
@@ -37,9 +40,14 @@ def visible(text: str) -> str:
     return "".join(_escaped(c) if _is_hidden(c) else c for c in text)
 
 
+def in_line(text: str) -> str:
+    """Return text for a place inside a line: line ends and tabs are escapes too, so it cannot look like a line."""
+    return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def _is_hidden(character: str) -> bool:
     category = unicodedata.category(character)
-    return character in BIDIRECTIONAL or category == "Cs" or (category == "Cc" and character not in "\n\t")
+    return character in BIDIRECTIONAL or category in HIDDEN_CATEGORIES or (category == "Cc" and character not in "\n\t")
 
 
 def _escaped(character: str) -> str:

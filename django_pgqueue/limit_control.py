@@ -79,15 +79,38 @@ def override_limit(
     Example:
         >>> override_limit("stripe", rate="20/m", until=timedelta(hours=2), reason="they asked for it", by="ada")
     """
-    check_limit_key(limit_key)
     values = {"concurrency": concurrency, "rate": rate, "burst": burst, "share": share}
     given = {name: value for name, value in values.items() if value is not UNCHANGED}
-    bounds, alias = bounds_of(until), alias_of(database)
-    with transaction.atomic(using=alias):
-        _check_values(connections[alias], limit_key, given)
-        check_use(Pausable.LIMIT, limit_key, alias)
-        lifecycle.limit_overrides.override(connections[alias], limit_key, given, **bounds, **_note(by, reason))
-        wake_workers_after_commit(connections[alias], PAUSES_CHANGED)
+    check_limit_key(limit_key)
+    alias = alias_of(database)
+    check_use(Pausable.LIMIT, limit_key, alias)
+    override_shown(limit_key, given, until=until, reason=reason, by=by, database=alias)
+
+
+def override_shown(
+    limit_key: str,
+    given: dict[str, Any],
+    *,
+    until: Duration | datetime | None,
+    reason: str,
+    by: str,
+    database: str,
+    only_new: bool = False,
+) -> bool:
+    """Change the given values of a limit that the code declares. The admin uses this.
+
+    With `only_new`, an override in force stays as it is.
+
+    Return whether this call has changed it.
+    """
+    bounds, connection = bounds_of(until), connections[database]
+    with transaction.atomic(using=database):
+        _check_values(connection, limit_key, given)
+        is_changed = lifecycle.limit_overrides.override(
+            connection, limit_key, given, **bounds, **_note(by, reason), only_new=only_new
+        )
+        wake_workers_after_commit(connection, PAUSES_CHANGED)
+    return is_changed
 
 
 def restore_limit(limit_key: str, *, reason: str = "", by: str = "", database: str | None = None) -> bool:

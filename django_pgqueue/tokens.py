@@ -9,7 +9,7 @@ another one.
 from __future__ import annotations
 
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.core import signing
@@ -77,8 +77,9 @@ def job_token(job: Job | int | str, *, user: Any = None, with_result: bool = Fal
     job_id: int | str | None
     earliest_ms, latest_ms = 0, _milliseconds(time.time() + CLOCKS_SECONDS)
     if isinstance(job, Job):
-        if job.__dict__.get("enqueued_at") is not None:  # otherwise the job was not enqueued, or only its id is loaded
-            earliest_ms = latest_ms = _milliseconds(job.enqueued_at.timestamp())
+        enqueued_at = job.__dict__.get("enqueued_at")
+        if isinstance(enqueued_at, datetime):  # otherwise the job was not enqueued, or this column is not loaded
+            earliest_ms = latest_ms = _milliseconds(enqueued_at.timestamp())
         job_id, alias = job.pk, database or job.write_alias
         task = registry.get(job.task_name)
         if with_result and task is not None and hides_result(task):

@@ -25,7 +25,16 @@ from .tokens import MAX_AGE_SECONDS, Token, belongs_to, read_token
 if TYPE_CHECKING:
     from .models import Job
 
-COLUMNS = ("id", "enqueued_at", "task_name", "state", "progress_done", "progress_total", "progress_message", "progress_at")
+COLUMNS = (
+    "id",
+    "enqueued_at",
+    "task_name",
+    "state",
+    "progress_done",
+    "progress_total",
+    "progress_message",
+    "progress_at",
+)
 
 
 @cache_control(no_store=True)

@@ -2,11 +2,20 @@
 
 import django
 import environ
+from django.core.exceptions import ImproperlyConfigured
 
 env = environ.Env()
 
 DEBUG = env.bool("DEBUG", default=True)
-SECRET_KEY = env.str("SECRET_KEY", default="insecure-for-development-only")
+FOR_DEVELOPMENT = "insecure-for-development-only"
+SECRET_KEY = env.str("SECRET_KEY", default=FOR_DEVELOPMENT)
+SHOP_PAYMENT_SECRET = env.str("SHOP_PAYMENT_SECRET", default=FOR_DEVELOPMENT)
+if not DEBUG and FOR_DEVELOPMENT in {SECRET_KEY, SHOP_PAYMENT_SECRET}:
+    # Everybody can read this value, and could sign sessions, job tokens and payments with it.
+    raise ImproperlyConfigured(
+        "The example project needs secrets of its own without DEBUG: set the environment variables SECRET_KEY and "
+        "SHOP_PAYMENT_SECRET, or DEBUG=1 on your own machine."
+    )
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=[])
 
 INSTALLED_APPS = [
@@ -58,8 +67,6 @@ ROOT_URLCONF = "example_project.urls"
 STATIC_URL = "static/"
 TIME_ZONE = "UTC"
 USE_TZ = True
-
-SHOP_PAYMENT_SECRET = env.str("SHOP_PAYMENT_SECRET", default="insecure-for-development-only")
 
 # Mail goes to the log of the worker.
 if django.VERSION >= (6, 1):

@@ -208,6 +208,7 @@ def call_everything(engine, job_in):
     lifecycle.end_cancelled(engine, [lifecycle.Cancelled(helpers.key_of(engine, 4), None, 0.0)])
     lifecycle.set_aside(engine, 3, worker_id=1, exception_class="", error="")
     lifecycle.remove_orphans(engine, [helpers.key_of(engine, 5)])
+    lifecycle.stored_results(engine, [helpers.key_of(engine, 5)])
     lifecycle.expire(engine, worker_id=1, error="")
     job_in("running")
     helpers.end_lease(engine)

@@ -146,10 +146,12 @@ def _post(request: HttpRequest, button: Button) -> HttpResponse:
 
 def _run(target: Target, button: Button) -> None:
     row, at = button.seen(target)
-    words = {"what": target, "name": shortened(target.name), "who": shortened(getattr(row, "paused_by", ""))}
+    words = {"what": target, "name": shortened(target.name)}
     if target.request.POST.get(button.field) == str(shown.number(at)) and button.run(target, row):
         messages.success(target.request, capfirst(button.done % words))
     else:
+        row, _at = button.seen(target)  # again: another request can have added it since
+        words["who"] = shortened(getattr(row, "paused_by", ""))
         messages.warning(target.request, button.unchanged(row) % words)
 
 
@@ -188,10 +190,13 @@ def _pause_of(target: Target) -> tuple[Pause | None, datetime | None]:
     return pause, None if pause is None else pause.paused_at
 
 
-def _pause(target: Target, _pause: Pause | None) -> bool:
+def _pause(target: Target, pause: Pause | None) -> bool:
+    """Pause the target. Two requests that both saw no pause cannot lock one, so only the first may add it."""
     length, reason = target.posted("length"), target.posted("reason")[:REASON_LENGTH]
     until = datetime.now(UTC) + timedelta(seconds=int(length)) if length else None
-    control.pause_named(target.kind, target.name, target.alias, until=until, reason=reason, by=target.by)
+    note = {"reason": reason, "by": target.by}
+    if not control.pause_named(target.kind, target.name, target.alias, until=until, **note, only_new=pause is None):
+        return False
     log_change(target.request, _pause_of(target)[0], f"Paused: {reason}" if reason else "Paused.")
     return True
 

@@ -26,7 +26,7 @@ from django_pgqueue.enqueue.new_job import alias_of
 from django_pgqueue.queue_databases import queue_aliases
 from django_pgqueue.task import Task
 
-from . import databases
+from . import databases, private
 from .act_view import log_change
 from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page
@@ -74,11 +74,19 @@ def url(site: AdminSite, task_name: str) -> str:
 
 @sensitive_post_parameters()
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
-    """Show the form, or enqueue the job and show its page."""
+    """Show the form, or enqueue the job and show its page.
+
+    If a unique key is made from the arguments, the answer shows whether a job with guessed arguments exists. The list of
+    jobs shows it too, whatever the form answers. So a user who may not see arguments gets no form for such a task.
+    """
     task = registry.get(task_name)
     if not isinstance(task, Task):
         text = _("No task is registered under the name %s.") % shortened(task_name)
         messages.error(request, text)
+        return redirect_to(request, "job_changelist")
+    if callable(task.unique_key) and not private.may_view(request):
+        text = _("You cannot enqueue %(task)s: the answer would say whether a job with these arguments exists.")
+        messages.error(request, f"{text % {'task': shortened(task.name)}} {private.NO_PERMISSION}")
         return redirect_to(request, "job_changelist")
     alias = _database(request, task)
     form = EnqueueForm(request.POST or None, task=task, database=alias)

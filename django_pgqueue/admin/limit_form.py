@@ -51,6 +51,10 @@ HELP: Final = {
     "share": gettext_lazy("How many jobs of a key start in one turn."),
 }
 
+CHANGED_SINCE: Final = gettext_lazy(
+    "Nothing was changed: the limit was changed since the page was shown. Check its values."
+)
+
 
 class LimitForm(forms.Form):
     """The values that shall hold for a limit or a key. An empty field means the value without the override."""
@@ -141,29 +145,30 @@ def _form(request: HttpRequest, limit_key: str, overrides: Mapping[str, LimitOve
 def _change(request: HttpRequest, form: LimitForm, limit_key: str, own: LimitOverride | None) -> bool:
     """Change the limit as the valid form says. Otherwise add the reason to the form, and return False."""
     if request.POST.get(SHOWN_FIELD) != str(shown.number(own.changed_at if own else None)):
-        form.add_error(
-            None, _("Nothing was changed: the limit was changed since the page was shown. Check its values.")
-        )
+        form.add_error(None, CHANGED_SINCE)
         return False
     values = form.values()
     if own is None and not any(values.values()):
         form.add_error(None, _("Nothing was changed: the values are those that hold already."))
         return False
     try:
-        limit_control.override_limit(
+        is_changed = limit_control.override_shown(
             limit_key,
-            **values,
+            values,
             until=form.cleaned_data["until"],
             reason=form.cleaned_data["reason"].replace("\0", ""),
             by=request.user.get_username(),
             database=databases.chosen(request),
+            only_new=own is None,  # two requests that both saw no override cannot lock one
         )
     except ValueError as error:
         text = str(error)
         field = next((name for name in form.fields if f"{name} " in text), None)
         form.add_error(field, f"{text[:1].upper()}{text[1:]}.")
         return False
-    return True
+    if not is_changed:
+        form.add_error(None, CHANGED_SINCE)
+    return is_changed
 
 
 def _page(

@@ -11,9 +11,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.views.main import ChangeList
 from django.core import paginator
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -22,6 +23,7 @@ from django.utils.text import capfirst
 from django_pgqueue.admin import databases
 from django_pgqueue.db.fields import statement_time
 
+from .filters import row_id_of
 from .navigation import navigation
 
 if TYPE_CHECKING:
@@ -74,6 +76,12 @@ def _parameters(list_filter: Any) -> tuple[str, ...]:
 class DatabaseChangeList(ChangeList):
     """A list whose links keep the chosen database. The parameter is no condition on rows."""
 
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        """Return no rows for a condition with NUL: no row can have it, and psycopg raises an error for it."""
+        found: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        conditions = self.get_filters_params().values()
+        return found.none() if any("\0" in text for texts in conditions for text in texts) else found
+
     def __init__(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
         self.database_query = databases.query(request)
         super().__init__(request, *args, **kwargs)
@@ -120,6 +128,15 @@ class ReadOnlyAdmin(ModelAdmin):
         """Show the list. If its rows link to no page, replace Django's title "Select … to view"."""
         title = {} if self.list_display_links is not None else {"title": capfirst(self.opts.verbose_name_plural)}
         return super().changelist_view(request, {**title, **self.navigation(request), **(extra_context or {})})
+
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **options: Any
+    ) -> HttpResponse | None:
+        """Run an action on the selected rows. Refuse ids that are no numbers, for which Django raises an error."""
+        if any(row_id_of(text) is None for text in request.POST.getlist(ACTION_CHECKBOX_NAME)):
+            raise BadRequest("the form selects rows by ids that are no numbers")
+        answer: HttpResponse | None = super().response_action(request, queryset, *args, **options)
+        return answer
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

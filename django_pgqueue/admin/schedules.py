@@ -68,7 +68,10 @@ class ScheduleAdmin(ScheduleColumns):
     # ---------------------------------------------------------------- permissions
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may add schedules. This allows calling any task with any arguments."""
+        """Return whether the user may add schedules. This allows calling any task with any arguments.
+
+        As for each operation, the user must be allowed to see the list too.
+        """
         return request.user.has_perm("pgqueue.add_schedule") and self.has_view_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -81,7 +84,8 @@ class ScheduleAdmin(ScheduleColumns):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user may remove this schedule. One that is defined in code ends when the code drops it."""
-        return request.user.has_perm("pgqueue.delete_schedule") and (obj is None or obj.origin == "admin")
+        is_allowed = request.user.has_perm("pgqueue.delete_schedule") and self.has_view_permission(request)
+        return is_allowed and (obj is None or obj.origin == "admin")
 
     has_run_permission = RUN.is_allowed
     has_pause_permission = PAUSE.is_allowed

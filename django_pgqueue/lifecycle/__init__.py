@@ -49,6 +49,7 @@ from .completions import (
     release,
     remove_orphans,
     snooze,
+    stored_results,
     succeed,
     succeed_and_discard,
 )

@@ -219,6 +219,11 @@ def outcomes_of(connection: Connection, keys: Sequence[ExecutionKey]) -> dict[in
     return {execution_id: outcome for execution_id, outcome, *_ in rows}
 
 
+def stored_results(connection: Connection, keys: Sequence[ExecutionKey]) -> dict[int, str | None]:
+    """Return the stored results of the jobs that have succeeded in these executions, by the ids of the executions."""
+    return dict(execute(connection, sql.completions.STORED_RESULTS, key_params(keys)))
+
+
 def remove_orphans(connection: Connection, keys: Sequence[ExecutionKey]) -> list[Refused[ExecutionKey]]:
     """Remove open executions whose job's row was deleted without them (not through Django). Return the refused ones.
 

@@ -76,18 +76,19 @@ def override(
     for_seconds: float | None = None,
     changed_by: str = "",
     reason: str = "",
-) -> None:
+    only_new: bool = False,
+) -> bool:
     """Set the `given` fields of an override, and keep its others. `given` is not empty, or there is an override.
 
     Call it in a transaction. The end, `changed_by` and `reason` replace those of an earlier override. If no field is
-    left, remove the override.
+    left, remove the override. With `only_new`, change nothing if there is an override. Return whether this call has
+    changed it.
     """
     before = _lock(connection, limit_key)
     kept = {} if before is None else before[0]._asdict()
     values = {**kept, **given}
     if not any(value is not None for value in values.values()):
-        restore(connection, limit_key, changed_by=changed_by, reason=reason)
-        return
+        return restore(connection, limit_key, changed_by=changed_by, reason=reason)
     params = {
         "limit_key": limit_key,
         **{name: values.get(name) for name in Override._fields},
@@ -96,10 +97,15 @@ def override(
         "for_seconds": for_seconds,
         "changed_by": changed_by,
         "reason": reason,
+        "only_new": only_new,
     }
-    [row] = execute(connection, sql.limit_overrides.OVERRIDE_LIMIT, params)
+    rows = execute(connection, sql.limit_overrides.OVERRIDE_LIMIT, params)
+    if not rows:
+        return False
+    row = rows[0]
     chosen = {"limit_key": limit_key, "before": _as_json(before), "after": _as_json((Override(*row[:-1]), row[-1]))}
     add_audit(connection, "override limit", chosen, [], done_by=changed_by, reason=reason)
+    return True
 
 
 def restore(connection: Connection, limit_key: str, *, changed_by: str = "", reason: str = "") -> bool:

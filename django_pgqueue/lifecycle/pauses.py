@@ -24,14 +24,16 @@ def pause(
     for_seconds: float | None = None,
     paused_by: str = "",
     reason: str = "",
-) -> None:
+    only_new: bool = False,
+) -> bool:
     """Pause a queue or a task: until a time, during a number of seconds, or until `resume()`.
 
-    If it is paused already, the new end, `paused_by` and `reason` replace the old ones.
+    If it is paused already, the new end, `paused_by` and `reason` replace the old ones. With `only_new`, nothing
+    changes then. Return whether this call has paused it.
     """
     end = {"until": until, "for_seconds": for_seconds}
-    note = {"paused_by": paused_by, "reason": reason}
-    execute(connection, sql.pauses.PAUSE, {"kind": kind.value, "name": name, **end, **note})
+    note = {"paused_by": paused_by, "reason": reason, "only_new": only_new}
+    return bool(execute(connection, sql.pauses.PAUSE, {"kind": kind.value, "name": name, **end, **note}))
 
 
 def resume(connection: Connection, kind: Pausable, name: str) -> bool:

@@ -289,6 +289,25 @@ CROSS JOIN LATERAL (
 ) AS asked
 """
 
+# Return the stored results of jobs that have succeeded in these executions, as text.
+#
+# Caller: lifecycle.stored_results(), for completions of remote workers that were written before
+# Cost:   nothing for a completion that is not repeated
+STORED_RESULTS: Final = """/* pgqueue:stored_results */
+SELECT asked.id, asked.result
+FROM unnest(%(execution_ids)s::bigint[], %(claimed_ms)s::float8[]) AS given (id, claimed_ms)
+CROSS JOIN LATERAL (
+    SELECT execution.id, job.result::text AS result
+    FROM pgqueue_execution AS execution
+    JOIN pgqueue_job AS job ON job.id = execution.job_id
+    WHERE execution.id = given.id
+      AND floor(1000 * date_part('epoch', execution.claimed_at)) = given.claimed_ms
+      AND job.execution_id = execution.id
+      AND job.state = 'succeeded'
+    OFFSET 0
+) AS asked
+"""
+
 # Remove open executions whose job was deleted by hand.
 #
 # Caller: lifecycle, after SETTLE found one

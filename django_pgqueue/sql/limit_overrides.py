@@ -58,6 +58,7 @@ FOR UPDATE
 """
 
 # Override fields of a limit or of one key. Fields whose names are not in `given` keep what the override in force has.
+# With `only_new`, leave an override in force as it is, and return no row.
 #
 # Caller: lifecycle.limit_overrides.override(), in the operator's transaction
 # Locks:  the row of the override. It waits for another operator who is changing it
@@ -92,6 +93,7 @@ SET concurrency = CASE
     END,
     valid_until = excluded.valid_until, changed_at = excluded.changed_at, changed_by = excluded.changed_by,
     reason = excluded.reason
+WHERE NOT %(only_new)s::boolean OR pgqueue_limit_override.valid_until <= excluded.changed_at
 RETURNING concurrency, rate, burst, share, valid_until
 """
 

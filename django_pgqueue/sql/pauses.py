@@ -2,7 +2,8 @@
 
 from typing import Final
 
-# Pause a queue or a task. If it is already paused, replace the end, the person and the reason.
+# Pause a queue or a task. If it is already paused, replace the end, the person and the reason. With `only_new`, leave a
+# pause in force as it is, and return no row.
 #
 # Caller: lifecycle.pause(), in the operator's transaction
 # Locks:  the row of the pause. No job is changed: workers skip what is paused once they have read the pauses again.
@@ -21,6 +22,8 @@ SET paused_until = excluded.paused_until, paused_by = excluded.paused_by, reason
     paused_at = CASE
         WHEN pgqueue_pause.paused_until <= excluded.paused_at THEN excluded.paused_at ELSE pgqueue_pause.paused_at
     END
+WHERE NOT %(only_new)s::boolean OR pgqueue_pause.paused_until <= excluded.paused_at
+RETURNING id
 """
 
 # End a pause. A pause that has ended by itself counts as not paused.

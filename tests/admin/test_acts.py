@@ -6,7 +6,9 @@ Each case posts the form that the page shows, as a browser does.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from html import unescape
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from urllib.parse import urljoin
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.db import connection, connections
 from django.test import Client
 from django.utils import timezone
 
@@ -23,9 +26,11 @@ from django_pgqueue.admin.control_acts import BUTTONS
 from django_pgqueue.admin.move_and_delete import ON_ONE_JOB
 from django_pgqueue.admin.schedule_actions import OPERATIONS
 from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Schedule, Worker
+from tests import helpers
 
 from .conftest import JobMaker
 from .limits import declare
+from .parameters import NUL, fails, names_read
 
 pytestmark = pytest.mark.slow
 
@@ -153,6 +158,45 @@ def test_act_leaves_a_record(root: Client, ids: dict[str, int], case: Case) -> N
     assert {*found, *AuditEntry.objects.values_list("done_by", flat=True)} - {""} == {"root"}
 
 
+def records_by_row() -> Counter[object]:
+    """Count the entries of the audit together, and those of each row's history."""
+    return Counter(
+        [*LogEntry.objects.values_list("content_type", "object_id"), *(["audit"] * AuditEntry.objects.count())]
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+@each_act
+def test_act_posted_twice_at_once_leaves_one_record(root: Client, ids: dict[str, int], case: Case) -> None:
+    """Two requests of a double click see the same, and then meet in the database. Only one of them is the act."""
+    case.prepare()
+    url, fields = form_of(root, case, ids)
+    before = records_by_row()
+
+    def send() -> None:
+        try:
+            assert root.post(url, fields).status_code in {200, 302}
+        finally:
+            connections.close_all()
+
+    with closing(helpers.connect()) as other, helpers.transaction(other):
+        other.execute("LOCK TABLE pgqueue_pause, pgqueue_limit_override IN SHARE MODE")  # reads go on, writes wait
+        sent = [helpers.Background(send) for _ in range(2)]
+        helpers.wait_until(lambda: waiting() + sum(not each.thread.is_alive() for each in sent) == 2)
+    for each in sent:
+        each.result()
+    new = records_by_row() - before
+    assert new and set(new.values()) == {1}
+
+
+def waiting() -> int:
+    """Return how many sessions of this database wait for a lock."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with connection.cursor() as cursor:  # not on the locking session: its transaction would see one snapshot only
+        cursor.execute(waits)
+        return int(cursor.fetchone()[0])
+
+
 @each_act
 def test_act_without_one_of_its_permissions_is_refused(
     root: Client, client_of: Callable[..., Client], ids: dict[str, int], case: Case
@@ -180,3 +224,15 @@ def test_act_is_not_run_by_a_link(root: Client, ids: dict[str, int], case: Case)
         answer = root.get(url, fields)
         assert answer.status_code == 405 and answer.headers["Allow"] == "POST"
     assert records() == before
+
+
+@each_act
+def test_act_answers_nul_in_each_field(
+    root: Client, ids: dict[str, int], case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.prepare()
+    url, fields = form_of(root, case, ids)
+    with names_read(monkeypatch) as names:
+        root.post(url, {**fields, "form_token": ""})
+    tried = [fails(root, "post", url, {**fields, name: NUL}) for name in {*fields, *names}]
+    assert [each for each in tried if each] == []

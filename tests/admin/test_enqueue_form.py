@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from html import unescape
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib import admin
@@ -13,6 +14,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
+from django_pgqueue import registry
 from django_pgqueue.admin import enqueue_form
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from tests.admin.test_edit_and_retry import fields_in
@@ -90,6 +92,33 @@ def test_enqueue_double_click_adds_one_job(sender: Client) -> None:
     pages = post_at_once(*[partial(sender.post, ADD, form, follow=True)] * 2)
     assert sorted("This form was sent before" in page for page in pages) == [False, True]
     assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("unique_key", "sees_arguments", "is_offered"),
+    [
+        (lambda *args, **kwargs: str(args), False, False),
+        (lambda *args, **kwargs: str(args), True, True),
+        ("one", False, True),
+        (None, False, True),
+    ],
+)
+def test_enqueue_form_is_no_oracle_of_unique_keys(
+    client_of: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+    unique_key: Any,
+    sees_arguments: bool,
+    is_offered: bool,
+) -> None:
+    task = tasks.add.using(unique_key=unique_key)
+    monkeypatch.setitem(registry._tasks, task.name, task)
+    url = f"/admin/pgqueue/job/enqueue/{task.name}/"
+    client = client_of("view_job", "enqueue_job", *(["view_arguments"] if sees_arguments else []))
+    assert client.get(url).status_code == (200 if is_offered else 302)
+    answers = [client.post(url, {"argument-a": number, "form_token": str(uuid4())}, follow=True) for number in "112"]
+    if not is_offered:
+        assert not Job.objects.exists()
+        assert all("whether a job with these arguments exists" in answer.content.decode() for answer in answers)
 
 
 def test_enqueue_of_a_unique_job_adds_no_second_one(sender: Client, monkeypatch: pytest.MonkeyPatch) -> None:

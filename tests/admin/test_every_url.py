@@ -29,6 +29,7 @@ from django_pgqueue.models import (
     Worker,
 )
 from tests.admin.conftest import JobMaker, add_execution
+from tests.admin.parameters import NUL, fails, names_read
 
 pytestmark = pytest.mark.slow
 
@@ -160,6 +161,35 @@ def test_every_url_get_request_changes_nothing(operator: Client, jobs: list[Job]
         for model, name in ACTIONS:
             query: dict[str, Any] = {"action": name, "_selected_action": job.pk, "select_across": "1", "post": "yes"}
             operator.get(list_of(model), query)
+    assert all_rows() == before
+
+
+PARAMETERS = {"q", "p", "o", "e", "all", "_changelist_filters", "_popup", "_to_field", "id", "id__in", "pk__in"}
+"""Parameters of Django's own views, some of which it reads only in a part of its pages."""
+CONDITIONS = {list_of(model): {field.name for field in model._meta.fields} | {"origin"} for model in ADMINS}
+"""Parameters of the lists that can be conditions on rows. A list takes all of them from the URL at once."""
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_every_url_answers_nul_in_each_parameter(
+    admin_client: Client, jobs: list[Job], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+    for url in urls(jobs[0]):
+        with names_read(monkeypatch) as names:
+            getattr(admin_client, method)(url, {"post": "yes"})
+        wanted = names | PARAMETERS | CONDITIONS.get(url, set())
+        tried += [fails(admin_client, method, url, {name: NUL}) for name in sorted(wanted)]
+    assert [each for each in tried if each] == []
+    assert len(tried) > 500
+
+
+@pytest.mark.parametrize("chosen", [NUL, "x", "-1", "9" * 30])
+def test_every_action_refuses_ids_that_are_no_numbers(operator: Client, jobs: list[Job], chosen: str) -> None:
+    before = all_rows()
+    for model, name in ACTIONS:
+        posted = {"action": name, "_selected_action": [jobs[0].pk, chosen], "post": "yes", "confirmed": "1"}
+        assert operator.post(list_of(model), posted).status_code in {400, 403, 405}, (model, name)
     assert all_rows() == before
 
 

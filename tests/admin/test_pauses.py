@@ -24,6 +24,7 @@ from tests.app import tasks
 
 from .conftest import JobMaker, add_execution
 
+BOTH = ("view_pause", "pause_queue")
 LIST = "/admin/pgqueue/pause/"
 only_pauses = AdminSite()
 only_pauses.register(Pause, PauseAdmin)
@@ -65,6 +66,16 @@ def test_pause_form_invalid_value_is_refused(operator: Client, wrong: dict[str, 
     answer = operator.post(f"{LIST}add/", FORM | wrong)
     assert words in answer.content.decode()
     assert not Pause.objects.exists()
+
+
+@pytest.mark.parametrize(("held", "status"), [(("pause_queue",), 403), (("view_pause",), 403), (BOTH, 302)])
+def test_pause_form_requires_both_permissions(
+    client_of: Callable[..., Client], held: tuple[str, ...], status: int
+) -> None:
+    client, given = client_of(*held), {"kind": "queue", "name": "mail"}
+    assert client.post(f"{LIST}add/", given).status_code == status
+    assert client.get(f"{LIST}add/").status_code == (200 if status == 302 else 403)
+    assert Pause.objects.exists() == (status == 302)
 
 
 def test_pause_form_task_is_stored_and_listed_by_name(operator: Client) -> None:

@@ -386,6 +386,16 @@ def test_each_operation_requires_its_own_permission(client_of: Callable[..., Cli
     assert answers == {name: 302 if name == held else 403 for name in needs}
 
 
+@pytest.mark.parametrize("held", ALL[1:])
+def test_each_operation_requires_the_view_permission(client_of: Callable[..., Client], db: None, held: str) -> None:
+    client, schedule = client_of("view_arguments", held), make()
+    url = f"{SCHEDULES}{schedule.pk}/"
+    calls = [(f"{SCHEDULES}add/", GIVEN), (f"{url}run/", {}), (f"{url}pause/", {}), (f"{url}delete/", {"post": "yes"})]
+    for call in calls if held == "change_schedule" else [*calls, (f"{url}change/", GIVEN)]:
+        assert client.get(call[0]).status_code in {403, 405} and client.post(*call).status_code == 403, call
+    assert Schedule.objects.count() == 1
+
+
 @pytest.mark.django_db(transaction=True)
 def test_run_and_edit_locked_schedule_report_the_lock(planner: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("django_pgqueue.lifecycle.schedules.LOCK_WAIT_SECONDS", 0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 
 SMALL = 200
@@ -25,6 +26,18 @@ class Other(Hidden):
 
     name = "other"
     key = 0x3C
+
+
+class Salted(Hidden):
+    """Encodes one value as another text each time, as encryption does."""
+
+    name = "salted"
+
+    def encode(self, data: bytes) -> bytes:
+        return os.urandom(8) + super().encode(data)
+
+    def decode(self, data: bytes) -> bytes:
+        return super().encode(data[8:])
 
 
 class WrongKey(Hidden):

@@ -231,8 +231,8 @@ def test_show_opens_with_state_and_error(pgqueue):
     lines = pgqueue("jobs", "show", job_id).out.splitlines()
     assert lines[0] == f"Job {job_id}: tests.app.tasks.add"
     assert lines[1] == stats.why(job_id).sentence and "after attempt 1 of 10" in lines[1]
-    assert lines[3:5] == ["Error", "builtins.ValueError: no such card"]
-    assert lines[6:8] == ["Traceback", "Trace"]
+    assert lines[3:5] == ["Error", "  builtins.ValueError: no such card"]
+    assert lines[6:8] == ["Traceback", "  Trace"]
     assert [line for line in lines if line in ("Arguments", "Facts", "Attempts, latest first")] == [
         *("Arguments", "Facts", "Attempts, latest first")
     ]

@@ -57,7 +57,14 @@ def test_job_from_token_returns_the_job(job, django_assert_num_queries):
 
 @pytest.mark.parametrize(
     ("by_id", "seconds", "is_named"),
-    [(False, 0, True), (False, 0.002, False), (False, -DAY, False), (True, -DAY, True), (True, 50, True), (True, 70, False)],
+    [
+        (False, 0, True),
+        (False, 0.002, False),
+        (False, -DAY, False),
+        (True, -DAY, True),
+        (True, 50, True),
+        (True, 70, False),
+    ],
 )
 def test_token_names_no_job_that_gets_its_id_later(job, client, by_id, seconds, is_named):
     token = job_token(job.pk if by_id else job)
@@ -94,12 +101,13 @@ def test_token_expires(job, monkeypatch):
 
 def forged(job: Job) -> dict[str, str]:
     token, content = job_token(job), [job.pk, "default", True, None, *ANY_TIME]
+    other = signing.dumps([job.pk + 1, "default", False, None, *ANY_TIME], salt="x")
     payload, _, signature = token.partition(":")
     return {
         "another salt": signing.dumps(content, salt="other"),
         "no salt": signing.dumps(content),
         "another key": signing.dumps(content, key="other", salt=SALT),
-        "another job": f"{signing.dumps([job.pk + 1, 'default', False, None, *ANY_TIME], salt='x').partition(':')[0]}:{signature}",
+        "another job": f"{other.partition(':')[0]}:{signature}",
         "with result": f"{signing.dumps(content, salt='x').partition(':')[0]}:{signature}",
         "no signature": payload,
         "cut": token[:-1],

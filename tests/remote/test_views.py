@@ -4,6 +4,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.conf import get_settings
+from django_pgqueue.history import erase
 from django_pgqueue.models import Execution, Job
 from tests import helpers
 from tests.app import tasks
@@ -121,6 +122,37 @@ def test_ending_repeated_answers_already(machine, ending):
     before = state_of(job), outcomes(job)
     assert one.end(ending, execution) == (200, ["already"])
     assert (state_of(job), outcomes(job)) == before
+
+
+@pytest.mark.parametrize("has_codec", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        ({"a": 1, "b": [2.5, None]}, {"b": [2.5, None], "a": 1}, "already"),
+        (None, None, "already"),
+        ("paid", "refused", "lost"),
+        (None, 1, "lost"),
+        (1, None, "lost"),
+    ],
+)
+def test_completion_repeated_with_another_result_is_lost(machine, settings, has_codec, first, second, word):
+    if has_codec:
+        settings.PGQUEUE = {"CODECS": ["tests.app.codecs.Salted"]}
+    job, one = tasks.add.enqueue(1), machine()
+    [execution] = one.claim()
+    assert one.end("complete", execution, result=first) == (200, ["done"])
+    status = 200 if word == "already" else 409
+    assert one.end("complete", execution, result=second) == (status, [word])
+    job.refresh_from_db()
+    assert (job.state, job.result) == ("succeeded", first)
+
+
+def test_completion_repeated_after_erasure_answers_already(machine):
+    job, one = tasks.add.enqueue(1), machine()
+    [execution] = one.claim()
+    assert one.end("complete", execution, result="paid") == (200, ["done"])
+    erase(jobs=[job.pk])
+    assert one.end("complete", execution, result="paid") == (200, ["already"])
 
 
 def test_result_too_large_makes_dead_letter(machine, settings):

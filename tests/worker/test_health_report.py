@@ -162,6 +162,26 @@ def test_health_file_of_stuck_supervisor_is_not_written(memory, tmp_path):
     assert json.loads((tmp_path / "health.json").read_text())["alive"] is True
 
 
+@pytest.mark.parametrize("is_unfinished", [True, False])
+def test_health_file_overwrites_no_file_behind_a_link(memory, tmp_path, is_unfinished):
+    """Somebody who may write to the directory must not choose which file the worker overwrites."""
+    path, other = tmp_path / "health.json", tmp_path / "other"
+    other.write_text("kept")
+    link = tmp_path / f"health.json.{os.getpid()}" if is_unfinished else path
+    link.symlink_to(other)
+    HealthFile(str(path), HealthReport(memory)).write()
+    assert other.read_text() == "kept"
+    assert not path.is_symlink() and json.loads(path.read_text())["alive"] is True
+    assert {each.name for each in tmp_path.iterdir()} == {"health.json", "other"}
+
+
+def test_health_file_replaces_what_a_killed_worker_left(memory, tmp_path):
+    path, unfinished = tmp_path / "health.json", tmp_path / f"health.json.{os.getpid()}"
+    unfinished.write_text('{"alive": fal')
+    HealthFile(str(path), HealthReport(memory)).write()
+    assert json.loads(path.read_text())["alive"] is True and not unfinished.exists()
+
+
 # ------------------------------------------------------------------------------- systemd
 
 

@@ -6,19 +6,22 @@ through the writer of local workers, so retries, dead letters, results, signals 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
 import django_pgqueue
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import codecs, lifecycle, signals
 from django_pgqueue.conf import get_settings
 from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
-from django_pgqueue.exceptions import Dead
+from django_pgqueue.envelope import is_envelope
+from django_pgqueue.exceptions import CannotDecode, Dead
 from django_pgqueue.lifecycle import Claimed, TransitionResult
 from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
 from django_pgqueue.worker.completion.writer import Finished, finish, release_executions
@@ -190,7 +193,8 @@ def extend(
 def write(connection: EngineConnection, reports: Sequence[Report], reactions: Reactions) -> dict[int, str]:
     """Write how executions ended. Return a word for each, by execution id.
 
-    done: this call wrote it. already: an earlier call did. lost: the execution was closed, or its job is gone.
+    done: this call wrote it. already: an earlier call did. lost: the execution was closed, with another result or
+    ending, or its job is gone.
     locked: another session has the rows locked for 2 s, or the database refuses the report and perhaps all reports.
     refused: the database accepts the report in no form.
 
@@ -233,6 +237,7 @@ def _write(
         )
         words |= {report.claimed.execution_id: "lost" for report in finished.lost}
         words |= {report.claimed.execution_id: "already" for report in finished.repeated}
+        words |= dict.fromkeys(_with_other_results(connection, finished.repeated), "lost")
         reports = finished.locked
         if reports and time.monotonic() > deadline:
             words |= {report.claimed.execution_id: "locked" for report in reports}
@@ -240,3 +245,29 @@ def _write(
         if reports:
             time.sleep(LOCKED_PAUSE_SECONDS)
     return result
+
+
+def _with_other_results(connection: EngineConnection, repeated: Sequence[Report]) -> list[int]:
+    """Return the executions that an earlier request has completed with another result.
+
+    Only a job that has not run again since has the result to compare with.
+    """
+    given = {report.claimed.execution_id: report for report in repeated if report.ending is Ending.SUCCEEDED}
+    if not given:
+        return []
+    stored = lifecycle.stored_results(connection, [report.claimed.key for report in given.values()])
+    return [each for each, text in stored.items() if not _is_same(given[each].result, text)]
+
+
+def _is_same(given: str | None, stored: str | None) -> bool:
+    """Return whether two stored texts are one result. A codec can encode one value as different texts."""
+    if given == stored or given is None or stored is None:
+        return given == stored
+    with suppress(CannotDecode, ValueError, RecursionError):
+        return bool(_plain(given) == _plain(stored))
+    return True  # it was erased, or this process cannot decode it: then nothing says that it differs
+
+
+def _plain(text: str) -> Any:
+    value = json.loads(text)
+    return codecs.decode(value) if is_envelope(value) else value

@@ -20,6 +20,7 @@ from django.db import connections
 from django_pgqueue import control, lifecycle, registry
 from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
+from django_pgqueue.display import in_line
 from django_pgqueue.identity import Identity
 from django_pgqueue.lifecycle import Adopted
 from django_pgqueue.states import Pausable, State
@@ -88,7 +89,7 @@ def _describe(alias: str, own: Identity, recorded: list[Adopted], stdout: Output
         stdout.write(f"Database {alias!r}: no worker has worked on it.")
     for adopted in recorded:
         if adopted.identity != own:
-            stdout.write(f"Database {alias!r} belongs to another installation: {description(adopted, own)}.")
+            stdout.write(f"Database {alias!r} belongs to another installation: {in_line(description(adopted, own))}.")
     jobs = Job.objects.using(alias)
     batches, steps = JobBatch.objects.using(alias), JobStep.objects.using(alias)
     due = jobs.due().count()
@@ -127,7 +128,7 @@ def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout
         _forget_calls(connection, stdout)  # first, because the ends of the cancelled jobs would enqueue them
         stdout.write(f"Cancelled {_cancel_jobs(connection.alias):,} jobs.")
     if options["pause"]:
-        stdout.write(f"Paused the queues {', '.join(_pause_queues(connection, by))}.")
+        stdout.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
     if options["cancel_waiting"] or options["pause"]:
         stdout.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
     lifecycle.adopt(connection, own, by)

@@ -9,7 +9,7 @@ from django.core.management.base import OutputWrapper
 from django.db.models.functions import Left
 
 from django_pgqueue.batches import Batch
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
@@ -144,7 +144,7 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     for name, value in document.items():
         if value not in (None, "", []):
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            stdout.write(f"{name:<13} {visible(text)}")
+            stdout.write(f"{name:<13} {in_line(text)}")
     if note := _note(batch):
         stdout.write(note)
 

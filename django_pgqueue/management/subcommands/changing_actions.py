@@ -19,7 +19,7 @@ from django.db import connections
 from django_pgqueue import acts, queues
 from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, JobChanges
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Filters, find
 from django_pgqueue.options import OPTIONS
 from django_pgqueue.states import Seen, State
@@ -155,7 +155,7 @@ def _preview(action: JobAction, fitting: Sequence[SeenJob], jobs: Sequence[SeenJ
     for (task_name, state), count in groups[:SHOWN_GROUPS]:
         ids = [str(job.pk) for job in fitting if (job.task_name, job.state) == (task_name, state)][: SHOWN_IDS + 1]
         shown = ", ".join(ids[:SHOWN_IDS]) + (", …" if len(ids) > SHOWN_IDS else "")
-        stdout.write(f"{count:>10,}  {state:<10}{visible(task_name)} (id {shown})")
+        stdout.write(f"{count:>10,}  {state:<10}{in_line(task_name)} (id {shown})")
     if len(groups) > SHOWN_GROUPS:
         stdout.write(f"            and {counted(len(groups) - SHOWN_GROUPS, 'more task')}")
     chosen = {job.pk for job in fitting}

@@ -9,7 +9,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 from django.db.models import Count, Max, Min, OuterRef, Subquery
 
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 from django_pgqueue.job_search import is_cut, label_of, meeting, ranges
 from django_pgqueue.models import Execution
 from django_pgqueue.states import ActOutcome, Outcome, State
@@ -116,7 +116,7 @@ class Watch:
         )
         failed = again.values("job_id", "exception_class").first()
         if failed is not None:
-            error = visible(failed["exception_class"]) or "a crash"
+            error = in_line(failed["exception_class"]) or "a crash"
             job_id = failed["job_id"]
             why = f"Stopped, because job {job_id} failed again with {error}"
             raise Stop(why, ActOutcome.REPEATED, job_id, failed["exception_class"])

@@ -13,6 +13,7 @@ from django.core.management.base import CommandError, OutputWrapper
 from django_pgqueue import registry
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.deploys import signature_lock, stored
+from django_pgqueue.display import in_line
 
 from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, database_alias
 
@@ -104,7 +105,7 @@ def _finish(
         stdout.write(json.dumps({"ok": is_ok, **document}))
     else:
         for level, text in lines:
-            stdout.write(f"{level}: {text}")
+            stdout.write(f"{level}: {in_line(text)}")
         stdout.write(looked_at)
         counts = f"{_count(errors, 'error')}, {_count(len(lines) - errors, 'warning')}."
         stdout.write(counts if lines else "The new code fits.")

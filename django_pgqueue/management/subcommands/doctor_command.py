@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
+from django_pgqueue.display import in_line
 from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.findings import counted
 
@@ -61,11 +62,11 @@ def _as_text(findings: list[Finding]) -> str:
 
 
 def _lines(finding: Finding) -> list[str]:
-    lines = [f"{finding.level:<{INDENT}}{finding.id}: {finding.what}"]
+    lines = [f"{finding.level:<{INDENT}}{finding.id}: {in_line(finding.what)}"]
     if finding.level is Level.OK:
         return lines
-    lines.append(f"{'':<{INDENT}}Why: {finding.why}")
-    return [*lines, f"{'':<{INDENT}}Fix: {finding.fix}"] if finding.fix else lines
+    lines.append(f"{'':<{INDENT}}Why: {in_line(finding.why)}")
+    return [*lines, f"{'':<{INDENT}}Fix: {in_line(finding.fix)}"] if finding.fix else lines
 
 
 def _counts(findings: list[Finding]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from django.db import connections
 
 from django_pgqueue import history
 from django_pgqueue.db.engine_connection import connect
+from django_pgqueue.display import in_line
 from django_pgqueue.history.batches import Choice, finished_states, names_of_queues, names_of_tasks
 from django_pgqueue.states import FINISHED
 from django_pgqueue.worker.maintenance.pruner import Pruner, kinds
@@ -197,7 +198,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         found = Pruner().count(connection)
         if options["dry_run"]:
             for (task_name, state), (count, _) in found.items():
-                stdout.write(f"{count:>10,}  {state:<10} {task_name or 'all other tasks'}")
+                stdout.write(f"{count:>10,}  {state:<10} {in_line(task_name or 'all other tasks')}")
         if kept := sum(each.kept for each in found.values()):
             stdout.write(f"{kept:,} jobs past their retention stay, because unfinished work needs them.")
     finally:

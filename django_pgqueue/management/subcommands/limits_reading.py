@@ -13,7 +13,7 @@ from django.core.management.base import OutputWrapper
 
 from django_pgqueue import stats
 from django_pgqueue.control_targets import check_limit_key, mistyped_limit
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 from django_pgqueue.limits import name_of
 
 from .output import Column, add_json, coloured, counted, date_of, write_json, write_summary, write_table
@@ -147,7 +147,7 @@ def _show_key(key: stats.LimitKeyFigures, options: Options, stdout: OutputWrappe
     if options["json"]:
         write_json(stdout, {"key": key})
         return
-    stdout.write(coloured(stdout, options, f"Limit key {visible(key.limit_key)}"))
+    stdout.write(coloured(stdout, options, f"Limit key {in_line(key.limit_key)}"))
     facts = {
         "Values": _values(key.values),
         "Changes": "; ".join(_changes(key)),
@@ -164,7 +164,7 @@ def _show_key(key: stats.LimitKeyFigures, options: Options, stdout: OutputWrappe
     }
     for name, value in facts.items():
         if value not in ("", None):
-            stdout.write(f"{name:<17}{visible(str(value))}")
+            stdout.write(f"{name:<17}{in_line(str(value))}")
 
 
 def _table(

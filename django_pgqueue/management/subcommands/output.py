@@ -1,8 +1,8 @@
 """Print what a subcommand has read: a table that fits the terminal, text with colours, or one JSON document.
 
-The subcommands call it. It protects two rules. Text from rows passes through `display.visible()`, so that control
-characters in it cannot change a terminal. Colours, and the cut to the terminal's width, are for terminals only: a pipe
-or a file gets whole values.
+The subcommands call it. It protects two rules. Text from rows passes through `display.in_line()`, so that control
+characters in it cannot change a terminal, and line breaks cannot make it look like other lines of the output. Colours,
+and the cut to the terminal's width, are for terminals only: a pipe or a file gets whole values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 from django.utils import timezone
 
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 
 from .subcommand import Options
 
@@ -120,7 +120,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-    return visible(text.replace("\n", " "))
+    return in_line(text)
 
 
 def _fitted(widths: list[int], columns: Sequence[Column], available: int) -> list[int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError, OutputWrapper
 
+from django_pgqueue.display import in_line, visible
 from django_pgqueue.endings import Ending
 from django_pgqueue.registry import in_words
 from django_pgqueue.states import State
@@ -38,15 +39,19 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
         job.retry(using=alias)
     report, wait = run_one(alias, job_id)
     if wait:
-        raise CommandError(f"Job {job_id} cannot start now because of its limit {in_words(job.limit_key)}: {wait}.")
+        raise CommandError(
+            f"Job {job_id} cannot start now because of its limit {in_line(in_words(job.limit_key))}: {wait}."
+        )
     job.refresh_from_db()
     if report is None:
         raise CommandError(f"Job {job_id} is {job.state}, but only a ready job can be run: {_why_not_ready(job)}.")
     if report.ending is Ending.POSTPONED:
-        raise CommandError(f"Job {job_id} was not run: {report.error}.")
+        raise CommandError(f"Job {job_id} was not run: {in_line(report.error)}.")
     if report.traceback:
-        stderr.write(report.traceback)
-    stdout.write(f"Job {job_id} ({job.task_name}), attempt {job.attempt}: {report.ending.value}, now {job.state}.")
+        stderr.write(visible(report.traceback))
+    stdout.write(
+        f"Job {job_id} ({in_line(job.task_name)}), attempt {job.attempt}: {report.ending.value}, now {job.state}."
+    )
     if report.is_failure:
         sys.exit(ExitCode.FAILED)
 

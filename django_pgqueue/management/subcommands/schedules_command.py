@@ -12,7 +12,7 @@ from django.db import connections
 from django.db.models import OuterRef, Subquery
 
 from django_pgqueue import lifecycle
-from django_pgqueue.display import duration, visible
+from django_pgqueue.display import duration, in_line
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.operations import database_now
@@ -118,7 +118,7 @@ def _run_action(
     try:
         stdout.write(action(connections[alias], schedule))
     except (JobLocked, ValueError) as error:
-        raise CommandError(f"Nothing was changed: {visible(str(error))}") from None
+        raise CommandError(f"Nothing was changed: {in_line(str(error))}") from None
 
 
 def _named(alias: str, name: str, origin: str | None) -> lifecycle.Scheduled:
@@ -135,7 +135,7 @@ def _run(connection: Any, schedule: lifecycle.Scheduled) -> str:
     job_id = run_and_resume.run_now(connection, schedule)
     if job_id is None:
         raise ValueError("the schedule has changed at this moment, try again")
-    return f"Enqueued job {job_id} of {visible(schedule.name)}."
+    return f"Enqueued job {job_id} of {in_line(schedule.name)}."
 
 
 def _pause(connection: Any, schedule: lifecycle.Scheduled) -> str:

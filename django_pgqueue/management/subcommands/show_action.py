@@ -9,6 +9,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from textwrap import indent
 from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
@@ -16,7 +17,7 @@ from django.db.models import TextField
 from django.db.models.functions import Cast, Left, Right
 
 from django_pgqueue import stats
-from django_pgqueue.display import Shown, duration, pretty_json, shown_arguments, shown_result, visible
+from django_pgqueue.display import Shown, duration, in_line, pretty_json, shown_arguments, shown_result, visible
 from django_pgqueue.models import Execution, ExecutionLog, Job, ScheduleRun, Worker
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.states import Outcome, State
@@ -34,6 +35,8 @@ TRACEBACK_LIMIT: Final = 20_000
 """Characters shown of an error (its start) and of a traceback (its end)."""
 ATTEMPTS_SHOWN: Final = 50
 """Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
+INDENT: Final = "  "
+"""Each line of an error, a traceback or a log begins with it, so that it cannot look like a heading or a fact."""
 FAILURES: Final = (Outcome.FAILED, Outcome.CRASHED)
 ATTEMPTS: Final = (
     Column("attempt", is_number=True),
@@ -72,7 +75,7 @@ def show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
             stdout.write("\n" + coloured(stdout, options, "Steps"))
             write_table(stdout, options, shown_steps.COLUMNS, lines)
         if log is not None:
-            _section(stdout, options, f"Log of attempt {log.execution.attempt}", log.text)
+            _section(stdout, options, f"Log of attempt {log.execution.attempt}", indent(log.text, INDENT))
 
 
 # ---------------------------------------------------------------------------- what is read
@@ -156,17 +159,20 @@ def _write(
     options: Options,
     stdout: OutputWrapper,
 ) -> None:
-    stdout.write(coloured(stdout, options, f"Job {row.pk}: {visible(row.task_name)}"))
-    stdout.write(coloured(stdout, options, visible(found.sentence), row.word))
+    stdout.write(coloured(stdout, options, f"Job {row.pk}: {in_line(row.task_name)}"))
+    stdout.write(coloured(stdout, options, in_line(found.sentence), row.word))
     failure = next((each for each in attempts if each["outcome"] in FAILURES), None)
     if failure is not None and row.state != State.SUCCEEDED:
-        _section(stdout, options, "Error", f"{failure['exception_class']}: {failure['error_text']}".strip(": "))
-        _section(stdout, options, "Traceback", failure["traceback_text"])
+        error = f"{failure['exception_class']}: {failure['error_text']}".strip(": ")
+        _section(stdout, options, "Error", indent(error, INDENT))
+        _section(stdout, options, "Traceback", indent(failure["traceback_text"], INDENT))
     arguments = shown_arguments(row.task_name, texts["arguments_text"])
     _section(stdout, options, "Arguments", _joined(arguments))
     _section(stdout, options, "Result", _joined(shown_result(row.task_name, texts["result_text"])))
     _section(stdout, options, "Headers", pretty_json(texts["headers_text"]) if texts["headers_text"] else "")
-    _section(stdout, options, "Facts", "\n".join(f"{name:<17}{value}" for name, value in _facts(row, texts)))
+    _section(
+        stdout, options, "Facts", "\n".join(f"{name:<17}{in_line(str(value))}" for name, value in _facts(row, texts))
+    )
     if attempts:
         stdout.write("\n" + coloured(stdout, options, "Attempts, latest first"))
         write_table(stdout, options, ATTEMPTS, [_cells(each) for each in attempts])

@@ -11,7 +11,7 @@ from django.core.management.base import OutputWrapper
 from django.db import Error
 
 from django_pgqueue import stats
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 
 from .output import add_json, coloured, write_json
 from .queues_command import queue_lines, rate, span
@@ -39,7 +39,7 @@ def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> 
         ("workers", f"{overview.workers}, {overview.slots_busy} of {overview.slots_total} slots busy", ""),
     ]
     if overview.unserved_queues:
-        lines.append(("unserved", f"no worker serves {visible(', '.join(overview.unserved_queues))}", "lost"))
+        lines.append(("unserved", f"no worker serves {in_line(', '.join(overview.unserved_queues))}", "lost"))
     return [f"{name:<12}{coloured(stdout, options, text, word) if word else text}" for name, text, word in lines]
 
 

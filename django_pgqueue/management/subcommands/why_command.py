@@ -8,7 +8,7 @@ from typing import Final
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue import stats
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 
 from .output import add_json, write_json
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias
@@ -36,7 +36,7 @@ def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None
     if options["json"]:
         write_json(stdout, found)
     else:
-        stdout.write(visible(found.sentence))
+        stdout.write(in_line(found.sentence))
 
 
 WHY: Final = Subcommand("why", "Say in one sentence why a job has not started.", _add_arguments, _run)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue.batches import Batch
-from django_pgqueue.display import visible
+from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import batch_counts
@@ -51,7 +51,7 @@ def _show(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> Non
     if options["json"]:
         write_json(stdout, _document(batch_id, batch.record.description, graph, progress._asdict()))
         return
-    heading = visible(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
+    heading = in_line(f"Workflow {batch_id}: {batch.record.description}".rstrip(": "))
     figures = ", ".join(f"{getattr(counts, state)} {state}" for state in ORDER if getattr(counts, state).value)
     stdout.write(f"{heading}, {progress.finished:,} of {progress.total:,} jobs have ended: {figures}")
     if counts.is_blocked:
@@ -94,7 +94,7 @@ def _lines(graph: WorkflowGraph) -> Iterator[str]:
         if group.layer != layer:
             layer = group.layer
             yield f"Layer {layer + 1}"
-        yield f"  {visible(_line(group, needs))}"
+        yield f"  {in_line(_line(group, needs))}"
     if len(groups) > LINES:
         yield f"{len(groups) - LINES:,} more lines are not printed: --json prints all jobs."
 

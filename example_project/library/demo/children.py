@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ MANAGE: Final = Path(example_project.__file__).with_name("manage.py")
 STOP_SECONDS: Final = 20.0
 LOG_LINES: Final = 20
 
+SECRETS = {name: secrets.token_urlsafe() for name in ("SECRET_KEY", "SHOP_PAYMENT_SECRET")}
+"""Secrets of this run of the demo. Without DEBUG, the settings accept no built-in ones."""
+
 
 class Child:
     """A management command that runs in a process and a session of its own.
@@ -31,7 +35,7 @@ class Child:
         with os.fdopen(handle, "wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, MANAGE, *arguments],
-                env={**os.environ, **environment},
+                env={**SECRETS, **os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -278,4 +278,13 @@ LIVENESS = [
         inside="HttpServer._close_oldest",
         tests=("tests/worker/test_metrics_port.py",),
     ),
+    Mutant(
+        "the health file follows a link",
+        "        with suppress(FileNotFoundError):\n"
+        "            os.unlink(unfinished)  # left by a process that was killed\n"
+        '        with open(unfinished, "x"',
+        '        with open(unfinished, "w"',
+        inside="HealthFile.write",
+        tests=("tests/worker/test_health_report.py",),
+    ),
 ]

@@ -364,4 +364,60 @@ DOCTOR = of_tests(
         inside="_indexes",
     ),
 )
-OPERATORS = [*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR]
+PARAMETERS = of_tests(
+    ("tests/admin/test_every_url.py",),
+    Mutant(
+        "a condition with NUL reaches the database",
+        'return found.none() if any("\\0" in text for texts in conditions for text in texts) else found',
+        "return found",
+        inside="DatabaseChangeList.get_queryset",
+    ),
+    Mutant(
+        "an action takes ids that are no numbers",
+        "row_id_of(text) is None for",
+        "False for",
+        inside="ReadOnlyAdmin.response_action",
+    ),
+)
+ONE_RECORD = of_tests(
+    ("tests/admin/test_acts.py",),
+    Mutant("a double click pauses twice", "only_new=pause is None", "only_new=False", inside="control_acts._pause"),
+    Mutant(
+        "a double click changes a limit twice", "only_new=own is None,", "only_new=False,", inside="limit_form._change"
+    ),
+)
+UNSEEN = [
+    Mutant(
+        "a pause needs no permission to see pauses",
+        " and self.has_view_permission(request)",
+        "",
+        inside="PauseAdmin.has_add_permission",
+        tests=("tests/admin/test_pauses.py",),
+    ),
+    *(
+        Mutant(
+            f"{name} needs no permission to see schedules",
+            " and self.has_view_permission(request)",
+            "",
+            inside=f"ScheduleAdmin.has_{name}_permission",
+            tests=("tests/admin/test_schedules.py",),
+        )
+        for name in ("add", "delete")
+    ),
+    Mutant(
+        "the form of Enqueue tells of unique keys",
+        "if callable(task.unique_key) and not private.may_view(request):",
+        "if False:",
+        inside="enqueue_view",
+        tests=("tests/admin/test_enqueue_form.py",),
+    ),
+]
+LINES = of_tests(
+    ("tests/management/test_forged_lines.py",),
+    Mutant("a line break in a name begins a line", '.replace("\\n", "\\\\n")', "", inside="in_line"),
+    Mutant("an error begins lines", "indent(error, INDENT)", "error", inside="show_action._write"),
+)
+OPERATORS = [
+    *(*EXACT, *SHELL, *CLICKS, *MEETING, *MANY, *ELSEWHERE, *READING, *DOCTOR),
+    *(*PARAMETERS, *ONE_RECORD, *UNSEEN, *LINES),
+]

@@ -162,6 +162,12 @@ SIGNED = of_tests(
         "signing.loads(token, max_age=age)",
         inside="read_token",
     ),
+    Mutant(
+        "a token names each job that gets its id",
+        "return self.earliest_ms <= _milliseconds(job.enqueued_at.timestamp()) <= self.latest_ms",
+        "return True",
+        inside="Token.names",
+    ),
     Mutant("tokens do not expire", ", max_age=age)", ")", inside="read_token"),
     Mutant("a token is for every user", "return token.user_id is None or (", "return True or (", inside="belongs_to"),
     Mutant("the result is always returned", "if token.with_result and job.state", "if job.state", inside="_status"),

@@ -121,6 +121,22 @@ BODIES = of_tests(
     ),
 )
 
+REPEATED = of_tests(
+    ("tests/remote/test_views.py",),
+    Mutant(
+        "a completion with another result counts as repeated",
+        "if not _is_same(given[each].result, text)",
+        "if False",
+        inside="_with_other_results",
+    ),
+    Mutant(
+        "one value that is encoded twice counts as two results",
+        "if given == stored or given is None or stored is None:",
+        "if True:",
+        inside="_is_same",
+    ),
+)
+
 CLIENT = of_tests(
     ("tests/remote/test_client.py",),
     Mutant(
@@ -137,4 +153,4 @@ CLIENT = of_tests(
     ),
 )
 
-REMOTE_WORKERS = [*ROLES, *INTERFACE, *WAITS, *BODIES, *CLIENT]
+REMOTE_WORKERS = [*ROLES, *INTERFACE, *WAITS, *BODIES, *REPEATED, *CLIENT]
