@@ -76,8 +76,8 @@ def url(site: AdminSite, task_name: str) -> str:
 def enqueue_view(request: HttpRequest, task_name: str, site: AdminSite) -> HttpResponse:
     """Show the form, or enqueue the job and show its page.
 
-    If a unique key is made from the arguments, the answer shows whether a job with guessed arguments exists. The list of
-    jobs shows it too, whatever the form answers. So a user who may not see arguments gets no form for such a task.
+    If a unique key is made from the arguments, the answer shows whether a job with guessed arguments exists. The list
+    of jobs shows it too, whatever the form answers. So a user who may not see arguments gets no form for such a task.
     """
     task = registry.get(task_name)
     if not isinstance(task, Task):

@@ -9,9 +9,8 @@ FROM_CURSORS = of_tests(
     ("tests/worker/test_lanes.py", "tests/worker/test_fetcher.py"),
     Mutant(
         "a scan from cursors finds nothing in the lanes that it knows",
-        "          AND (run_after, id) > (known.after_at, known.after_id)\n        ORDER BY run_after, id\n        LIMIT 1\n"
-        "    ) AS job\n),",
-        "          AND false\n        ORDER BY run_after, id\n        LIMIT 1\n    ) AS job\n),",
+        "AND (run_after, id) > (known.after_at, known.after_id)",
+        "AND false",
         "LANES",
     ),
     Mutant(
@@ -26,7 +25,9 @@ FROM_CURSORS = of_tests(
         "        if",
         inside="Lanes._read",
     ),
-    Mutant("the cursors of slow lanes are not used", "if not self._is_slow or", "if True or", inside="Lanes.scan_cursors"),
+    Mutant(
+        "the cursors of slow lanes are not used", "if not self._is_slow or", "if True or", inside="Lanes.scan_cursors"
+    ),
     Mutant(
         "a claim from the start ignores no cursor",
         "if not (is_fresh and lane.is_plain) or lane in self._behind",
