@@ -26,7 +26,7 @@ T = TypeVar("T")
 OF_VALUES: Final = ("22", "23")
 """Classes of SQLSTATE that a value in a row causes: it is out of range, or it violates a constraint."""
 OF_PYTHON: Final = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
-"""What Python raises for a value that no code of this package writes."""
+"""Python raises these for a value that no code of this package writes."""
 
 
 def unreadable(error: Exception) -> str | None:

@@ -255,6 +255,4 @@ def _dead_letters(request: HttpRequest, task_name: str) -> str:
     return links.url(request, "deadjob_changelist", task=task_name, since="day")
 
 
-OVERVIEW: Final = ConsolePage(
-    "overview", gettext_lazy("Overview"), _context, document=stats.overview, reads_each_figure=True
-)
+OVERVIEW: Final = ConsolePage("overview", gettext_lazy("Overview"), _context, document=stats.overview)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import PermissionDenied
 from django.core.serializers.json import DjangoJSONEncoder
-from django.db import connections
+from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
@@ -23,7 +22,7 @@ from django.utils.functional import Promise
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.navigation import rendered
-from django_pgqueue.stats.unread import protected, unreadable
+from django_pgqueue.stats.unread import unreadable
 
 if TYPE_CHECKING:
     from django_pgqueue.admin.readonly import ReadOnlyAdmin
@@ -48,8 +47,6 @@ class ConsolePage:
     permission: str = "pgqueue.view_job"
     place: str = ""
     """The link that the navigation marks as current, if the navigation does not link this page."""
-    reads_each_figure: bool = False
-    """Whether an unreadable figure leaves the others readable, in savepoints of its own. Otherwise the page has one."""
 
 
 def console_urls(jobs: ReadOnlyAdmin, pages: Sequence[ConsolePage]) -> list[URLPattern]:
@@ -83,11 +80,12 @@ def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpR
     place, template = page.place or page.name, f"console/{page.name}.html"
     alias = databases.chosen(request)
     try:
-        with nullcontext() if page.reads_each_figure else protected(connections[alias]):
-            context = page.context(request, alias)
+        context = page.context(request, alias)
     except Exception as error:
         if (reason := unreadable(error)) is None:
             raise
+        if isinstance(error, Error) and connections[alias].in_atomic_block:
+            transaction.set_rollback(True, using=alias)  # the failed statement has ended the transaction of the request
         logger.exception("the page %r of the database %r could not be read", page.name, alias)
         template, context = "console/unread.html", {"reason": shortened(reason, 200)}
     return rendered(request, jobs.admin_site, template, page.title, context, place=place)
