@@ -56,13 +56,13 @@ MOST_COUNT: Final = 10**15
 """Counts and seconds are below this number, so that a sum of thousands of them fits each type. NaN is above it."""
 
 
-def are_numbers(*names: str, most: int = MOST_ID) -> Q:
-    """Return the condition that each of these columns is NULL or a number from 0 on and below `most`."""
+def are_numbers(*names: str, least: int = 0, most: int = MOST_ID) -> Q:
+    """Return the condition that each of these columns is NULL or a number from `least` on and below `most`."""
     if len(names) == 1:
-        return Q((f"{names[0]}__gte", 0), (f"{names[0]}__lt", most))
+        return Q((f"{names[0]}__gte", least), (f"{names[0]}__lt", most))
     field = models.BigIntegerField()  # Django refuses to compare columns of several types without it
-    least, greatest = Least(*names, output_field=field), Greatest(*names, output_field=field)
-    return Q(GreaterThanOrEqual(least, 0), LessThan(greatest, most))
+    lowest, highest = Least(*names, output_field=field), Greatest(*names, output_field=field)
+    return Q(GreaterThanOrEqual(lowest, least), LessThan(highest, most))
 
 
 class Untyped(models.Value):

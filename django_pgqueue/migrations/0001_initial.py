@@ -40,13 +40,13 @@ def instants(*names: str) -> models.Q:
     return models.Q(GreaterThanOrEqual(Least(*names), FIRST), LessThan(Greatest(*names), LAST))
 
 
-def numbers(*names: str, most: int = 2**62) -> models.Q:
-    """Return the condition that each of these columns is NULL or a number from 0 on and below `most`."""
+def numbers(*names: str, least: int = 0, most: int = 2**62) -> models.Q:
+    """Return the condition that each of these columns is NULL or a number from `least` on and below `most`."""
     if len(names) == 1:
-        return models.Q((f"{names[0]}__gte", 0), (f"{names[0]}__lt", most))
+        return models.Q((f"{names[0]}__gte", least), (f"{names[0]}__lt", most))
     field = models.BigIntegerField()
-    least, greatest = Least(*names, output_field=field), Greatest(*names, output_field=field)
-    return models.Q(GreaterThanOrEqual(least, 0), LessThan(greatest, most))
+    lowest, highest = Least(*names, output_field=field), Greatest(*names, output_field=field)
+    return models.Q(GreaterThanOrEqual(lowest, least), LessThan(highest, most))
 
 
 def set_storage(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -182,7 +182,7 @@ class Migration(migrations.Migration):
                         & numbers(
                             "succeeded", "retried", "dead", "cancelled", "released", "snoozed", "crashed", most=10**15
                         )
-                        & numbers("wait_seconds", "run_seconds", most=10**15),
+                        & numbers("wait_seconds", "run_seconds", least=-(10**15), most=10**15),
                         name="pgqueue_rollup_numbers",
                     ),
                     models.CheckConstraint(

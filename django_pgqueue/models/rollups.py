@@ -59,7 +59,7 @@ class Rollup(models.Model):
                 & are_numbers(
                     "succeeded", "retried", "dead", "cancelled", "released", "snoozed", "crashed", most=MOST_COUNT
                 )
-                & are_numbers("wait_seconds", "run_seconds", most=MOST_COUNT),
+                & are_numbers("wait_seconds", "run_seconds", least=-MOST_COUNT, most=MOST_COUNT),
                 name="pgqueue_rollup_numbers",
             ),
         ]
