@@ -173,7 +173,7 @@ def call_everything(engine, job_in):
     one_call: dict[str, Any] = {
         "queue_name": "default",
         "priority": 0,
-        "max_attempts": 1,
+        "max_attempts": 9,
         "run_after": None,
         "delay_seconds": 0,
     }

@@ -50,6 +50,51 @@ def are_instants(*names: str) -> Q:
     return Q(GreaterThanOrEqual(Least(*names), FIRST_INSTANT), LessThan(Greatest(*names), LAST_INSTANT))
 
 
+MOST_ID: Final = 2**62
+"""Ids are below this number. A sequence that is set behind any id still has half of its numbers left."""
+MOST_COUNT: Final = 10**15
+"""Counts and seconds are below this number, so that a sum of thousands of them fits each type. NaN is above it."""
+
+
+def are_numbers(*names: str, least: int = 0, most: int = MOST_ID) -> Q:
+    """Return the condition that each of these columns is NULL or a number from `least` on and below `most`."""
+    if len(names) == 1:
+        return Q((f"{names[0]}__gte", least), (f"{names[0]}__lt", most))
+    field = models.BigIntegerField()  # Django refuses to compare columns of several types without it
+    lowest, highest = Least(*names, output_field=field), Greatest(*names, output_field=field)
+    return Q(GreaterThanOrEqual(lowest, least), LessThan(highest, most))
+
+
+class Untyped(models.Value):
+    """A number without a type, which PostgreSQL reads as one of the type beside it. A typed one needs a cast there."""
+
+    def as_postgresql(self, compiler: Any, connection: Any) -> tuple[str, list[Any]]:
+        """Return the number in quotes."""
+        return f"'{int(self.value)}'", []
+
+
+class IsJson(models.Func):
+    """Whether the value of a column of JSON is NULL or has this type. Another kind of database checks nothing.
+
+    Args:
+        name: The column.
+        kind: "object" or "array".
+        function: The function of PostgreSQL that returns the type: "jsonb_typeof" for a column of type `jsonb`.
+    """
+
+    output_field = models.BooleanField()
+    conditional = True
+    arity = 1
+
+    def __init__(self, name: str, kind: str, function: str = "json_typeof") -> None:
+        super().__init__(models.F(name), template="(%(expressions)s IS NULL OR 1 = 1)")
+        self._template = f"{function}(%(expressions)s) = '{kind}'"
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        """Return the text for PostgreSQL."""
+        return self.as_sql(compiler, connection, template=self._template, **context)
+
+
 class OneOf(models.Func):
     """Whether a column has one of some values. PostgreSQL stores it in a third of the text that `IN` takes.
 

@@ -11,6 +11,7 @@ from typing import Final
 from .access_checks import ACCESS_CHECKS
 from .findings import Check
 from .pooler_checks import POOLER_CHECKS
+from .sequence_checks import SEQUENCE_CHECKS
 from .server_checks import SERVER_CHECKS
 from .session_checks import SESSION_CHECKS
 from .settings_checks import INSTALLATION_CHECKS, LIMIT_CHECKS, SETTINGS_CHECKS
@@ -27,4 +28,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     *LIMIT_CHECKS,
     *SESSION_CHECKS,
     *STORAGE_CHECKS,
+    *SEQUENCE_CHECKS,
 )

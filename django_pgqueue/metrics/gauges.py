@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from django.db import Error
 
 from django_pgqueue import registry, stats
-from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.db.statements import execute
 from django_pgqueue.doctor.session import Session
 from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
-from django_pgqueue.stats.suspended import SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
+from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
+from django_pgqueue.stats.unread import Figures, read_each
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 logger = logging.getLogger("django_pgqueue.metrics")
 
@@ -29,6 +33,20 @@ LIMITS_LIMIT: Final = 200
 OTHER: Final = "other"
 STATEMENT_TIMEOUT_SECONDS: Final = 2
 STATES: Final = ("due", "scheduled", "retrying", "paused", "waiting", "running", "lost", "dead")
+FIGURE_OF_STATE: Final = {**dict.fromkeys(("due", "scheduled", "retrying", "paused"), "ready"), "lost": "running"}
+"""The figure of the overview that counts a state, if it has another name."""
+NEEDS: Final = {
+    "pgqueue_oldest_due_seconds": ("ready",),
+    "pgqueue_enqueued_per_minute": ("enqueued",),
+    "pgqueue_finished_per_minute": ("finished",),
+    **dict.fromkeys(("pgqueue_queue_workers", "pgqueue_queue_slots", "pgqueue_live_workers"), ("workers",)),
+    "pgqueue_queue_slots_busy": ("workers", "running"),
+    "pgqueue_dead_last_day": ("dead_24h",),
+    **dict.fromkeys(("pgqueue_jobs_suspended", "pgqueue_oldest_suspended_seconds"), ("suspended",)),
+    **dict.fromkeys(("pgqueue_batches", "pgqueue_oldest_open_batch_seconds"), ("batches",)),
+}
+"""The figures without which a gauge has no samples. A wrong 0 would end an alert."""
+NO_BATCHES: Final = BatchFigures({}, 0.0)
 SUSPENSIONS: Final = {"sleep": "sleeping", "event": "waiting", "step": "retrying"}
 """The state of a suspended job for the kind of its step."""
 
@@ -50,24 +68,39 @@ SELECT has_table_privilege('pgqueue_schedule', 'SELECT')
 
 
 class Snapshot:
-    """The figures behind several gauges, read at one moment. A gauge of its own figure reads that itself."""
+    """The figures behind several gauges, read at one moment. A gauge of its own figure reads that itself.
 
-    def __init__(self, connection: Connection) -> None:
+    Each is read alone. `figures.unread` has those that a value in a row makes unreadable.
+    """
+
+    def __init__(self, connection: BaseDatabaseWrapper, figures: Figures) -> None:
         self.alias = connection.alias
-        self.overview: Overview = stats.overview(connection.alias)
-        self.schedules_late_seconds: float | None = None
-        if execute(connection, MAY_READ_SCHEDULES, {})[0][0]:
-            self.schedules_late_seconds = max(0.0, execute(connection, LATEST_SCHEDULE, {})[0][0])
+        self.figures = figures
+        self.overview: Overview = stats.overview(connection.alias, figures)
+        self.schedules_late_seconds = self.figures.read("schedules", lambda: _late_seconds(connection), None)
         self.named, rest = _with_label(self.overview.queues)
         """The queues with a label of their own."""
         self.groups: list[tuple[str, list[QueueStats]]] = [(queue.name, [queue]) for queue in self.named]
         """Each label with its queues."""
         if rest:
             self.groups.append((OTHER, rest))
-        self.limits = _limits_by_label(stats.limits(connection.alias)) if registry.limits() else {}
+        self.limits: dict[str, list[LimitFigures]] = self.figures.read("limits", lambda: _limits(connection.alias), {})
         """Each label with its limits. Nothing is read if no task of this process declares a limit."""
-        self.suspended = suspended_jobs(connection.alias).by_kind
-        self.batches = batch_figures(connection.alias)
+        self.suspended: dict[tuple[str, str], SuspendedJobs] = self.figures.read(
+            "suspended", lambda: suspended_jobs(connection.alias).by_kind, {}
+        )
+        self.batches = self.figures.read("batches", lambda: batch_figures(connection.alias), NO_BATCHES)
+
+
+def _late_seconds(connection: BaseDatabaseWrapper) -> float | None:
+    """Return how late the latest schedule is. None: the role of this process may not read schedules."""
+    if not execute(connection, MAY_READ_SCHEDULES, {})[0][0]:
+        return None
+    return max(0.0, float(execute(connection, LATEST_SCHEDULE, {})[0][0]))
+
+
+def _limits(alias: str) -> dict[str, list[LimitFigures]]:
+    return _limits_by_label(stats.limits(alias)) if registry.limits() else {}
 
 
 def _with_label(queues: Sequence[QueueStats]) -> tuple[list[QueueStats], list[QueueStats]]:
@@ -97,8 +130,9 @@ def _one(value: Callable[[Snapshot], float]) -> Read:
 
 def _by_state(value: Callable[[Count], float]) -> Read:
     def read(snapshot: Snapshot) -> Iterator[Sample]:
+        states = [state for state in STATES if FIGURE_OF_STATE.get(state, state) not in snapshot.figures.unread]
         for label, queues in snapshot.groups:
-            for state in STATES:
+            for state in states:
                 yield (label, state), value(sum((getattr(queue, state) for queue in queues), start=Count()))
 
     return read
@@ -154,11 +188,16 @@ def _schedules(snapshot: Snapshot) -> Iterator[Sample]:
         yield (), snapshot.schedules_late_seconds
 
 
+def _unread(snapshot: Snapshot) -> Iterator[Sample]:
+    yield (), len(snapshot.figures.unread)
+
+
 QUEUE: Final = ("queue",)
 LIMIT: Final = ("limit",)
 QUEUE_AND_STATE: Final = ("queue", "state")
 READS: Final[tuple[tuple[Gauge, Read], ...]] = (
     (DATABASE_UP, _one(lambda snapshot: 1.0)),
+    (Gauge("pgqueue_figures_unread", "Figures of the queue that a value in a row makes unreadable."), _unread),
     (Gauge("pgqueue_jobs", "Jobs by state.", QUEUE_AND_STATE), _by_state(lambda count: count.value)),
     (
         Gauge("pgqueue_jobs_capped", "1 if pgqueue_jobs is a lower bound.", QUEUE_AND_STATE),
@@ -248,8 +287,9 @@ def collect(database: str | None = None) -> list[Reading]:
         database: Alias of the database of the jobs. By default the database routers choose it.
 
     Returns:
-        Each gauge with its samples. If the database cannot be read, this function logs a warning, and the list has only
-        `pgqueue_database_up` with the value 0.
+        Each gauge with its samples. If a value in a row makes a figure unreadable, its gauges have no samples,
+        `pgqueue_figures_unread` counts it, and a warning is logged. If the database cannot be read, this function logs
+        a warning, and the list has only `pgqueue_database_up` with the value 0.
 
     Example:
         >>> for gauge, samples in collect():
@@ -259,9 +299,21 @@ def collect(database: str | None = None) -> list[Reading]:
     connection = connection_of(database)
     try:
         with Session(connection.alias).read_only(statement_timeout_seconds=STATEMENT_TIMEOUT_SECONDS):
-            snapshot = Snapshot(connection)
-            return [Reading(gauge, tuple(read(snapshot))) for gauge, read in READS]
+            return read_each(connection, lambda figures: _readings(Snapshot(connection, figures)))
     except Error as error:
         reason = str(error).partition("\n")[0]
         logger.warning("the figures of the database %r could not be read: %s", connection.alias, reason)
         return [NOT_READ]
+
+
+def _readings(snapshot: Snapshot) -> list[Reading]:
+    found = {gauge.name: Reading(gauge, _samples(snapshot, gauge, read)) for gauge, read in READS}
+    unread = {gauge.name: gauge for gauge, _ in READS}["pgqueue_figures_unread"]
+    found[unread.name] = Reading(unread, tuple(_unread(snapshot)))  # also counts the gauges that read their figure last
+    return list(found.values())
+
+
+def _samples(snapshot: Snapshot, gauge: Gauge, read: Read) -> tuple[Sample, ...]:
+    if any(figure in snapshot.figures.unread for figure in NEEDS.get(gauge.name, ())):
+        return ()
+    return snapshot.figures.read(gauge.name, lambda: tuple(read(snapshot)), ())

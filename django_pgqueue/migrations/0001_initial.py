@@ -6,9 +6,9 @@ from django.apps.registry import Apps
 from django.db import migrations, models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.models.functions import Greatest, Least, Now
-from django.db.models.lookups import GreaterThanOrEqual, LessThan
+from django.db.models.lookups import Exact, GreaterThan, GreaterThanOrEqual, IsNull, LessThan, LessThanOrEqual
 
-from django_pgqueue.db.fields import NameField, NumbersField, OneOf, PlainJSONField
+from django_pgqueue.db.fields import IsJson, NameField, NumbersField, OneOf, PlainJSONField, Untyped
 
 # Each job and each execution is updated a few times and then deleted. Free space in the page keeps the updated versions
 # beside the row. Half a page is enough, because the first version is gone before the third is written. Compared with a
@@ -38,6 +38,15 @@ def instants(*names: str) -> models.Q:
     if len(names) == 1:
         return models.Q((f"{names[0]}__gte", FIRST), (f"{names[0]}__lt", LAST))
     return models.Q(GreaterThanOrEqual(Least(*names), FIRST), LessThan(Greatest(*names), LAST))
+
+
+def numbers(*names: str, least: int = 0, most: int = 2**62) -> models.Q:
+    """Return the condition that each of these columns is NULL or a number from `least` on and below `most`."""
+    if len(names) == 1:
+        return models.Q((f"{names[0]}__gte", least), (f"{names[0]}__lt", most))
+    field = models.BigIntegerField()
+    lowest, highest = Least(*names, output_field=field), Greatest(*names, output_field=field)
+    return models.Q(GreaterThanOrEqual(lowest, least), LessThan(highest, most))
 
 
 def set_storage(apps: Apps, schema_editor: BaseDatabaseSchemaEditor) -> None:
@@ -77,7 +86,14 @@ class Migration(migrations.Migration):
                     ("view_stack", "Can view the stacks of running jobs"),
                 ],
                 "constraints": [
-                    models.CheckConstraint(condition=instants("lease_expires_at"), name="pgqueue_worker_lease"),
+                    models.CheckConstraint(
+                        condition=instants("started_at", "last_heartbeat_at", "lease_expires_at", "stopped_at"),
+                        name="pgqueue_worker_instants",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(id__lt=2**62) & models.Q(concurrency__gte=0),
+                        name="pgqueue_worker_numbers",
+                    ),
                 ],
             },
         ),
@@ -106,11 +122,15 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("worker_id"), models.F("id"), name="pgqueue_worker_request_worker")],
                 "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("requested_at", "answered_at"), name="pgqueue_worker_request_instants"
+                    ),
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_worker_request_numbers"),
                     models.UniqueConstraint(
                         condition=models.Q(("answered_at__isnull", True)),
                         fields=("worker_id", "kind", "execution_id"),
                         name="pgqueue_worker_request_open",
-                    )
+                    ),
                 ],
             },
         ),
@@ -156,10 +176,19 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("span"), models.F("starts_at"), name="pgqueue_rollup_starts")],
                 "constraints": [
+                    models.CheckConstraint(condition=instants("starts_at"), name="pgqueue_rollup_instants"),
+                    models.CheckConstraint(
+                        condition=models.Q(id__lt=2**62)
+                        & numbers(
+                            "succeeded", "retried", "dead", "cancelled", "released", "snoozed", "crashed", most=10**15
+                        )
+                        & numbers("wait_seconds", "run_seconds", least=-(10**15), most=10**15),
+                        name="pgqueue_rollup_numbers",
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(("span__in", ["part", "minute", "hour", "minute_total", "hour_total"])),
                         name="pgqueue_rollup_span",
-                    )
+                    ),
                 ],
             },
         ),
@@ -178,7 +207,8 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("ends_at"), name="pgqueue_uniqueness_window_ends")],
                 "constraints": [
-                    models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_uniqueness_window_key")
+                    models.CheckConstraint(condition=instants("ends_at"), name="pgqueue_uniqueness_window_instants"),
+                    models.UniqueConstraint(fields=("task_name", "unique_key"), name="pgqueue_uniqueness_window_key"),
                 ],
             },
         ),
@@ -210,9 +240,10 @@ class Migration(migrations.Migration):
                     ),
                 ],
                 "constraints": [
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_limit_state_numbers"),
                     models.CheckConstraint(
                         condition=instants("full_at", "held_until"), name="pgqueue_limit_state_instants"
-                    )
+                    ),
                 ],
             },
         ),
@@ -237,6 +268,7 @@ class Migration(migrations.Migration):
                 "permissions": [("change_limits", "Can override limits and end their holds")],
                 "default_permissions": ("view",),
                 "constraints": [
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_limit_override_ids"),
                     models.UniqueConstraint(fields=("limit_key",), name="pgqueue_limit_override_key"),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -280,6 +312,7 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_open_breaker",
                 "default_permissions": (),
                 "constraints": [
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_open_breaker_numbers"),
                     models.UniqueConstraint(fields=("limit_key",), name="pgqueue_open_breaker_key"),
                     models.CheckConstraint(condition=instants("opened_at"), name="pgqueue_open_breaker_instants"),
                 ],
@@ -303,7 +336,11 @@ class Migration(migrations.Migration):
                     models.Index(models.F("limit_key"), models.F("ended_at"), name="pgqueue_breaker_count_key")
                 ],
                 "constraints": [
-                    models.CheckConstraint(condition=instants("ended_at"), name="pgqueue_breaker_count_instants")
+                    models.CheckConstraint(
+                        condition=numbers("succeeded", "failed") & models.Q(id__lt=2**62),
+                        name="pgqueue_breaker_count_numbers",
+                    ),
+                    models.CheckConstraint(condition=instants("ended_at"), name="pgqueue_breaker_count_instants"),
                 ],
             },
         ),
@@ -322,6 +359,7 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "installations",
                 "default_permissions": (),
                 "constraints": [
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_installation_numbers"),
                     models.UniqueConstraint(
                         fields=("system_identifier", "database_oid", "environment"),
                         name="pgqueue_installation_identity",
@@ -352,6 +390,13 @@ class Migration(migrations.Migration):
                     models.Index(models.F("job_id"), name="pgqueue_archived_job_job"),
                     models.Index(models.F("task_name"), models.F("finished_at"), name="pgqueue_archived_job_task"),
                     models.Index(models.F("finished_at"), name="pgqueue_archived_job_finished"),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("enqueued_at", "finished_at", "archived_at"),
+                        name="pgqueue_archived_job_instants",
+                    ),
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_archived_job_numbers"),
                 ],
             },
         ),
@@ -409,12 +454,21 @@ class Migration(migrations.Migration):
                     )
                 ],
                 "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("began_at", "ended_at", "previewed_at", "next_batch_at", "stop_asked_at"),
+                        name="pgqueue_audit_instants",
+                    ),
+                    models.CheckConstraint(
+                        condition=numbers("id", "job_count", "left_count", "total", "failed_job_id")
+                        & numbers("rate", most=10**15),
+                        name="pgqueue_audit_numbers",
+                    ),
+                    models.CheckConstraint(condition=models.Q(IsJson("filter", "object")), name="pgqueue_audit_filter"),
                     models.UniqueConstraint(
                         condition=models.Q(("form_token__isnull", False)),
                         fields=("form_token",),
                         name="pgqueue_audit_form",
                     ),
-                    models.CheckConstraint(condition=instants("next_batch_at"), name="pgqueue_audit_instants"),
                 ],
             },
         ),
@@ -443,7 +497,10 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_audit_job",
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("entry"), models.F("id"), name="pgqueue_audit_job_entry")],
-                "constraints": [models.UniqueConstraint(fields=("job_id", "entry"), name="pgqueue_audit_job_once")],
+                "constraints": [
+                    models.UniqueConstraint(fields=("job_id", "entry"), name="pgqueue_audit_job_once"),
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_audit_job_numbers"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -619,7 +676,11 @@ class Migration(migrations.Migration):
                         name="pgqueue_job_state",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("attempt__gte", 0), ("crashes__gte", 0), ("max_attempts__gte", 1)),
+                        condition=models.Q(
+                            GreaterThanOrEqual(Least("attempt", "crashes"), 0),
+                            LessThanOrEqual(Greatest("attempt", Untyped(1)), models.F("max_attempts")),
+                            ("id__lt", 2**62),
+                        ),
                         name="pgqueue_job_counters",
                     ),
                     models.CheckConstraint(
@@ -638,10 +699,7 @@ class Migration(migrations.Migration):
                         name="pgqueue_job_limit",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("task_name", ""), _negated=True), models.Q(("queue_name", ""), _negated=True)
-                        ),
-                        name="pgqueue_job_names",
+                        condition=models.Q(GreaterThan(Least("task_name", "queue_name"), "")), name="pgqueue_job_names"
                     ),
                     models.CheckConstraint(
                         condition=instants("enqueued_at", "finished_at", "unknown_since", "expires_at"),
@@ -687,6 +745,7 @@ class Migration(migrations.Migration):
                 "permissions": [("pause_queue", "Can pause and resume queues, tasks and limits")],
                 "default_permissions": ("view",),
                 "constraints": [
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_pause_numbers"),
                     models.UniqueConstraint(fields=("kind", "name"), name="pgqueue_pause_name"),
                     models.CheckConstraint(
                         condition=models.Q(("kind__in", ["queue", "task", "limit"])), name="pgqueue_pause_kind"
@@ -764,6 +823,12 @@ class Migration(migrations.Migration):
                     ("pause_schedule", "Can pause and resume schedules"),
                 ],
                 "constraints": [
+                    models.CheckConstraint(
+                        condition=numbers("id", "last_job_id", "revision")
+                        & numbers("jitter_seconds", "expires_seconds", most=10**15)
+                        & models.Q(max_attempts__gte=1),
+                        name="pgqueue_schedule_numbers",
+                    ),
                     models.UniqueConstraint(fields=("origin", "name"), name="pgqueue_schedule_name"),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -805,7 +870,11 @@ class Migration(migrations.Migration):
                 "default_permissions": (),
                 "indexes": [models.Index(models.F("job_id"), name="pgqueue_schedulerun_job")],
                 "constraints": [
-                    models.UniqueConstraint(fields=("schedule", "tick_at"), name="pgqueue_schedulerun_tick")
+                    models.CheckConstraint(
+                        condition=instants("tick_at", "fired_at"), name="pgqueue_schedulerun_instants"
+                    ),
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_schedulerun_numbers"),
+                    models.UniqueConstraint(fields=("schedule", "tick_at"), name="pgqueue_schedulerun_tick"),
                 ],
             },
         ),
@@ -873,16 +942,12 @@ class Migration(migrations.Migration):
                 "constraints": [
                     models.CheckConstraint(
                         condition=models.Q(
-                            models.Q(("finished_at__isnull", True), ("outcome__isnull", True)),
-                            models.Q(
-                                ("finished_at__isnull", False),
-                                ("outcome__isnull", False),
-                                OneOf(
-                                    *("outcome", "succeeded", "failed", "crashed", "cancelled", "released"),
-                                    *("snoozed", "suspended"),
-                                ),
+                            Exact(IsNull(models.F("finished_at"), rhs=True), IsNull(models.F("outcome"), rhs=True)),
+                            OneOf(
+                                *("outcome", "succeeded", "failed", "crashed", "cancelled", "released"),
+                                *("snoozed", "suspended"),
                             ),
-                            _connector="OR",
+                            ("id__lt", 2**62),
                         ),
                         name="pgqueue_execution_outcome",
                     ),
@@ -917,6 +982,9 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "execution logs",
                 "db_table": "pgqueue_execution_log",
                 "default_permissions": (),
+                "constraints": [
+                    models.CheckConstraint(condition=numbers("cut_lines"), name="pgqueue_execution_log_numbers"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -965,6 +1033,10 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_event",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["name", "key", "id"], name="pgqueue_event_key")],
+                "constraints": [
+                    models.CheckConstraint(condition=instants("sent_at"), name="pgqueue_event_instants"),
+                    models.CheckConstraint(condition=models.Q(id__lt=2**62), name="pgqueue_event_numbers"),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1044,6 +1116,14 @@ class Migration(migrations.Migration):
                         condition=models.Q(("event_id__isnull", False)), fields=["event_id"], name="pgqueue_step_event"
                     ),
                 ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("started_at", "finished_at", "wake_at"), name="pgqueue_step_instants"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(IsJson("compensation", "object")), name="pgqueue_step_calls"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1094,6 +1174,22 @@ class Migration(migrations.Migration):
                         name="pgqueue_batch_unsettled",
                     ),
                 ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=instants("created_at", "closed_at", "failed_at", "completed_at", "succeeded_at"),
+                        name="pgqueue_batch_instants",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("id__lt", 2**62), ("parent__lt", models.F("id"))),
+                        name="pgqueue_batch_numbers",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(IsJson("on_success", "object"))
+                        & models.Q(IsJson("on_complete", "object"))
+                        & models.Q(IsJson("on_failure", "object")),
+                        name="pgqueue_batch_calls",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -1110,6 +1206,16 @@ class Migration(migrations.Migration):
                 "db_table": "pgqueue_batch_removal",
                 "default_permissions": (),
                 "indexes": [models.Index(fields=["batch_id"], name="pgqueue_batch_removal_batch")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(OneOf("state", "succeeded", "dead", "cancelled")),
+                        name="pgqueue_batch_removal_state",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(id__lt=2**62) & numbers("count", most=10**15),
+                        name="pgqueue_batch_removal_numbers",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(

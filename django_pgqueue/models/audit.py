@@ -11,7 +11,15 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
+from django_pgqueue.db.fields import (
+    MOST_COUNT,
+    MOST_ID,
+    InstantField,
+    IsJson,
+    PlainJSONField,
+    are_instants,
+    are_numbers,
+)
 from django_pgqueue.states import ActOutcome
 
 
@@ -65,10 +73,19 @@ class AuditEntry(models.Model):
             models.Index("next_batch_at", name="pgqueue_audit_next", condition=Q(next_batch_at__isnull=False))
         ]
         constraints = [
+            models.CheckConstraint(
+                condition=are_instants("began_at", "ended_at", "previewed_at", "next_batch_at", "stop_asked_at"),
+                name="pgqueue_audit_instants",
+            ),
+            models.CheckConstraint(
+                condition=are_numbers("id", "job_count", "left_count", "total", "failed_job_id")
+                & are_numbers("rate", most=MOST_COUNT),
+                name="pgqueue_audit_numbers",
+            ),
+            models.CheckConstraint(condition=Q(IsJson("filter", "object")), name="pgqueue_audit_filter"),
             models.UniqueConstraint(
                 fields=["form_token"], name="pgqueue_audit_form", condition=Q(form_token__isnull=False)
             ),
-            models.CheckConstraint(name="pgqueue_audit_instants", condition=are_instants("next_batch_at")),
         ]
 
     def __str__(self) -> str:
@@ -98,7 +115,10 @@ class AuditedJob(models.Model):
         verbose_name_plural = _("audited jobs")
         default_permissions = ()
         indexes = [models.Index("entry", "id", name="pgqueue_audit_job_entry")]
-        constraints = [models.UniqueConstraint(fields=["job_id", "entry"], name="pgqueue_audit_job_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["job_id", "entry"], name="pgqueue_audit_job_once"),
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_audit_job_numbers"),
+        ]
 
     def __str__(self) -> str:
         return f"#{self.job_id} in act {self.entry_id}"

@@ -9,7 +9,16 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField
+from django_pgqueue.db.fields import (
+    MOST_COUNT,
+    MOST_ID,
+    InstantField,
+    IsJson,
+    OneOf,
+    PlainJSONField,
+    are_instants,
+    are_numbers,
+)
 
 from .operations import check_deletable, operations
 
@@ -79,6 +88,23 @@ class JobBatch(models.Model):
             # Contains those that it looks at once an hour as well: complete ones that have not succeeded.
             models.Index(fields=["id"], name="pgqueue_batch_unsettled", condition=Q(succeeded_at__isnull=True)),
         ]
+        constraints = [
+            models.CheckConstraint(
+                condition=are_instants("created_at", "closed_at", "failed_at", "completed_at", "succeeded_at"),
+                name="pgqueue_batch_instants",
+            ),
+            # A batch is created after the one that it is nested in. Otherwise batches could form a circle, which no
+            # statement that walks through them would leave.
+            models.CheckConstraint(
+                condition=Q(parent__lt=models.F("id"), id__lt=MOST_ID), name="pgqueue_batch_numbers"
+            ),
+            models.CheckConstraint(
+                condition=Q(IsJson("on_success", "object"))
+                & Q(IsJson("on_complete", "object"))
+                & Q(IsJson("on_failure", "object")),
+                name="pgqueue_batch_calls",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.description or f"batch #{self.pk}"
@@ -121,6 +147,15 @@ class BatchRemoval(models.Model):
         verbose_name_plural = _("removed jobs of batches")
         default_permissions = ()
         indexes = [models.Index(fields=["batch_id"], name="pgqueue_batch_removal_batch")]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(OneOf("state", "succeeded", "dead", "cancelled")), name="pgqueue_batch_removal_state"
+            ),
+            models.CheckConstraint(
+                condition=Q(id__lt=MOST_ID) & are_numbers("count", most=MOST_COUNT),
+                name="pgqueue_batch_removal_numbers",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.count} {self.state} of batch #{self.batch_id}"

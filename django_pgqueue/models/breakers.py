@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants, are_numbers
 from django_pgqueue.limits import without_value
 
 
@@ -28,6 +29,7 @@ class OpenBreaker(models.Model):
         verbose_name_plural = _("open circuit breakers")
         default_permissions = ()
         constraints = [
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_open_breaker_numbers"),
             models.UniqueConstraint(fields=["limit_key"], name="pgqueue_open_breaker_key"),
             models.CheckConstraint(name="pgqueue_open_breaker_instants", condition=are_instants("opened_at")),
         ]
@@ -52,6 +54,9 @@ class BreakerCount(models.Model):
         default_permissions = ()
         indexes = [models.Index("limit_key", "ended_at", name="pgqueue_breaker_count_key")]
         constraints = [
+            models.CheckConstraint(
+                condition=are_numbers("succeeded", "failed") & Q(id__lt=MOST_ID), name="pgqueue_breaker_count_numbers"
+            ),
             models.CheckConstraint(name="pgqueue_breaker_count_instants", condition=are_instants("ended_at")),
         ]
 

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue.db.fields import PlainJSONField
+from django_pgqueue.db.fields import PlainJSONField, are_numbers
 from django_pgqueue.job_log import LogLine, as_lines
 
 from .executions import Execution
@@ -35,6 +35,9 @@ class ExecutionLog(models.Model):
         verbose_name = gettext_lazy("execution log")
         verbose_name_plural = gettext_lazy("execution logs")
         default_permissions = ()
+        constraints = [
+            models.CheckConstraint(condition=are_numbers("cut_lines"), name="pgqueue_execution_log_numbers"),
+        ]
 
     def __str__(self) -> str:
         return f"log of execution #{self.pk}"

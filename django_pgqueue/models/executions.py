@@ -5,9 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, OneOf, are_instants
+from django_pgqueue.db.fields import MOST_ID, InstantField, OneOf, are_instants
 from django_pgqueue.job_log import LogLine
 from django_pgqueue.states import Outcome
 
@@ -69,9 +70,12 @@ class Execution(models.Model):
         constraints = [
             models.CheckConstraint(
                 name="pgqueue_execution_outcome",
-                condition=Q(outcome__isnull=True, finished_at__isnull=True)
-                | Q(finished_at__isnull=False, outcome__isnull=False)
-                & Q(OneOf("outcome", *(outcome.value for outcome in Outcome))),
+                # With NULL in `outcome`, the second condition is NULL too, which a check accepts.
+                condition=Q(
+                    Exact(IsNull(models.F("finished_at"), rhs=True), IsNull(models.F("outcome"), rhs=True)),
+                    OneOf("outcome", *(outcome.value for outcome in Outcome)),
+                    id__lt=MOST_ID,
+                ),
             ),
             models.CheckConstraint(
                 name="pgqueue_execution_instants",

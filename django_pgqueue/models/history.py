@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField
+from django_pgqueue.db.fields import MOST_ID, InstantField, PlainJSONField, are_instants
 
 
 class ArchivedJob(models.Model):
@@ -37,6 +38,13 @@ class ArchivedJob(models.Model):
             models.Index("job_id", name="pgqueue_archived_job_job"),
             models.Index("task_name", "finished_at", name="pgqueue_archived_job_task"),
             models.Index("finished_at", name="pgqueue_archived_job_finished"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=are_instants("enqueued_at", "finished_at", "archived_at"),
+                name="pgqueue_archived_job_instants",
+            ),
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_archived_job_numbers"),
         ]
 
     def __str__(self) -> str:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
 
 
 class Installation(models.Model):
@@ -28,6 +29,7 @@ class Installation(models.Model):
         verbose_name_plural = _("installations")
         default_permissions = ()
         constraints = [
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_installation_numbers"),
             models.UniqueConstraint(
                 fields=["system_identifier", "database_oid", "environment"], name="pgqueue_installation_identity"
             ),

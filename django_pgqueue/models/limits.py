@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
 from django_pgqueue.limits import MAX_NUMBER, without_value
 
 
@@ -41,6 +41,7 @@ class LimitState(models.Model):
             ),
         ]
         constraints = [
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_limit_state_numbers"),
             # Claims subtract the time of the database from both.
             models.CheckConstraint(
                 name="pgqueue_limit_state_instants", condition=are_instants("full_at", "held_until")
@@ -77,6 +78,7 @@ class LimitOverride(models.Model):
         default_permissions = ("view",)
         permissions = [("change_limits", _("Can override limits and end their holds"))]
         constraints = [
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_limit_override_ids"),
             models.UniqueConstraint(fields=["limit_key"], name="pgqueue_limit_override_key"),
             # Claims compute with these values. An invalid one would make each claim of the key fail.
             models.CheckConstraint(

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
 from django_pgqueue.limits import without_value
 from django_pgqueue.states import Pausable
 
@@ -33,6 +33,7 @@ class Pause(models.Model):
         default_permissions = ("view",)
         permissions = [("pause_queue", _("Can pause and resume queues, tasks and limits"))]
         constraints = [
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_pause_numbers"),
             models.UniqueConstraint(fields=["kind", "name"], name="pgqueue_pause_name"),
             models.CheckConstraint(name="pgqueue_pause_kind", condition=Q(kind__in=[kind.value for kind in Pausable])),
             # NULL in `paused_until` means "until it is resumed".

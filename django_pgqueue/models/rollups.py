@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, NumbersField
+from django_pgqueue.db.fields import MOST_COUNT, MOST_ID, InstantField, NumbersField, are_instants, are_numbers
 
 SPANS = ["part", "minute", "hour", "minute_total", "hour_total"]
 
@@ -51,7 +51,18 @@ class Rollup(models.Model):
         verbose_name_plural = _("rollups")
         default_permissions = ()
         indexes = [models.Index("span", "starts_at", name="pgqueue_rollup_starts")]
-        constraints = [models.CheckConstraint(name="pgqueue_rollup_span", condition=Q(span__in=SPANS))]
+        constraints = [
+            models.CheckConstraint(name="pgqueue_rollup_span", condition=Q(span__in=SPANS)),
+            models.CheckConstraint(condition=are_instants("starts_at"), name="pgqueue_rollup_instants"),
+            models.CheckConstraint(
+                condition=Q(id__lt=MOST_ID)
+                & are_numbers(
+                    "succeeded", "retried", "dead", "cancelled", "released", "snoozed", "crashed", most=MOST_COUNT
+                )
+                & are_numbers("wait_seconds", "run_seconds", least=-MOST_COUNT, most=MOST_COUNT),
+                name="pgqueue_rollup_numbers",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.span} {self.starts_at} {self.task_name}"

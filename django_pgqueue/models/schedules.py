@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField, are_instants
+from django_pgqueue.db.fields import MOST_COUNT, MOST_ID, InstantField, PlainJSONField, are_instants, are_numbers
 
 
 class Origin(models.TextChoices):
@@ -85,6 +85,12 @@ class Schedule(models.Model):
             ("pause_schedule", _("Can pause and resume schedules")),
         ]
         constraints = [
+            models.CheckConstraint(
+                condition=are_numbers("id", "last_job_id", "revision")
+                & are_numbers("jitter_seconds", "expires_seconds", most=MOST_COUNT)
+                & Q(max_attempts__gte=1),
+                name="pgqueue_schedule_numbers",
+            ),
             models.UniqueConstraint(fields=["origin", "name"], name="pgqueue_schedule_name"),
             models.CheckConstraint(
                 name="pgqueue_schedule_choices",
@@ -119,7 +125,11 @@ class ScheduleRun(models.Model):
         verbose_name = _("run of a schedule")
         verbose_name_plural = _("runs of schedules")
         default_permissions = ()
-        constraints = [models.UniqueConstraint(fields=["schedule", "tick_at"], name="pgqueue_schedulerun_tick")]
+        constraints = [
+            models.UniqueConstraint(fields=["schedule", "tick_at"], name="pgqueue_schedulerun_tick"),
+            models.CheckConstraint(condition=are_instants("tick_at", "fired_at"), name="pgqueue_schedulerun_instants"),
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_schedulerun_numbers"),
+        ]
         indexes = [models.Index("job_id", name="pgqueue_schedulerun_job")]
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, PlainJSONField, aware
+from django_pgqueue.db.fields import MOST_ID, InstantField, IsJson, PlainJSONField, are_instants, aware
 from django_pgqueue.states import StepKind, StepState
 from django_pgqueue.steps import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 
@@ -88,6 +88,12 @@ class JobStep(models.Model):
             # Contains the steps that the sweep for compensations looks at, and that keep their jobs from being removed.
             models.Index(fields=["job"], name="pgqueue_step_compensation", condition=Q(compensation__isnull=False)),
         ]
+        constraints = [
+            models.CheckConstraint(
+                condition=are_instants("started_at", "finished_at", "wake_at"), name="pgqueue_step_instants"
+            ),
+            models.CheckConstraint(condition=Q(IsJson("compensation", "object")), name="pgqueue_step_calls"),
+        ]
 
     def __str__(self) -> str:
         return f"step {self.name!r} of job #{self.job_id}"
@@ -118,6 +124,10 @@ class SentEvent(models.Model):
         verbose_name_plural = _("events")
         default_permissions = ()
         indexes = [models.Index(fields=["name", "key", "id"], name="pgqueue_event_key")]
+        constraints = [
+            models.CheckConstraint(condition=are_instants("sent_at"), name="pgqueue_event_instants"),
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_event_numbers"),
+        ]
 
     def __str__(self) -> str:
         return f"event {self.name!r} #{self.pk}"

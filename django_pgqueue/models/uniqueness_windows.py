@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField
+from django_pgqueue.db.fields import InstantField, are_instants
 
 
 class UniquenessWindow(models.Model):
@@ -26,7 +26,8 @@ class UniquenessWindow(models.Model):
         default_permissions = ()
         indexes = [models.Index("ends_at", name="pgqueue_uniqueness_window_ends")]
         constraints = [
-            models.UniqueConstraint(fields=["task_name", "unique_key"], name="pgqueue_uniqueness_window_key")
+            models.CheckConstraint(condition=are_instants("ends_at"), name="pgqueue_uniqueness_window_instants"),
+            models.UniqueConstraint(fields=["task_name", "unique_key"], name="pgqueue_uniqueness_window_key"),
         ]
 
     def __str__(self) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField, are_instants
+from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
 from django_pgqueue.states import RequestKind
 
 
@@ -35,7 +36,14 @@ class Worker(models.Model):
         default_permissions = ("view",)
         permissions = [("stop_worker", "Can stop a worker"), ("view_stack", "Can view the stacks of running jobs")]
         constraints = [
-            models.CheckConstraint(name="pgqueue_worker_lease", condition=are_instants("lease_expires_at")),
+            models.CheckConstraint(
+                condition=are_instants("started_at", "last_heartbeat_at", "lease_expires_at", "stopped_at"),
+                name="pgqueue_worker_instants",
+            ),
+            models.CheckConstraint(
+                condition=Q(id__lt=MOST_ID) & Q(concurrency__gte=0),
+                name="pgqueue_worker_numbers",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -61,11 +69,15 @@ class WorkerRequest(models.Model):
         default_permissions = ()
         indexes = [models.Index("worker_id", "id", name="pgqueue_worker_request_worker")]
         constraints = [
+            models.CheckConstraint(
+                condition=are_instants("requested_at", "answered_at"), name="pgqueue_worker_request_instants"
+            ),
+            models.CheckConstraint(condition=Q(id__lt=MOST_ID), name="pgqueue_worker_request_numbers"),
             models.UniqueConstraint(
                 fields=["worker_id", "kind", "execution_id"],
                 condition=models.Q(answered_at__isnull=True),
                 name="pgqueue_worker_request_open",
-            )
+            ),
         ]
 
     def __str__(self) -> str:

@@ -285,9 +285,9 @@ BULK_PAGE_READY: Final = (
     + NEXT_RANGE + PLAIN + LOWER_PRIORITIES + "run_after, id"
     + NEXT_RANGE + PLAIN + LATER_QUEUES + "run_after, id"
     + END_OF_RANGES + "run_after, id" + LIMIT
-    + ALIKE + "queue_name, -priority, run_after, id"
+    + ALIKE + "queue_name, -priority::integer, run_after, id"
     + SHOWN + "queue_name, priority, run_after, id"
-    + IN_ORDER + "queue_name, -priority, run_after, id"
+    + IN_ORDER + "queue_name, -priority::integer, run_after, id"
 )  # fmt: skip
 
 # Return the next ready jobs with a limit, in the order of the limit keys of one lane after the other.
@@ -304,9 +304,9 @@ BULK_PAGE_READY_LIMITED: Final = (
     + NEXT_RANGE + LIMITED + LOWER_PRIORITIES + "limit_key, run_after, id"
     + NEXT_RANGE + LIMITED + LATER_QUEUES + "limit_key, run_after, id"
     + END_OF_RANGES + "limit_key, run_after, id" + LIMIT
-    + ALIKE + "queue_name, -priority, limit_key, run_after, id"
+    + ALIKE + "queue_name, -priority::integer, limit_key, run_after, id"
     + SHOWN + "queue_name, priority, limit_key, run_after, id"
-    + IN_ORDER + "queue_name, -priority, limit_key, run_after, id"
+    + IN_ORDER + "queue_name, -priority::integer, limit_key, run_after, id"
 )  # fmt: skip
 
 # Return the given ranges of limit keys that contain ready jobs. Each range is in one lane.

@@ -183,6 +183,7 @@ class QueueFigures:
     queues: list[QueueStats]
     lanes: list[LaneStats]
     workers: list[WorkerStats]
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,9 @@ class Overview(Depth):
         slots_busy, slots_total: The sums of these processes.
         queues: The queues, by name.
         unserved_queues: The names of the queues that have due jobs and no live worker.
+        unread: The figures that could not be read because of a value in a row, each with the reason. They count as 0.
+            Their names are `ready` (due, later and paused jobs), `running`, `waiting`, `dead`, `dead_24h`, `enqueued`,
+            `finished`, `workers` and `suspended`.
     """
 
     dead_24h: Count
@@ -208,3 +212,4 @@ class Overview(Depth):
     slots_total: int
     queues: tuple[QueueStats, ...]
     unserved_queues: tuple[str, ...]
+    unread: Mapping[str, str] = field(default_factory=dict)

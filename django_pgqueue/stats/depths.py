@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
 
 from . import graph_queries, queries, rollup_queries
 from .answers import NONE, Count, Depth
-from .fleet import OPEN_LIMIT, Pauses, read_open_groups
+from .fleet import OPEN_LIMIT, OpenGroup, Pauses, read_open_groups
 from .limited_lanes import read_ready_limited
+from .unread import Figures
 from .used_names import first_id_since
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 COUNT_LIMIT: Final = 10_000
 """Counting stops here in each lane, and for dead jobs in all queues together."""
@@ -92,17 +96,17 @@ class Sums:
 class Reading:
     """The figures of all queues or all tasks, read with a few statements."""
 
-    def __init__(self, connection: Connection, *, by_task: bool) -> None:
+    def __init__(self, connection: BaseDatabaseWrapper, *, by_task: bool, figures: Figures | None = None) -> None:
         self.connection = connection
         self.by_task = by_task
         self.pauses = Pauses(connection)
         self.sums: defaultdict[str, Sums] = defaultdict(Sums)
-        self.open_groups = read_open_groups(connection)
-        self._add_ready()
+        self.ready: list[Ready] = []
+        self.figures = figures or Figures(connection)
+        self.open_groups: list[OpenGroup] = self.figures.read("running", lambda: read_open_groups(connection), [])
         self._add_open()
-        self._add_waiting()
-        self._add_dead()
-        self._add_rates()
+        for name in ("ready", "waiting", "dead", "enqueued", "finished"):
+            self.figures.read(name, getattr(self, f"_add_{name}"), None)
 
     def _name(self, queue_name: str, task_name: str) -> str:
         return task_name if self.by_task else queue_name
@@ -141,13 +145,15 @@ class Reading:
         for sums in self.sums.values():
             sums.dead += Count(0, is_exact)
 
-    def _add_rates(self) -> None:
+    def _add_enqueued(self) -> None:
         first_id = first_id_since(self.connection, MINUTE_SECONDS)
         params = {"first_id": first_id or 0, "limit": ENQUEUED_LIMIT}
         rows = [] if first_id is None else execute(self.connection, queries.NEWEST_ENQUEUED, params)
         for queue_name, task_name, count, total, span_seconds in rows:
             seconds = max(span_seconds, 0.001) if total >= ENQUEUED_LIMIT else MINUTE_SECONDS
             self.sums[self._name(queue_name, task_name)].enqueued += count * MINUTE_SECONDS / seconds
+
+    def _add_finished(self) -> None:
         rows = execute(self.connection, rollup_queries.ENDED_BY_TASK, {"delay_seconds": WRITE_DELAY_SECONDS})
         for queue_name, task_name, count in rows:
             self.sums[self._name(queue_name, task_name)].finished += count

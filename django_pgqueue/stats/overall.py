@@ -16,6 +16,7 @@ from .answers import NONE, Count, Depth, LaneStats, Overview, QueueFigures, Queu
 from .depths import COUNT_LIMIT, Reading, Ready, Sums, read_ready
 from .fleet import Pauses, SlotsOfQueues, read_workers
 from .suspended import suspended_jobs
+from .unread import Figures, read_each
 
 
 def queues(database: str | None = None) -> list[QueueStats]:
@@ -39,7 +40,7 @@ def queues(database: str | None = None) -> list[QueueStats]:
     """
     connection = connection_of(database)
     reading = Reading(connection, by_task=False)
-    return _queues(reading, read_workers(connection, reading.open_groups))
+    return _queues(reading, _workers(reading))
 
 
 def tasks(database: str | None = None) -> list[TaskStats]:
@@ -84,27 +85,34 @@ def lanes(database: str | None = None) -> list[LaneStats]:
     return _lanes(read_ready(connection, by_task=False), pauses)
 
 
-def queue_figures(database: str | None = None) -> QueueFigures:
+def queue_figures(database: str | None = None, figures: Figures | None = None) -> QueueFigures:
     """Return the queues, the lanes and the workers, with the statements of `queues()` alone.
 
     While a task is paused, fewer jobs of each lane are counted than by `lanes()`: see `queues()`.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
+        figures: Reads each figure, as in `read_each()`. By default the first one that cannot be read raises.
     """
-    connection = connection_of(database)
-    reading = Reading(connection, by_task=False)
-    found = read_workers(connection, reading.open_groups)
-    return QueueFigures(queues=_queues(reading, found), lanes=_lanes(reading.ready, reading.pauses), workers=found)
+    reading = Reading(connection_of(database), by_task=False, figures=figures)
+    found = _workers(reading)
+    return QueueFigures(
+        queues=_queues(reading, found),
+        lanes=_lanes(reading.ready, reading.pauses),
+        workers=found,
+        unread=reading.figures.unread,
+    )
 
 
-def overview(database: str | None = None) -> Overview:
+def overview(database: str | None = None, figures: Figures | None = None) -> Overview:
     """Return the figures of all queues together, and the queues.
 
-    Runs two read-only statements more than `queues()`.
+    Runs two read-only statements more than `queues()`. If a value in a row makes a figure unreadable, it reads each
+    figure alone, and `Overview.unread` names those that are missing.
 
     Args:
         database: Alias of the database of the jobs. By default the database routers choose it.
+        figures: Reads each figure, if the caller has others to read too.
 
     Example:
         >>> overview = stats.overview()
@@ -112,11 +120,18 @@ def overview(database: str | None = None) -> Overview:
         412 due, the oldest for 3 s
     """
     connection = connection_of(database)
-    reading = Reading(connection, by_task=False)
-    workers = read_workers(connection, reading.open_groups)
+    if figures is not None:
+        return _overview(Reading(connection, by_task=False, figures=figures))
+    return read_each(connection, lambda each: _overview(Reading(connection, by_task=False, figures=each)))
+
+
+def _overview(reading: Reading) -> Overview:
+    connection, workers = reading.connection, _workers(reading)
     live = [worker for worker in workers if worker.is_live]
     all_queues = _queues(reading, workers)
-    dead_24h = execute(connection, queries.DEAD_SINCE, {"seconds": DAY_SECONDS, "limit": COUNT_LIMIT})[0][0]
+    params = {"seconds": DAY_SECONDS, "limit": COUNT_LIMIT}
+    dead_24h = reading.figures.read("dead_24h", lambda: execute(connection, queries.DEAD_SINCE, params)[0][0], 0)
+    suspended = reading.figures.read("suspended", lambda: suspended_jobs(connection.alias).jobs, NONE)
     oldest = [queue.oldest_due_seconds for queue in all_queues if queue.oldest_due_seconds is not None]
     states = [name for name in Depth.__slots__ if name != "oldest_due_seconds"]
     sums: dict[str, Count] = {name: _sum(getattr(queue, name) for queue in all_queues) for name in states}
@@ -124,7 +139,7 @@ def overview(database: str | None = None) -> Overview:
         **sums,
         oldest_due_seconds=max(oldest, default=None),
         dead_24h=Count(min(dead_24h, COUNT_LIMIT), dead_24h <= COUNT_LIMIT),
-        suspended=suspended_jobs(connection.alias).jobs,
+        suspended=suspended,
         enqueued_per_minute=sum(queue.enqueued_per_minute for queue in all_queues),
         finished_per_minute=sum(queue.finished_per_minute or 0.0 for queue in all_queues)
         if get_settings().STATS
@@ -133,8 +148,20 @@ def overview(database: str | None = None) -> Overview:
         slots_busy=sum(worker.slots_busy for worker in live),
         slots_total=sum(worker.slots_total for worker in live),
         queues=tuple(all_queues),
-        unserved_queues=tuple(queue.name for queue in all_queues if queue.due.value and not queue.workers),
+        unserved_queues=_unserved(reading, all_queues),
+        unread=reading.figures.unread,
     )
+
+
+def _workers(reading: Reading) -> list[WorkerStats]:
+    return reading.figures.read("workers", lambda: read_workers(reading.connection, reading.open_groups), [])
+
+
+def _unserved(reading: Reading, queues: Iterable[QueueStats]) -> tuple[str, ...]:
+    """Return the queues that nobody serves. Without the workers, nobody can say."""
+    if "workers" in reading.figures.unread:
+        return ()
+    return tuple(queue.name for queue in queues if queue.due.value and not queue.workers)
 
 
 def _queues(reading: Reading, workers: Sequence[WorkerStats]) -> list[QueueStats]:

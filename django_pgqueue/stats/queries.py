@@ -243,7 +243,10 @@ SELECT job.id AS job_id, job.task_name, job.queue_name, job.priority, job.state,
        job.run_after, job.run_after > statement_timestamp() + %(time_shift)s::interval AS is_later,
        job.expires_at,
        coalesce(job.expires_at <= statement_timestamp() + %(time_shift)s::interval, false) AS is_expired,
-       job.unknown_since, job.finished_at, job.cancel_requested_at,
+       job.unknown_since, job.finished_at,
+       CASE WHEN job.cancel_requested_at IS NOT NULL THEN
+           least(greatest(job.cancel_requested_at, '0001-01-03 UTC'), '9999-12-28 UTC')
+       END AS cancel_requested_at,
        last.outcome, last.claimed_at, last.started_at,
        coalesce(
            greatest(last.lease_expires_at, worker.lease_expires_at)

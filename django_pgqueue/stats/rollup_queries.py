@@ -26,6 +26,10 @@ GROUP BY 1, 2
 ORDER BY 1, 2
 """
 
+# A clause: only buckets that exist, and counts whose sum fits. Other programs can write any number into an array.
+VALID: Final = """
+    WHERE bucket BETWEEN 0 AND 109 AND count BETWEEN 0 AND 1000000000000"""
+
 # Sum the histograms of each minute or hour in a period: two rows for each, with the numbers and the counts of buckets.
 #
 # Index: pgqueue_rollup_starts
@@ -43,7 +47,7 @@ FROM (
           AND starts_at >= %(since)s AND starts_at < %(until)s
           AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
           AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
-    ) AS wait
+    ) AS wait""" + VALID + """
     GROUP BY starts_at, seconds, bucket
 ) AS wait_sums
 GROUP BY starts_at, seconds
@@ -60,11 +64,11 @@ FROM (
           AND starts_at >= %(since)s AND starts_at < %(until)s
           AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
           AND (%(task_names)s::varchar[] IS NULL OR task_name = ANY (%(task_names)s::varchar[]))
-    ) AS run
+    ) AS run""" + VALID + """
     GROUP BY starts_at, seconds, bucket
 ) AS run_sums
 GROUP BY starts_at, seconds
-"""
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this module
 
 # Sum the rollup rows of each task in a period, those with the most attempts first.
 #
@@ -96,7 +100,7 @@ FROM (
       AND starts_at >= %(since)s AND starts_at < %(until)s
       AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
       AND %(waits)s
-) AS wait
+) AS wait""" + VALID + """
 GROUP BY task_name, bucket
 UNION ALL
 SELECT task_name, 'run', bucket, sum(count)::bigint
@@ -106,9 +110,9 @@ FROM (
     WHERE span = ANY ('{part,minute,hour}')
       AND starts_at >= %(since)s AND starts_at < %(until)s
       AND (%(queue_name)s::varchar IS NULL OR queue_name = %(queue_name)s::varchar)
-) AS run
+) AS run""" + VALID + """
 GROUP BY task_name, bucket
-"""
+"""  # fmt: skip # noqa: S608 -- all parts are literals of this module
 
 # Count the failed attempts in a period by task and exception class.
 #

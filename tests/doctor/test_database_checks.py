@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from django.db import connection
 
-from django_pgqueue.doctor import Level, session, session_checks, storage_checks
+from django_pgqueue.doctor import Level, sequence_checks, session, session_checks, storage_checks
 from tests import helpers
 
 from .conftest import assert_finding, find, run_sql
@@ -267,3 +267,30 @@ def test_locked_table_does_not_block_the_doctor(engine, second, monkeypatch):
     finding = find("stale_workers")
     second.execute("ROLLBACK")
     assert_finding(finding, Level.WARNING, "Could not be examined: canceling statement due to lock timeout")
+
+
+# ------------------------------------------------------------------ ids
+
+
+@pytest.mark.promise("ids-ahead-reported")
+def test_ids_row_ahead_of_its_sequence_is_reported_until_fixed(db):
+    assert find("ids").level is Level.OK
+    helpers.make_job(connection)
+    assert find("ids").level is Level.OK
+    run_sql("INSERT INTO pgqueue_job (id, task_name, arguments) VALUES (4000000000000000000, 't', '{}')")
+    found = find("ids")
+    fix = "SELECT setval(pg_get_serial_sequence('pgqueue_job', 'id'), 4000000000000000000);"
+    assert_finding(found, Level.ERROR, "'pgqueue_job'", fix)
+    run_sql(found.fix)
+    assert find("ids").level is Level.OK
+    assert helpers.make_job(connection) == 4000000000000000001
+
+
+def test_ids_tables_are_all_that_draw_ids(db):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name FROM information_schema.columns WHERE table_schema = current_schema() "
+            "AND column_name = 'id' AND is_identity = 'YES' AND table_name ~ '^pgqueue_'"
+        )
+        tables = {name for (name,) in cursor.fetchall()}
+    assert tables - {"pgqueue_remote_token"} == set(sequence_checks.TABLES)

@@ -198,7 +198,7 @@ def test_text_is_what_the_prometheus_client_reads(mail):
 def test_collect_is_read_only_with_a_time_limit(connection, monkeypatch):
     seen = {}
 
-    def overview(database):
+    def overview(database, figures):
         with connection.cursor() as cursor:
             cursor.execute("SELECT current_setting('transaction_read_only'), current_setting('statement_timeout')")
             seen["settings"] = cursor.fetchone()
@@ -212,7 +212,7 @@ def test_collect_is_read_only_with_a_time_limit(connection, monkeypatch):
 
 
 def test_collect_during_outage_has_only_database_up(db, monkeypatch, caplog):
-    def fail(connection):
+    def fail(connection, figures):
         raise OperationalError("server closed the connection\nmore")
 
     monkeypatch.setattr(gauges, "Snapshot", fail)

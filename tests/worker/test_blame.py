@@ -141,6 +141,21 @@ def test_claim_one_row_refused_only_it_is_dead(engine, claims, clock, kind, sqls
     assert states(engine) == {bad: "dead", **dict.fromkeys(others, "running")}
 
 
+@pytest.mark.promise("bad-row-no-attempt-left")
+@pytest.mark.parametrize("kind", KINDS)
+def test_claim_job_without_attempt_left_sets_it_aside(engine, claims, kind):
+    """A role that may write `attempt` can make a job ready without an attempt left. It must not run as 11 of 10."""
+    [spent] = add_jobs(engine, kind, 1)
+    engine.execute("UPDATE pgqueue_job SET attempt = max_attempts WHERE id = %s", [spent])
+    others = add_jobs(engine, kind, 4)
+    claimed = []
+    for _ in range(20):
+        claimed += claims.round()
+    assert sorted(claimed) == others
+    row = helpers.job_row(engine, spent)
+    assert (row["state"], row["attempt"]) == ("dead", row["max_attempts"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_claim_other_statement_succeeds_blames_no_row(engine, claims, clock, kind):
     """A trigger for jobs of one kind of lane: the claims of the other lanes say nothing about it."""

@@ -6,11 +6,11 @@ document as that of `manage.py pgqueue status --json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, connections
 from django.http import HttpRequest
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -24,6 +24,7 @@ from django_pgqueue.doctor import Finding, Level, examine
 from django_pgqueue.doctor.catalogue import CHECKS
 from django_pgqueue.job_search import NO_CLASS
 from django_pgqueue.stats import Overview
+from django_pgqueue.stats.unread import Figures, read_each
 
 from . import links
 from .page import ConsolePage
@@ -79,6 +80,14 @@ def of_overview(overview: Overview) -> list[Banner]:
     return found
 
 
+def unread_banners(figures: Mapping[str, str]) -> list[Banner]:
+    """Return a warning for each figure that could not be read."""
+    text = _("The figure “%(name)s” cannot be read because of a value in a row: %(reason)s")
+    return [
+        Banner(Level.ERROR, text % {"name": name, "reason": shortened(reason, 200)}) for name, reason in figures.items()
+    ]
+
+
 def _listed(names: Iterable[str]) -> str:
     shown = [shortened(name) for name in names]
     more = _(" and %(count)s more") % {"count": len(shown) - NAMES_LIMIT} if len(shown) > NAMES_LIMIT else ""
@@ -117,8 +126,7 @@ class TaskRow(NamedTuple):
 def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     found = examined(alias)
     try:
-        with transaction.atomic(using=alias):
-            figures = _figures(request, alias)
+        figures = read_each(connections[alias], lambda figures: _figures(request, alias, figures))
     except DatabaseError as error:
         figures = {"broken": shortened(str(error), 200)}
         if not found:
@@ -126,16 +134,18 @@ def _context(request: HttpRequest, alias: str) -> dict[str, Any]:
     return {**figures, "banners": [*found, *figures.get("banners", ())], "doctor_url": links.url(request, "doctor")}
 
 
-def _figures(request: HttpRequest, alias: str) -> dict[str, Any]:
-    overview = stats.overview(alias)
+def _figures(request: HttpRequest, alias: str, figures: Figures) -> dict[str, Any]:
+    overview = stats.overview(alias, figures)
     past: activity.Activity | None = None
     failures: Sequence[stats.FailureCount] = ()
     by_task: Sequence[stats.TaskThroughput] = ()
     if overview.finished_per_minute is not None:
-        past = activity.read_activity(request, alias)
-        since = datetime.now(UTC) - max(past.span.length, DAY)
-        failures = stats.failures(since, database=alias)
-        by_task = stats.throughput_by_task(since, waits=False, database=alias)
+        past = figures.read("activity", lambda: activity.read_activity(request, alias), None)
+        since = datetime.now(UTC) - max(activity.chosen_span(request).length, DAY)
+        failures = figures.read("failures", lambda: stats.failures(since, database=alias), ())
+        by_task = figures.read(
+            "attempts by task", lambda: stats.throughput_by_task(since, waits=False, database=alias), ()
+        )
     rows = queue_rows(request, overview.queues[:QUEUES_LIMIT])
     return {
         "overview": overview,
@@ -144,7 +154,7 @@ def _figures(request: HttpRequest, alias: str) -> dict[str, Any]:
         "more_queues": len(overview.queues) - len(rows),
         "queues_url": links.url(request, "queues"),
         "is_new": _is_new(overview, rows),
-        "banners": of_overview(overview),
+        "banners": [*unread_banners(figures.unread), *of_overview(overview)],
         "past": _("7 days") if past and past.span.name == "week" else _("24 hours"),
         "incidents": _incidents(request, failures),
         "incidents_url": links.url(request, "incidents"),

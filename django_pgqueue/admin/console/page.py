@@ -6,6 +6,7 @@ its own, or to the list of a model.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
@@ -13,15 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.core.exceptions import PermissionDenied
 from django.core.serializers.json import DjangoJSONEncoder
+from django.db import Error, connections, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.urls import URLPattern, path
 from django.utils.functional import Promise
 
 from django_pgqueue.admin import databases
+from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.stats.unread import unreadable
 
 if TYPE_CHECKING:
     from django_pgqueue.admin.readonly import ReadOnlyAdmin
+
+logger = logging.getLogger("django_pgqueue.admin")
 
 READING: Final = ("GET", "HEAD")
 
@@ -71,9 +77,18 @@ def _checked(request: HttpRequest, page: ConsolePage) -> HttpResponse | None:
 
 def _html(jobs: ReadOnlyAdmin, request: HttpRequest, page: ConsolePage) -> HttpResponse:
     request.current_app = jobs.admin_site.name
-    context = page.context(request, databases.chosen(request))
-    place = page.place or page.name
-    return rendered(request, jobs.admin_site, f"console/{page.name}.html", page.title, context, place=place)
+    place, template = page.place or page.name, f"console/{page.name}.html"
+    alias = databases.chosen(request)
+    try:
+        context = page.context(request, alias)
+    except Exception as error:
+        if (reason := unreadable(error)) is None:
+            raise
+        if isinstance(error, Error) and connections[alias].in_atomic_block:
+            transaction.set_rollback(True, using=alias)  # the failed statement has ended the transaction of the request
+        logger.exception("the page %r of the database %r could not be read", page.name, alias)
+        template, context = "console/unread.html", {"reason": shortened(reason, 200)}
+    return rendered(request, jobs.admin_site, template, page.title, context, place=place)
 
 
 class _Encoder(DjangoJSONEncoder):

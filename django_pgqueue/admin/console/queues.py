@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.db import connections
 from django.http import Http404, HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -15,25 +16,36 @@ from django_pgqueue import stats
 from django_pgqueue.admin.chart_axes import seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
+from django_pgqueue.stats.unread import read_each
 
 from . import activity, links
+from .overview import unread_banners
 from .page import ConsolePage
 from .queue_rows import queue_rows
 
 
+def _read(alias: str) -> stats.QueueFigures:
+    return read_each(connections[alias], lambda figures: stats.queue_figures(alias, figures))
+
+
 def _document(alias: str) -> dict[str, Any]:
-    return {"queues": stats.queues(alias)}
+    figures = _read(alias)
+    return {"queues": figures.queues, **({"unread": figures.unread} if figures.unread else {})}
 
 
 def _queues_context(request: HttpRequest, alias: str) -> dict[str, Any]:
-    figures = stats.queue_figures(alias)
+    figures = _read(alias)
     live = [worker for worker in figures.workers if worker.is_live]
-    return {"rows": queue_rows(request, figures.queues, live), **button_context(request)}
+    return {
+        "rows": queue_rows(request, figures.queues, live),
+        "banners": unread_banners(figures.unread),
+        **button_context(request),
+    }
 
 
 def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
     name = request.GET.get("queue", "")
-    figures = stats.queue_figures(alias)
+    figures = _read(alias)
     queue = next((queue for queue in figures.queues if queue.name == name), None)
     if queue is None:
         raise Http404(_("No job, worker, pause or task uses the queue “%(name)s”.") % {"name": shortened(name)})
@@ -46,6 +58,7 @@ def _queue_context(request: HttpRequest, alias: str) -> dict[str, Any]:
         "rows": queue_rows(request, [queue], live),
         "lanes": [(lane, seconds_text(lane.oldest_due_seconds or 0.0)) for lane in lanes],
         "queues_url": links.url(request, "queues"),
+        "banners": unread_banners(figures.unread),
         **button_context(request),
         **(activity.context(request, past) if past else {}),
     }

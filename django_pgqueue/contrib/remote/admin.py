@@ -69,8 +69,8 @@ class RemoteTokenAdmin(ListOnlyAdmin):
         return badge(*BADGES[state_of(token, seen_at(token))])
 
     name_shown = column(_("name"), lambda token: visible(token.name))
-    queues = column(_("queues"), lambda token: visible(", ".join(token.queue_names)) or _("all"))
-    tasks = column(_("tasks"), lambda token: visible(", ".join(token.task_names)) or _("all"))
+    queues = column(_("queues"), lambda token: visible(", ".join(map(str, token.queue_names))) or _("all"))
+    tasks = column(_("tasks"), lambda token: visible(", ".join(map(str, token.task_names))) or _("all"))
     created = column(_("created"), lambda token: moment_ago(token.created_at, token))
     by = column(_("by"), lambda token: visible(token.created_by))
     expires = column(_("expires"), lambda token: moment(token.expires_at) or _("never"))

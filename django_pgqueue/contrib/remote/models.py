@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.db.fields import InstantField
+from django_pgqueue.db.fields import MOST_ID, InstantField, IsJson, are_instants
 
 
 class RemoteToken(models.Model):
@@ -40,7 +40,19 @@ class RemoteToken(models.Model):
         default_permissions = ("view",)
         permissions = [("revoke_remotetoken", "Can revoke a remote token")]
         constraints = [
-            models.UniqueConstraint(fields=["name"], name="pgqueue_remote_token_name", condition=Q(revoked_at=None))
+            models.UniqueConstraint(fields=["name"], name="pgqueue_remote_token_name", condition=Q(revoked_at=None)),
+            models.CheckConstraint(
+                name="pgqueue_remote_token_instants",
+                condition=are_instants("created_at", "expires_at", "used_at", "revoked_at"),
+            ),
+            models.CheckConstraint(
+                name="pgqueue_remote_token_names",
+                condition=Q(
+                    IsJson("queue_names", "array", "jsonb_typeof"),
+                    IsJson("task_names", "array", "jsonb_typeof"),
+                    id__lt=MOST_ID,
+                ),
+            ),
         ]
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import psycopg
 from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import InterfaceError, OperationalError
+from django.db import Error, InterfaceError, OperationalError
 
 from django_pgqueue.display import visible
 from django_pgqueue.management.celery_beat import IMPORT_CELERY_BEAT
@@ -35,6 +35,7 @@ from django_pgqueue.management.subcommands.why_command import WHY
 from django_pgqueue.management.subcommands.worker_command import WORKER
 from django_pgqueue.management.subcommands.workers_command import WORKERS
 from django_pgqueue.management.subcommands.workflow_command import WORKFLOW
+from django_pgqueue.stats.unread import unreadable
 
 SUBCOMMANDS: Final[tuple[Subcommand, ...]] = (
     WORKER,
@@ -91,6 +92,10 @@ class Command(BaseCommand):
         except (InterfaceError, OperationalError, psycopg.OperationalError) as error:
             text = visible(" ".join(str(error).split()))
             raise CommandError(f"The database failed: {text} (`manage.py pgqueue doctor` examines it.)") from error
+        except Error as error:
+            if (reason := unreadable(error)) is None:
+                raise
+            raise CommandError(f"The values of a row cannot be read: {visible(reason)}") from error
         has_lost_reader()  # discards what is in the buffer: its flush at exit would fail
 
 

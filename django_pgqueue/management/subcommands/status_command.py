@@ -40,6 +40,7 @@ def tiles(overview: stats.Overview, stdout: OutputWrapper, options: Options) -> 
     ]
     if overview.unserved_queues:
         lines.append(("unserved", f"no worker serves {in_line(', '.join(overview.unserved_queues))}", "lost"))
+    lines += [("not read", f"{name}: {in_line(reason)}", "lost") for name, reason in overview.unread.items()]
     return [f"{name:<12}{coloured(stdout, options, text, word) if word else text}" for name, text, word in lines]
 
 

@@ -117,7 +117,7 @@ STATS = [
             "an old dead letter is of today",
             '{"seconds": DAY_SECONDS,',
             '{"seconds": 9 * DAY_SECONDS,',
-            inside="overview",
+            inside="_overview",
         ),
     ),
     *of_tests(

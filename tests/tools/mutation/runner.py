@@ -74,6 +74,7 @@ from tests.tools.mutation.mutants_trust_flow import TRUST_FLOW
 from tests.tools.mutation.mutants_trust_outages import TRUST_OUTAGES
 from tests.tools.mutation.mutants_trust_removal import TRUST_REMOVAL
 from tests.tools.mutation.mutants_trust_rows import TRUST_ROWS
+from tests.tools.mutation.mutants_unread import UNREAD
 from tests.tools.mutation.rendered import rendered
 
 COPIED = (
@@ -395,6 +396,7 @@ MUTANTS = [
     *TRUST_OUTAGES,
     *TRUST_REMOVAL,
     *TRUST_ROWS,
+    *UNREAD,
     *SAGAS,
     *JOB_LINES,
     *LOG_CONTEXT,
