@@ -126,8 +126,8 @@ SENDERS = of_tests(
     ("tests/security/test_roles.py",),
     Mutant(
         "a sender without the right to wake jobs notifies nobody",
-        "        notify_event_sent(connection, event_id)\n        return",
-        "        return",
+        "            )\n        notify_event_sent(connection, event_id)",
+        "            )",
         inside="event_sending._wake",
     ),
 )
