@@ -54,15 +54,7 @@ def pages_of_picking(plan):
     return next((found for below in plan.get("Plans", ()) if (found := pages_of_picking(below)) is not None), None)
 
 
-@pytest.fixture
-def without_autovacuum(engine):
-    """Disable autovacuum on the job table. Otherwise the measured pages depend on when autovacuum runs."""
-    engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
-    yield
-    engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
-
-
-@pytest.mark.usefixtures("without_autovacuum")
+@pytest.mark.usefixtures("counted_pages")
 def test_claim_with_cursor_old_snapshot_cost_stays_bounded(engine, second):
     helpers.make_jobs(engine, JOBS)
     engine.execute("ANALYZE pgqueue_job")

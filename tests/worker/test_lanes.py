@@ -80,8 +80,8 @@ def pages_of_scan(engine, params):
     return answer[0]["Plan"]["Shared Hit Blocks"] + answer[0]["Plan"]["Shared Read Blocks"]
 
 
+@pytest.mark.usefixtures("counted_pages")
 def test_scan_from_cursor_walks_over_no_claimed_jobs(engine):
-    engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     helpers.make_jobs(engine, BACKLOG)
     engine.execute("ANALYZE pgqueue_job")
     [(run_after, job_id)] = engine.execute("SELECT run_after, id FROM pgqueue_job ORDER BY id DESC LIMIT 1").fetchall()
@@ -89,9 +89,7 @@ def test_scan_from_cursor_walks_over_no_claimed_jobs(engine):
     helpers.make_jobs(engine, 1)
     place = {"queue_names": ["default"], "priorities": [0], "after_ats": [run_after], "after_ids": [job_id]}
     known = {**place, **walks((claims.FIRST, helpers.DEFAULT_LANE), (helpers.DEFAULT_LANE, claims.LAST))}
-    from_start = pages_of_scan(engine, all_lanes(engine))
-    engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
-    assert pages_of_scan(engine, known) <= 30 < 100 < from_start
+    assert pages_of_scan(engine, known) <= 30 < 100 < pages_of_scan(engine, all_lanes(engine))
 
 
 def test_slow_scans_begin_at_cursors_until_a_claim_from_start(engine, make_fetcher, monkeypatch):
@@ -179,15 +177,13 @@ def no_margin(monkeypatch):
 
 
 def make_paused_backlog(engine, **changes):
-    engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     helpers.make_jobs(engine, BACKLOG, task_name=PAUSED, **changes)
     engine.execute("ANALYZE pgqueue_job")
-    engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
     lifecycle.pause(engine, Pausable.TASK, PAUSED)
 
 
 @pytest.mark.promise("paused-backlog", "defect-paused-backlog-walk")
-@pytest.mark.usefixtures("no_margin")
+@pytest.mark.usefixtures("counted_pages", "no_margin")
 @pytest.mark.parametrize("priority", [5, 0])
 def test_claim_beside_paused_backlog_walks_no_backlog(engine, make_fetcher, priority):
     """This also holds for full claims, because the paused lane comes before the lane that fills them."""
@@ -203,7 +199,7 @@ def test_claim_beside_paused_backlog_walks_no_backlog(engine, make_fetcher, prio
     assert buffers(engine, cursor, paused=[PAUSED], lane=lane) <= 10
 
 
-@pytest.mark.usefixtures("no_margin")
+@pytest.mark.usefixtures("counted_pages", "no_margin")
 def test_idle_lane_of_paused_jobs_is_walked_once(engine, make_fetcher):
     make_paused_backlog(engine)
     fetcher = make_fetcher()
@@ -293,9 +289,9 @@ def test_clock_set_back_drops_the_cursors(engine, make_fetcher):
 
 
 @pytest.mark.promise("defect-paused-backlog-walk")
+@pytest.mark.usefixtures("counted_pages")
 def test_cursor_of_a_queue_that_ran_empty_is_kept(engine, second, make_fetcher):
     """An open snapshot keeps the index entries of the queue's jobs. The next claim must not walk over these entries."""
-    engine.execute("ALTER TABLE pgqueue_job SET (autovacuum_enabled = off)")
     helpers.make_jobs(engine, 5000)
     with helpers.transaction(second, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"):
         helpers.scalar(second, "SELECT count(*) FROM pgqueue_job")
@@ -305,7 +301,6 @@ def test_cursor_of_a_queue_that_ran_empty_is_kept(engine, second, make_fetcher):
         assert fetcher.lanes._due_at == {}
         [cursor] = fetcher.lanes.recent_lanes().values()
         assert buffers(engine, Cursor()) > 10 * buffers(engine, cursor)
-    engine.execute("ALTER TABLE pgqueue_job RESET (autovacuum_enabled)")
 
 
 def test_cursors_of_empty_lanes_are_bounded(engine, monkeypatch):

@@ -513,6 +513,17 @@ def test_fetcher_for_named_queues_reads_only_these(engine, make_fetcher, monkeyp
     assert seen[-1] == {"queue_names": [name(30), name(2)]}
 
 
+def test_slow_scan_of_named_queues_begins_at_no_cursor(engine, make_fetcher, monkeypatch):
+    """A scan from cursors reads a page of all lanes. It would come before each scan of the named queues in vain."""
+    make_lanes(engine, 40)
+    fetcher = make_fetcher(name(30))
+    monkeypatch.setattr(lanes_module, "SLOW_SECONDS", 0.0)
+    drain(fetcher)
+    assert fetcher.lanes._recent
+    assert fetcher.lanes._is_slow
+    assert fetcher.lanes.scan_cursors() == {}
+
+
 def test_until_empty_counts_only_whole_circles(engine, make_fetcher, monkeypatch):
     monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
     make_later_lanes(engine, 60)

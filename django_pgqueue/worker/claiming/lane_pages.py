@@ -75,6 +75,11 @@ class LanePages(LaneWalk):
         """Return whether to read the next page: in a circle that has begun, or one for which there is a reason now."""
         return not self.is_active or bool(self._names) or self._begins_circle(polling_seconds)
 
+    @property
+    def reads_names(self) -> bool:
+        """Whether scans read only the lanes of the named queues, because all lanes were too many."""
+        return self._clock() < self._named_until
+
     def read(self, connection: Connection, turn: int, cursors: Mapping[Lane, Cursor]) -> LaneScan:
         """Scan. Return the lanes with ready jobs, or no lane if this object keeps them (`is_active`).
 

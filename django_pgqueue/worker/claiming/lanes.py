@@ -175,7 +175,7 @@ class Lanes:
 
     def scan_cursors(self) -> dict[Lane, Cursor]:
         """Return where scans begin in the lanes in which claims last found jobs, if scans from their start are slow."""
-        if not self._is_slow or self.pages.is_active:
+        if not self._is_slow or self.pages.is_active or self.pages.reads_names:
             return {}
         return {lane: self._cursors[lane] for lane in self._recent if lane in self._cursors}
 
