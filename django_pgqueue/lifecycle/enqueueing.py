@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+
+import psycopg
 
 from django_pgqueue import sql
 from django_pgqueue.db import statements
@@ -86,13 +88,19 @@ class NewJob(NamedTuple):
         return json.dumps(row, default=datetime.isoformat)
 
 
-def stored_job(stored: str, arguments: str) -> NewJob:
-    """Return the job that was stored for a callback of a batch or a compensation."""
+def stored_job(stored: str, arguments: str | None) -> NewJob:
+    """Return the job that was stored for a callback of a batch or a compensation.
+
+    Raise `psycopg.DataError`, as for a row that the database refuses, if no code of this package stored it.
+    """
     row = json.loads(stored)
     row.pop("arguments", None)  # of a callback. They are used as text, so that numbers keep their digits.
     search_keys = row.pop("search_keys", None)
     limit = [row.pop(name, None) for name in CallLimit._fields]
-    return NewJob(row, arguments, search_keys, CallLimit(*limit) if limit[0] else None)
+    texts = (row.get("task_name"), row.get("queue_name"), arguments)
+    if not (all(isinstance(text, str) for text in texts) and isinstance(search_keys, dict | None)):
+        raise psycopg.DataError("the stored call has no task, no queue or no arguments")
+    return NewJob(row, cast("str", arguments), search_keys, CallLimit(*limit) if limit[0] else None)
 
 
 def enqueue(connection: Connection, job: NewJob) -> Enqueued:

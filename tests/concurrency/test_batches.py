@@ -241,6 +241,15 @@ def test_batch_that_the_database_refuses_to_end_does_not_stop_others(engine):
     assert helpers.sweep_ends(engine, "batches").changed == 2
 
 
+@pytest.mark.parametrize("call", ["{}", '{"task_name": 7}', '{"queue_name": "q", "task_name": "t"}'])
+def test_batch_whose_callback_is_no_call_does_not_stop_others(engine, call):
+    batches = [batch_of(engine, 0) for _ in range(3)]
+    engine.execute("UPDATE pgqueue_batch SET on_complete = %s WHERE id = %s", [call, batches[1]])
+    settled = ends.settle(engine, batches)
+    assert [batch_id for batch_id, _ in settled.refused] == [batches[1]]
+    assert callbacks(engine) == ["complete", "complete", "success", "success"]
+
+
 # ------------------------------------------------------------------ applications
 
 

@@ -161,6 +161,22 @@ def test_compensate_many_jobs_in_one_statement(engine):
     assert undone(engine) == ["b"] * 3
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        "compensation = '{}'",
+        "compensation_arguments = NULL",
+        """compensation = (compensation::jsonb || '{"search_keys": 7}')::json""",
+        """compensation = (compensation::jsonb || '{"max_attempts": 0}')::json""",
+    ],
+)
+def test_compensation_that_is_no_call_is_refused_alone(engine, values):
+    job_ids = [dead_job(engine, name) for name in "abc"]
+    engine.execute(f"UPDATE pgqueue_step SET {values} WHERE job_id = {job_ids[1]}")
+    done = lifecycle.sagas.compensate(engine, job_ids)
+    assert ([job_id for job_id, _ in done.refused], sorted(undone(engine))) == (job_ids[1:2], ["a", "c"])
+
+
 def test_pending_sagas_are_read_in_pages(engine):
     job_ids = [dead_job(engine, "a", "b") for _ in range(3)]
     assert lifecycle.sagas.pending_sagas(engine, 0, 2) == job_ids[:2]

@@ -11,21 +11,21 @@ from django.test import Client
 from django_pgqueue import Limit, registry, stats
 from django_pgqueue.admin.console import activity
 from django_pgqueue.metrics import collect, gauges
-from django_pgqueue.stats import depths, overall, suspended
+from django_pgqueue.stats import graph_queries, queries, rollup_queries, suspended
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker
 from tests.stats.conftest import connection as connection
 
 OVERFLOW = "/* pgqueue:overflow */ SELECT 9223372036854775807 + 1 + count(*) FROM pgqueue_job"
 FIGURES = {
-    "ready": (depths.queries, "READY_BY_LANE"),
-    "running": (depths.queries, "OPEN_EXECUTIONS_BY_TASK"),
-    "waiting": (depths.graph_queries, "FIRST_WAITING"),
-    "dead": (depths.queries, "NEWEST_DEAD"),
-    "enqueued": (depths.queries, "NEWEST_ENQUEUED"),
-    "finished": (depths.rollup_queries, "ENDED_BY_TASK"),
-    "workers": (depths.queries, "WORKERS"),
-    "dead_24h": (overall.queries, "DEAD_SINCE"),
+    "ready": (queries, "READY_BY_LANE"),
+    "running": (queries, "OPEN_EXECUTIONS_BY_TASK"),
+    "waiting": (graph_queries, "FIRST_WAITING"),
+    "dead": (queries, "NEWEST_DEAD"),
+    "enqueued": (queries, "NEWEST_ENQUEUED"),
+    "finished": (rollup_queries, "ENDED_BY_TASK"),
+    "workers": (queries, "WORKERS"),
+    "dead_24h": (queries, "DEAD_SINCE"),
     "suspended": (suspended, "SUSPENDED_JOBS"),
 }
 """Each figure of the overview, and the statement that reads it."""
