@@ -3,17 +3,19 @@
 The names in `__all__` and those in docs/reference/api.md are public. Everything else may change between releases.
 """
 
-from .batch_progress import BatchProgress
-from .batch_reference import BatchFinished
-from .batches import Batch
-from .breakers import Breaker
-from .chains import Chain, Group, chain, chord, group
-from .chunks import Chunk, ChunkJob
-from .context import TaskContext
+from .composed.batch_progress import BatchProgress
+from .composed.batches import Batch
+from .composed.chains import Chain, Group, chain, chord, group
+from .composed.event_sending import asend_event, send_event
+from .composed.workflows import Node, Workflow
+from .declared.breakers import Breaker
+from .declared.chunks import Chunk, ChunkJob
+from .declared.limits import Limit
+from .declared.retry import exponential, fixed
+from .declared.steps import CompensationUnfinished, EventTimeout, Step, StepError
 from .enqueue.bulk import aenqueue_many, enqueue_many
 from .enqueue.calls import TaskCall
 from .enqueue.job_ids import JobIds
-from .event_sending import asend_event, send_event
 from .exceptions import (
     Cancel,
     CannotDecode,
@@ -37,14 +39,12 @@ from .exceptions import (
     TaskTimeout,
     Throttled,
 )
-from .limits import Limit
-from .progress import Progress
-from .retry import exponential, fixed
+from .ground.batch_reference import BatchFinished
+from .ground.progress import Progress
 from .schedules.times import Times, cron, every
 from .states import Outcome, State
-from .steps import CompensationUnfinished, EventTimeout, Step, StepError
 from .task import Task
-from .workflows import Node, Workflow
+from .tasks.context import TaskContext
 
 # isort: split
 from .decorator import task  # after `.task`: otherwise type checkers resolve `task` to the module of that name

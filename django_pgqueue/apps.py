@@ -30,17 +30,14 @@ class PgQueueConfig(AppConfig):
             ImproperlyConfigured: `PGQUEUE["TASK_MODULES"]` names a module that does not exist.
             Exception: Any error that a tasks module raises during its import.
         """
-        from . import (
-            checks,  # noqa: F401 -- the import registers the checks
-            job_operations,  # here, because it imports models
-        )
+        from .ends import job_operations
 
         self.job_operations = job_operations
 
         with suppress(ModuleNotFoundError):  # Django 5.2 has no django.tasks
             import django.tasks  # noqa: F401 -- the import registers Django's check, which checks our backend too
 
-        from .registry import import_task_modules  # here, because the apps are loaded by now
+        from .tasks.registry import import_task_modules  # here, because the apps are loaded by now
 
         import_task_modules()
         _apply_immediate()
@@ -54,7 +51,7 @@ def _apply_immediate(*, setting: str = "PGQUEUE", **kwargs: Any) -> None:
     """
     if setting != "PGQUEUE":
         return
-    from .conf import get_settings
+    from .settings.conf import get_settings
     from .signals import job_enqueued
 
     immediate = False

@@ -17,10 +17,13 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
-from . import codecs, conf, middleware, registry
+from . import middleware
 from .arguments.plan import new_plan
+from .encoding import codecs
 from .exceptions import InvalidTask
 from .schedules import declarations
+from .settings import conf
+from .tasks import registry
 
 if TYPE_CHECKING:
     from .doctor import Finding
@@ -133,9 +136,9 @@ def _database_findings(check_id: str, databases: Sequence[str] | None) -> Iterat
     """
     if not databases:  # Django calls these checks at each start; only `check --database` names databases
         return
+    from .db.queue_databases import has_tables
     from .doctor import Level, examine  # imported only if needed: a worker examines no database
     from .doctor.catalogue import CHECKS
-    from .queue_databases import has_tables
 
     check = next(check for check in CHECKS if check.id == check_id)
     for alias in databases:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from . import registry
-from .chunks import Chunk
-from .context import TaskContext
+from .declared.chunks import Chunk
 from .exceptions import Duration, InvalidTask
-from .options import OPTIONS, DatabaseOf, OnMissing, TaskOptions
+from .options.task_options import OPTIONS, DatabaseOf, OnMissing, TaskOptions
 from .schedules import declarations
 from .schedules.times import Times
 from .task import Task
+from .tasks import registry
+from .tasks.context import TaskContext
 
 NAMES: Final = {*OPTIONS, "schedule"}
 ELSEWHERE: Final = {
@@ -96,7 +96,7 @@ def task(
         chunk: Maximum number of jobs that one call of the function gets as a `Chunk`, 1 to 1000.
         chunk_wait: How long a due job waits until there are `chunk` jobs: seconds or a timedelta, 0 by default.
         schedule: `cron(…)`, `every(…)` or a list of these. Workers enqueue the task at these times.
-        **options: The other options are the keys of `django_pgqueue.options.TaskOptions`, which describes them.
+        **options: The other options are the keys of `options.task_options.TaskOptions`, which describes them.
 
     Raises:
         InvalidTask: The function cannot be a task, an option is unknown or invalid, or another task has the name.

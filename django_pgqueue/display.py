@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from django.utils.translation import gettext as _
 
-from . import registry
-from .envelope import ERASED, codec_of
-from .redaction import hides_result, redacted_call
+from .ground.envelope import ERASED, codec_of
+from .tasks import registry
+from .tasks.redaction import hides_result, redacted_call
 
 BIDIRECTIONAL: Final = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the direction of text and can make one name look like another."""

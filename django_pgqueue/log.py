@@ -18,10 +18,10 @@ from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 from . import signals
-from .context import running_job
-from .log_events import JOB_FIELDS, event, job_fields
-from .registry import in_words
+from .ground.log_events import JOB_FIELDS, event, job_fields
 from .signals import TaskSignal
+from .tasks.context import running_job
+from .tasks.registry import in_words
 
 logger = logging.getLogger("django_pgqueue.worker")
 job_logger = logging.getLogger("django_pgqueue.jobs")

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from . import registry
-from .conf import get_settings
+from .settings.conf import get_settings
+from .tasks import registry
 
 if TYPE_CHECKING:
-    from .context import TaskContext
-    from .definition import TaskDefinition
     from .lifecycle import Scheduled
+    from .tasks.context import TaskContext
+    from .tasks.definition import TaskDefinition
 
 HOOKS: Final = ("enqueue", "run", "arun")
 

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Final
 from django.apps import apps
 from django.db import DatabaseError, connections, transaction
 
-from . import lifecycle, registry
-from .conf import known_queues
-from .validation import unknown_queue
+from . import lifecycle
+from .options.validation import unknown_queue
+from .settings.conf import known_queues
+from .tasks import registry
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -17,13 +17,13 @@ import psycopg
 from django.db import connections
 
 from . import signals
-from .conf import get_settings
 from .db.engine_connection import EngineConnection
 from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after_commit
 from .db.statements import Connection
 from .db.transactions import raise_if_aborted
-from .endings import ENDINGS, Ending
+from .ground.endings import ENDINGS, Ending
 from .lifecycle import Claimed, TransitionResult, TransitionStatus
+from .settings.conf import get_settings
 from .states import FINISHED, State
 from .waiting import listener
 

@@ -17,19 +17,19 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections
 
 from . import queues
-from .conf import get_settings
 from .db.transactions import run_after_commits_elsewhere
-from .definition import TaskDefinition
 from .enqueue import bulk, call_limits, inserting
 from .enqueue.advice import called_in_coroutine, missing_attribute
 from .enqueue.calls import Calls, TaskCall
 from .enqueue.job_ids import JobIds
 from .enqueue.new_job import check_fit, connection_for, new_job, row_of
-from .options import DatabaseOf, UsingOptions
+from .options.task_options import DatabaseOf, UsingOptions
+from .options.using_options import UNCHANGED, Unchanged, changed_options
+from .options.validation import RunAfter
 from .reactions import after_enqueue
-from .redaction import hidden_from_reports, hiding_class
-from .using_options import UNCHANGED, Unchanged, changed_options
-from .validation import RunAfter
+from .settings.conf import get_settings
+from .tasks.definition import TaskDefinition
+from .tasks.redaction import hidden_from_reports, hiding_class
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -95,7 +95,7 @@ class Task(TaskDefinition, Generic[P, R_co]):
         Args:
             run_after: When the job is due: seconds or a timedelta from the enqueue, or an aware datetime. 0 means now.
             database: Alias of the job's database, or a function of its arguments. None lets the routers choose it.
-            **options: The keys of `django_pgqueue.options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
+            **options: The keys of `options.task_options.UsingOptions`, such as `priority`, `queue_name`, `expires`,
                 `headers` and `unique_key`. They mean the same as for `@task`; `expires` can also be an aware datetime.
 
         Raises:

@@ -16,9 +16,9 @@ from django.core import signing
 from django.core.signing import BadSignature
 from django.db import connections, router
 
-from . import registry
 from .exceptions import Duration, seconds
-from .redaction import hides_result
+from .tasks import registry
+from .tasks.redaction import hides_result
 
 if TYPE_CHECKING:
     from .models import Job

@@ -15,11 +15,11 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
-from . import registry
-from .envelope import EncodedValue
 from .exceptions import Duration
-from .redaction import hides_result
+from .ground.envelope import EncodedValue
 from .states import FINISHED, State
+from .tasks import registry
+from .tasks.redaction import hides_result
 from .tokens import MAX_AGE_SECONDS, Token, belongs_to, read_token
 
 if TYPE_CHECKING:

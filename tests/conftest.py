@@ -15,10 +15,11 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, Phase, settings
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection, notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.distribution import ByFile, place_of
 

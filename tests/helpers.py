@@ -18,12 +18,12 @@ from psycopg.rows import dict_row
 from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.declared.limits import CallLimit
 from django_pgqueue.ends import end_checks
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
-from django_pgqueue.limits import CallLimit
-from django_pgqueue.options import UNSET
+from django_pgqueue.options.task_options import UNSET
 from django_pgqueue.states import Outcome
 from django_pgqueue.worker.execution.events import FOREGROUND
 

@@ -10,8 +10,10 @@ import pytest
 from django.core import mail
 
 import django_pgqueue
-from django_pgqueue import Task, TaskContext, conf, options
+from django_pgqueue import Task, TaskContext
 from django_pgqueue.models import Job, JobQuerySet
+from django_pgqueue.options import task_options as options
+from django_pgqueue.settings import conf
 from django_pgqueue.testing import delete_all_jobs, run_jobs
 from tests.documents import BLOCK, CODE, TOP
 from tests.test_docs import parser_of
@@ -113,7 +115,13 @@ def test_summary_commands_are_valid(name):
 
 @pytest.mark.parametrize(
     "known",
-    ["job.explode", "PGQUEUE['X']", "INSERT INTO pgqueue_job (task)", "django_pgqueue.control.explode", "explode()"],
+    [
+        "job.explode",
+        "PGQUEUE['X']",
+        "INSERT INTO pgqueue_job (task)",
+        "django_pgqueue.control.queues.explode",
+        "explode()",
+    ],
 )
 def test_unknown_names_are_found(known):
     assert not is_known(known)

@@ -11,9 +11,9 @@ import pytest
 
 import django_pgqueue
 from django_pgqueue.backend import PgQueueBackend, PgQueueTask
-from django_pgqueue.context import TaskContext
 from django_pgqueue.models import Job, JobQuerySet
 from django_pgqueue.task import Task
+from django_pgqueue.tasks.context import TaskContext
 
 INTERNAL = (
     "django_pgqueue.worker",

@@ -7,11 +7,12 @@ from datetime import date
 import pytest
 from django.db import transaction
 
-from django_pgqueue import Batch, Task, cron, enqueue_many, registry, task
+from django_pgqueue import Batch, Task, cron, enqueue_many, task
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.models import Job
 from django_pgqueue.schedules.declarations import check_schedule
 from django_pgqueue.signals import job_enqueued
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 

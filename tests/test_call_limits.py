@@ -13,10 +13,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import Limit, enqueue_many, registry
+from django_pgqueue import Limit, enqueue_many
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks
 

@@ -7,7 +7,8 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import Workflow, job_operations
+from django_pgqueue import Workflow
+from django_pgqueue.ends import job_operations
 from django_pgqueue.models import AuditEntry, Job, operations
 from django_pgqueue.models.operations import ChosenJobs, JobsToChange, Tally
 from django_pgqueue.states import State

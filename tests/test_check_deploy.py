@@ -17,12 +17,13 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.context import TaskContext
-from django_pgqueue.definition import TaskDefinition
+from django_pgqueue import lifecycle
 from django_pgqueue.deploys import calls, stored
 from django_pgqueue.deploys.calls import call_problems
 from django_pgqueue.models import JobBatch, JobStep
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.definition import TaskDefinition
 from tests import helpers
 from tests.test_sql import explain, nodes, rows_read
 
@@ -151,7 +152,7 @@ def test_values_of_models_are_checked_without_loading_rows(db, django_assert_num
 
 def test_encoded_arguments_are_read_in_python(db):
     with override_settings(PGQUEUE={"CODECS": ["tests.app.codecs.Hidden"]}):
-        from django_pgqueue.serialization import encode_arguments
+        from django_pgqueue.encoding.serialization import encode_arguments
 
         job_id = raw(connection, encode_arguments([1], {}), "shop.charge")
         assert found() == [f"1 job of shop.charge lacks `currency` (for example job {job_id})"]

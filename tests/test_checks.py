@@ -8,9 +8,10 @@ from django.core.checks import run_checks
 from django.db import connections
 from django.test import override_settings
 
-from django_pgqueue import checks, every, registry
+from django_pgqueue import checks, every
 from django_pgqueue.schedules import declarations
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 
 

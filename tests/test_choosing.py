@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from django_pgqueue import setting_kinds
 from django_pgqueue.db.fields import PlainJSONField
+from django_pgqueue.settings import setting_kinds
 from tests.documents import PAGES, table
 
 CHOOSING = PAGES["docs/project/choosing.md"]

@@ -14,12 +14,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command, load_command_class
 from django.test import override_settings
 
-from django_pgqueue import __version__, checks, log, registry, signals
+from django_pgqueue import __version__, checks, log, signals
+from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.management import queue_arguments
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.management.subcommands import status_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
-from django_pgqueue.served_queues import ServedQueues
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.completion import writer

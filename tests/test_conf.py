@@ -9,8 +9,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, Task, fixed
-from django_pgqueue.conf import OPTIONS, Settings, get_settings, known_queues, problems
-from django_pgqueue.setting_kinds import retention_seconds
+from django_pgqueue.settings.conf import OPTIONS, Settings, get_settings, known_queues, problems
+from django_pgqueue.settings.setting_kinds import retention_seconds
 from tests.app import tasks
 
 DAY = 24 * 3600

@@ -1,4 +1,4 @@
-"""`django_pgqueue.control` and its commands: their effects, the arguments that they refuse, and their output."""
+"""`django_pgqueue.control.queues` and its commands: their effects, the arguments that they refuse, and their output."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_pause_accepts_task_framework_task_and_name(task):
 
 
 def test_pause_task_covers_jobs_under_its_old_names(monkeypatch):
-    from django_pgqueue import registry
+    from django_pgqueue.tasks import registry
 
     monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)
     object.__setattr__(tasks.noop, "aliases", ("old.name",))
@@ -90,7 +90,7 @@ def test_pause_task_covers_jobs_under_its_old_names(monkeypatch):
 
 
 def test_resume_ends_pause_under_old_task_name(monkeypatch):
-    from django_pgqueue import registry
+    from django_pgqueue.tasks import registry
 
     control.pause(task="old.name")
     monkeypatch.setitem(registry._tasks, "old.name", tasks.noop)

@@ -14,7 +14,7 @@ from django.core.management import BaseCommand, load_command_class
 from django.dispatch import Signal
 
 import django_pgqueue
-from django_pgqueue import conf, signals, states
+from django_pgqueue import signals, states
 from django_pgqueue.contrib.remote.models import RemoteToken
 from django_pgqueue.models import (
     BreakerCount,
@@ -27,7 +27,8 @@ from django_pgqueue.models import (
     OpenBreaker,
     Rollup,
 )
-from django_pgqueue.setting_kinds import DEFAULT_RETENTION
+from django_pgqueue.settings import conf
+from django_pgqueue.settings.setting_kinds import DEFAULT_RETENTION
 from django_pgqueue.states import GONE, TRANSITIONS, State, TransitionName
 from django_pgqueue.task import Task
 from django_pgqueue.worker.maintenance.rescuer import limit_seconds

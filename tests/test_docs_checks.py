@@ -9,7 +9,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.test import override_settings
 
-from django_pgqueue import registry as ours
+from django_pgqueue.tasks import registry as ours
 from tests.documents import PAGES
 
 pytestmark = pytest.mark.usefixtures("tasks_of_this_project")

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from django_pgqueue import conf, health
+from django_pgqueue import health
+from django_pgqueue.settings import conf
 from django_pgqueue.worker.monitoring.metrics_process import Pages
 from django_pgqueue.worker.runtime.health_report import HealthReport
 from django_pgqueue.worker.runtime.worker_memory import WorkerMemory

@@ -24,10 +24,12 @@ from django.db import connection, connections
 from django.test import RequestFactory, override_settings
 from django.utils import timezone
 
-from django_pgqueue import conf, registry, stats
+from django_pgqueue import stats
 from django_pgqueue.metrics import metrics_view
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.settings import conf
 from django_pgqueue.states import State
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.concurrency import limits
 from tests.documents import PAGES, TUTORIAL, blocks, file_of, loose_blocks

@@ -15,8 +15,8 @@ import urllib.request
 
 import pytest
 
-from django_pgqueue import conf
 from django_pgqueue.metrics import gauges, view
+from django_pgqueue.settings import conf
 from django_pgqueue.worker.monitoring import http_server
 from django_pgqueue.worker.monitoring.http_server import HttpServer
 from django_pgqueue.worker.monitoring.metrics import METRICS

@@ -14,7 +14,7 @@ from django.db import connection
 
 from django_pgqueue import stats
 from django_pgqueue.doctor.catalogue import CHECKS
-from django_pgqueue.log_events import EVENTS
+from django_pgqueue.ground.log_events import EVENTS
 from django_pgqueue.models import Job
 from tests import helpers
 from tests.documents import CODE, LINK, PAGES, plain, prose, table

@@ -18,12 +18,13 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, registry, signals
+from django_pgqueue import InvalidTask, signals
 from django_pgqueue.db import notifications
+from django_pgqueue.encoding.serialization import CHUNK, CHUNK_SIZE
 from django_pgqueue.enqueue.new_job import row_of
 from django_pgqueue.models import Job
-from django_pgqueue.serialization import CHUNK, CHUNK_SIZE
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.app import tasks
 

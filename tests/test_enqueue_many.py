@@ -29,9 +29,9 @@ from django_pgqueue import (
     middleware,
     signals,
 )
+from django_pgqueue.encoding.serialization import CHUNK
 from django_pgqueue.enqueue.inserting import TRIES
 from django_pgqueue.models import Job
-from django_pgqueue.serialization import CHUNK
 from tests import helpers
 from tests.app import tasks
 

@@ -11,12 +11,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from django_pgqueue import control, registry
-from django_pgqueue.control_targets import UnknownLimitWarning
+from django_pgqueue import control
+from django_pgqueue.control.limits import end_hold, override_limit, restore_limit
+from django_pgqueue.control.targets import UnknownLimitWarning
 from django_pgqueue.db import notifications
-from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.models import AuditEntry, Job, LimitOverride, LimitState, Pause
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs, time_travel
 from tests import helpers
 

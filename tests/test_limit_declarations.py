@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from django.utils.functional import lazystr
 
-from django_pgqueue import Breaker, InvalidTask, Limit, limits, registry, task
+from django_pgqueue import Breaker, InvalidTask, Limit, task
 from django_pgqueue.backend import compat
+from django_pgqueue.declared import limits
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import django_pgqueue
-from django_pgqueue.log_events import EVENTS, JOB_FIELDS, event, job_event
+from django_pgqueue.ground.log_events import EVENTS, JOB_FIELDS, event, job_event
 from tests.documents import PAGES
 from tests.tools import log_events_page
 

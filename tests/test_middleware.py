@@ -12,8 +12,9 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import override_settings
 
-from django_pgqueue import checks, middleware, registry
+from django_pgqueue import checks, middleware
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app import middleware as app
 from tests.app import tasks

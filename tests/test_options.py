@@ -15,14 +15,17 @@ from typing import get_overloads
 
 import pytest
 
-from django_pgqueue import InvalidTask, Limit, options, registry, task, using_options
+from django_pgqueue import InvalidTask, Limit, task
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as backend_task
-from django_pgqueue.batch_reference import BatchReference
-from django_pgqueue.limits import CallLimit
+from django_pgqueue.declared.limits import CallLimit
+from django_pgqueue.ground.batch_reference import BatchReference
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
+from django_pgqueue.options import task_options as options
+from django_pgqueue.options import using_options
+from django_pgqueue.options.task_options import CARRIED, JobOptions, SharedFields, TaskFields, TaskOptions, UsingOptions
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks
 from tests.statements import STATEMENTS

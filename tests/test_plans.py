@@ -15,8 +15,8 @@ import pytest
 
 from django_pgqueue import lifecycle, sql
 from django_pgqueue.db.statements import execute
-from django_pgqueue.limits import NO_LIMIT
-from django_pgqueue.options import UNSET
+from django_pgqueue.declared.limits import NO_LIMIT
+from django_pgqueue.options.task_options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, STATISTICS, explain, nodes, rows_read
 

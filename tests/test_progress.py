@@ -14,8 +14,8 @@ from django.test import override_settings
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import TaskContext
+from django_pgqueue.ground.progress import Progress, checked
 from django_pgqueue.models import Job
-from django_pgqueue.progress import Progress, checked
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.app import tasks
 

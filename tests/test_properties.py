@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue.retry import MAX_DELAY_SECONDS, delay_after, exponential
-from django_pgqueue.serialization import encode_arguments, encode_result
+from django_pgqueue.declared.retry import MAX_DELAY_SECONDS, delay_after, exponential
+from django_pgqueue.encoding.serialization import encode_arguments, encode_result
 from django_pgqueue.worker.execution import error_text
 from tests import helpers
 

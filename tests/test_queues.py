@@ -13,7 +13,7 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, queues, stats
-from django_pgqueue.chunks import chunk_key
+from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.management import queue_arguments
 from django_pgqueue.models import Job, Pause, Schedule

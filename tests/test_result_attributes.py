@@ -11,9 +11,9 @@ from asgiref.sync import async_to_sync
 
 from django_pgqueue import TaskContext, exceptions
 from django_pgqueue.backend.compat import TaskResultStatus
+from django_pgqueue.ground.task_results import AttemptError
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
-from django_pgqueue.task_results import AttemptError
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 

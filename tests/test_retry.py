@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import TaskTimeout, retry
-from django_pgqueue.exceptions import TaskTimedOut, WorkerLost
-from django_pgqueue.retry import (
+from django_pgqueue import TaskTimeout
+from django_pgqueue.declared import retry
+from django_pgqueue.declared.retry import (
     MAX_DELAY_SECONDS,
     as_backoff,
     check_backoff,
@@ -18,6 +18,7 @@ from django_pgqueue.retry import (
     fixed,
     takes_task_result,
 )
+from django_pgqueue.exceptions import TaskTimedOut, WorkerLost
 
 ATTEMPTS = st.integers(1, 1000)
 

@@ -6,9 +6,9 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import registry
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 

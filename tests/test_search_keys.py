@@ -14,12 +14,13 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import InvalidTask, enqueue_many, every, history, lifecycle, registry
-from django_pgqueue.limits import NO_LIMIT
+from django_pgqueue import InvalidTask, enqueue_many, every, history, lifecycle
+from django_pgqueue.declared.limits import NO_LIMIT
 from django_pgqueue.models import Job, SearchKey
 from django_pgqueue.schedules import declarations
 from django_pgqueue.states import State
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks

@@ -18,8 +18,8 @@ from django.test import override_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from django_pgqueue.encoding.serialization import MAX_DEPTH, decode_arguments, encode_arguments, encode_result
 from django_pgqueue.models import Worker
-from django_pgqueue.serialization import MAX_DEPTH, decode_arguments, encode_arguments, encode_result
 from tests import helpers
 from tests.app.tasks import noop
 

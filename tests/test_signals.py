@@ -8,8 +8,8 @@ import pytest
 from django.db import DataError, transaction
 
 from django_pgqueue import lifecycle, signals
-from django_pgqueue.endings import ENDINGS, Ending
 from django_pgqueue.exceptions import QueueError
+from django_pgqueue.ground.endings import ENDINGS, Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.models import Job
 from django_pgqueue.reactions import ARGUMENTS, AnyWaiters, Reactions, SendSignals, ended

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_pgqueue import registry
-from django_pgqueue.context import TaskContext
-from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.deploys import signature_lock
 from django_pgqueue.deploys.signature_lock import changes, dump, load, locks_of
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.definition import TaskDefinition
 
 
 def charge(order_id: int, currency: str = "EUR", *, note: str | None = None) -> None: ...

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import signatures
+from django_pgqueue.ground import signatures
 from django_pgqueue.task import Task
 
 SOURCE = "def charge(price: Later, at: int = 0) -> Later: ..."

@@ -23,20 +23,20 @@ import psycopg
 import pytest
 
 from django_pgqueue import lifecycle, sql
-from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
-from django_pgqueue.job_log import LogBuffer
+from django_pgqueue.declared.breakers import Breaker
+from django_pgqueue.declared.limit_policies import policy_of
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.declared.steps import Suspension
+from django_pgqueue.ground.job_log import LogBuffer
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import ExecutionKey, bulk_selection, claims, ranges, rescues
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
 from django_pgqueue.lifecycle.pruning import needs_of
-from django_pgqueue.limit_policies import policy_of
-from django_pgqueue.limits import Limit
-from django_pgqueue.options import UNSET
-from django_pgqueue.progress import Progress
+from django_pgqueue.options.task_options import UNSET
 from django_pgqueue.sql import clauses
 from django_pgqueue.states import Pausable, RequestKind, State, StepKind
-from django_pgqueue.steps import Suspension
 from tests import helpers
 from tests.statements import MODULES, STATEMENTS, replace_execute
 

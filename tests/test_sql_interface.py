@@ -14,9 +14,10 @@ from django.db import connection, transaction
 from django.db.utils import IntegrityError
 from django.test import override_settings
 
-from django_pgqueue import registry, task
+from django_pgqueue import task
 from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs, time_travel
 from tests import helpers, test_docs_examples
 from tests.app import tasks

@@ -27,8 +27,8 @@ from hypothesis.stateful import (
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Lane, Released, TransitionResult, TransitionStatus
-from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
 

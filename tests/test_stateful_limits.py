@@ -26,9 +26,9 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
+from django_pgqueue.declared.limits import Limit, name_of
 from django_pgqueue.lifecycle import Cursor, ExecutionKey, Released, TransitionStatus
 from django_pgqueue.lifecycle.limits import KeyToClaim
-from django_pgqueue.limits import Limit, name_of
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.concurrency.limits import LANE, add, found

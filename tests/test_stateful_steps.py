@@ -21,10 +21,10 @@ from hypothesis.stateful import initialize, invariant
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from django_pgqueue import lifecycle
+from django_pgqueue.declared.steps import FOREVER_SECONDS, Suspension
 from django_pgqueue.lifecycle import ExecutionKey, Lane, TransitionStatus, events, sagas, steps
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution, SweepMark
 from django_pgqueue.states import FINISHED, State, StepKind
-from django_pgqueue.steps import FOREVER_SECONDS, Suspension
 from tests import helpers
 from tests.histories import TICK, History, action, end_attempt, state_after
 from tests.step_model import EVENT, JOBS, STEPS, Job, Model, Step

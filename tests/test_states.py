@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from django_pgqueue import lifecycle, states
+from django_pgqueue.declared.steps import Suspension
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import Cancelled, Released, TransitionResult, TransitionStatus
-from django_pgqueue.progress import Progress
 from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, State, StepKind, TransitionName
-from django_pgqueue.steps import Suspension
 from tests import helpers
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,11 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_pgqueue import InvalidTask, Task, TaskContext, cron, enqueue_many, every, fixed, registry, task
+from django_pgqueue import InvalidTask, Task, TaskContext, cron, enqueue_many, every, fixed, task
 from django_pgqueue.models import Job
-from django_pgqueue.options import JobOptions
+from django_pgqueue.options.task_options import JobOptions
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 

@@ -13,8 +13,8 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone, lifecycle
-from django_pgqueue.context import running_job
 from django_pgqueue.models import Job
+from django_pgqueue.tasks.context import running_job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.waiting import results
 from tests import helpers

@@ -16,7 +16,7 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import Batch, Limit, Step, Workflow, enqueue_many, every, lifecycle, registry, signals
+from django_pgqueue import Batch, Limit, Step, Workflow, enqueue_many, every, lifecycle, signals
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.lifecycle.steps import EndedStep
@@ -25,6 +25,7 @@ from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.states import StepKind
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import step_store
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers

@@ -11,7 +11,8 @@ import pytest
 from django.db import connection as django_connection
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, sql, worker_control
+from django_pgqueue import lifecycle, sql
+from django_pgqueue.control import workers as worker_control
 from django_pgqueue.models import AuditedJob, AuditEntry, Execution, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.claiming.request_answers import ANSWER_BYTES, RequestAnswers

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import job_operations
+from django_pgqueue.control.workers import AUDITED_AS
+from django_pgqueue.ends import job_operations
 from django_pgqueue.states import RequestKind, State, TransitionName
-from django_pgqueue.worker_control import AUDITED_AS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

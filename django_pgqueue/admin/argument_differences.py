@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import registry
 from django_pgqueue.display import shortened, shown_arguments
-from django_pgqueue.redaction import BY_POSITION
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import BY_POSITION
 
 EXAMPLES: Final = 5
 """Different values shown of an argument."""

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django_pgqueue.arguments.converter import PLAIN, UNREADABLE, Converter, Mismatch, PlainConverter
 from django_pgqueue.arguments.rows import LoadedRows, RowConverter, RowMissing
 from django_pgqueue.display import visible
-from django_pgqueue.serialization import normalise
+from django_pgqueue.encoding.serialization import normalise
 
 
 class NotPassed(Enum):

@@ -20,11 +20,11 @@ from django_pgqueue.arguments.converter import PLAIN, Converter, Mismatch
 from django_pgqueue.arguments.plan import CallPlan, new_plan
 from django_pgqueue.arguments.rows import RowConverter
 from django_pgqueue.arguments.scalars import EnumConverter, LiteralConverter, TextConverter
-from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.display import visible
+from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.enqueue.new_job import check_fit
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.serialization import plain_arguments
+from django_pgqueue.tasks.definition import TaskDefinition
 
 from .argument_fields import (
     NOT_PASSED,

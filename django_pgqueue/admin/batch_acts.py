@@ -19,7 +19,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
 from django_pgqueue.acts import CLOSE_BATCH
-from django_pgqueue.batches import Batch
+from django_pgqueue.composed.batches import Batch
 from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
 from django_pgqueue.models import JobBatch

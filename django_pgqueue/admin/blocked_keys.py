@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 
 from django_pgqueue.db.fields import statement_time
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import Job
 from django_pgqueue.models.job_indexes import IN_ORDER
 from django_pgqueue.states import State

@@ -13,8 +13,8 @@ from inspect import Parameter
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.redaction import BY_NAME, BY_POSITION
+from django_pgqueue.tasks.definition import TaskDefinition
+from django_pgqueue.tasks.redaction import BY_NAME, BY_POSITION
 
 DIFFERENCE_LIMIT: Final = 1000
 """Characters of each value that a difference keeps."""

@@ -24,13 +24,15 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import acts, control, control_targets, limit_control
+from django_pgqueue import acts, control
 from django_pgqueue.acts import OperatorAct
 from django_pgqueue.admin import databases, private, shown
-from django_pgqueue.limits import MAX_KEY_LENGTH
+from django_pgqueue.control import limits as limit_control
+from django_pgqueue.control import targets as control_targets
+from django_pgqueue.declared.limits import MAX_KEY_LENGTH
 from django_pgqueue.models import LimitState, Pause
+from django_pgqueue.options.validation import NAME, unknown_queue
 from django_pgqueue.states import Pausable
-from django_pgqueue.validation import NAME, unknown_queue
 
 from .act_view import act_view, log_change
 from .formatting import shortened

@@ -14,8 +14,8 @@ from django.db import router
 from django.http import Http404, HttpRequest, QueryDict
 from django.utils.translation import gettext as _
 
+from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.models import Job
-from django_pgqueue.queue_databases import queue_aliases
 
 PARAMETER: Final = "database"
 LIST_PARAMETER: Final = "_changelist_filters"

@@ -22,16 +22,18 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
-from django_pgqueue import codecs, display, lifecycle, registry
+from django_pgqueue import display, lifecycle
 from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.encoding import codecs
+from django_pgqueue.encoding.headers import decode_headers
 from django_pgqueue.enqueue.copies import insert_copy, task_like
-from django_pgqueue.headers import decode_headers
+from django_pgqueue.ground.placeholders import markers_in
 from django_pgqueue.models import Job
-from django_pgqueue.placeholders import markers_in
-from django_pgqueue.redaction import has_sensitive, redacted_call
 from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
 
 from . import databases, shown
 from .act_view import log_change
@@ -40,16 +42,7 @@ from .call_values import Call, differences
 from .form_page import form_page
 from .formatting import visible
 from .links import address_for, redirect_to
-from .new_jobs import (
-    NotEnqueued,
-    announced,
-    begin_once,
-    decoded,
-    read_token,
-    refusals,
-    sent_before,
-    token_field,
-)
+from .new_jobs import NotEnqueued, announced, begin_once, decoded, read_token, refusals, sent_before, token_field
 from .private import TEXT_LIMIT
 
 

@@ -19,12 +19,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.db.fields import aware
+from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.enqueue.new_job import alias_of
-from django_pgqueue.queue_databases import queue_aliases
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 
 from . import databases, private
 from .act_view import log_change
@@ -32,16 +33,7 @@ from .argument_form import ArgumentForm
 from .form_page import PlaceForm, form_page
 from .formatting import shortened, visible
 from .links import address_for, redirect_to
-from .new_jobs import (
-    NotEnqueued,
-    announced,
-    begin_once,
-    decoded,
-    read_token,
-    refusals,
-    sent_before,
-    token_field,
-)
+from .new_jobs import NotEnqueued, announced, begin_once, decoded, read_token, refusals, sent_before, token_field
 
 
 class EnqueueForm(ArgumentForm, PlaceForm):

@@ -24,9 +24,10 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import registry, stats
+from django_pgqueue import stats
 from django_pgqueue.job_search import FINISHED_WORDS, NO_CLASS, WORDS, Filters, Moment
 from django_pgqueue.models import DeadJob
+from django_pgqueue.tasks import registry
 
 from . import databases, private
 from .formatting import breakable, shortened, word_badge

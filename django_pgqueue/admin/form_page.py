@@ -16,10 +16,11 @@ from django.template.response import TemplateResponse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import queues, registry, stats
+from django_pgqueue import queues, stats
 from django_pgqueue.admin import databases
-from django_pgqueue.options import OPTIONS
-from django_pgqueue.validation import unknown_queue
+from django_pgqueue.options.task_options import OPTIONS
+from django_pgqueue.options.validation import unknown_queue
+from django_pgqueue.tasks import registry
 
 from .navigation import rendered
 

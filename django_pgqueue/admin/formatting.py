@@ -17,13 +17,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.display import duration as duration
 from django_pgqueue.display import pretty_json as pretty_json
 from django_pgqueue.display import shortened as shortened
 from django_pgqueue.display import visible as visible
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
-from django_pgqueue.steps import is_endless
 
 LABELS: Final = {
     "ready": gettext_lazy("ready"),

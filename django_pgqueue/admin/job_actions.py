@@ -24,11 +24,11 @@ from django_pgqueue import acts
 from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, JobChanges
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.declared.steps import CompensationUnfinished
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.lifecycle.pruning import needs_of
 from django_pgqueue.models import DeadJob, Job
 from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
-from django_pgqueue.steps import CompensationUnfinished
 
 from . import confirmation, databases, shown
 from .act_view import log_change

@@ -19,11 +19,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext, gettext_lazy
 
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.job_search import Pauses, word_of
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import lease_end
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
-from django_pgqueue.steps import is_endless
 
 from .formatting import ago, breakable, duration, moment, moment_ago, seen_at, shortened, word_badge
 from .operations import OperationsAdmin

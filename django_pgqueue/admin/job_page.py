@@ -22,15 +22,15 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import registry
 from django_pgqueue.admin import databases, edit_and_retry, live_stack, private, shown
-from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
 from django_pgqueue.models.operations import lease_end
 from django_pgqueue.states import FailurePolicy, Outcome, State
 from django_pgqueue.stats.graphs import Related, dependencies_of, dependents_of
-from django_pgqueue.steps import is_endless
+from django_pgqueue.tasks import registry
 
 from .argument_changes import IS_EDITED, related_jobs
 from .blocked_keys import BLOCKS, blocked_by, blocker_of

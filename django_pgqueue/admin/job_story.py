@@ -18,12 +18,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.limits import has_value, without_value
+from django_pgqueue.declared.limits import has_value, without_value
+from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.models import Job
-from django_pgqueue.registry import in_words
 from django_pgqueue.states import FINISHED, Pausable, State
 from django_pgqueue.stats import Reason, Why
-from django_pgqueue.steps import is_endless
+from django_pgqueue.tasks.registry import in_words
 
 from . import databases, private
 from .formatting import duration, moment, seen_at, visible, word_badge

@@ -16,7 +16,7 @@ from django.db.models.functions import Cast, Left
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from django_pgqueue.job_log import HALF_CHARACTERS, LogLine, as_lines
+from django_pgqueue.ground.job_log import HALF_CHARACTERS, LogLine, as_lines
 from django_pgqueue.models import ExecutionLog, Job
 
 from .formatting import visible

@@ -16,11 +16,12 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import acts, registry
-from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
-from django_pgqueue.limits import name_of
+from django_pgqueue import acts
+from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.models import LimitOverride, OpenBreaker, Pause
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 
 from . import databases, shown
 from .formatting import REASON_SHOWN, by_until, full_date, pause_text, shortened

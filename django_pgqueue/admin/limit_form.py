@@ -23,23 +23,19 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import acts, limit_control, registry
+from django_pgqueue import acts
+from django_pgqueue.control import limits as limit_control
 from django_pgqueue.db.fields import aware
-from django_pgqueue.limit_policies import KeyPolicy
-from django_pgqueue.limits import MAX_NUMBER, name_of
+from django_pgqueue.declared.limit_policies import KeyPolicy
+from django_pgqueue.declared.limits import MAX_NUMBER, name_of
 from django_pgqueue.models import LimitOverride
+from django_pgqueue.tasks import registry
 
 from . import databases, private, shown
 from .act_view import FORM, act_view
 from .form_page import form_page
 from .formatting import shortened
-from .limit_controls import (
-    FIELDS,
-    inherited_policy,
-    override_text,
-    overrides_in_force,
-    policy_in_force,
-)
+from .limit_controls import FIELDS, inherited_policy, override_text, overrides_in_force, policy_in_force
 from .limit_words import limit_lines
 from .links import limit_url, redirect_to
 

@@ -9,9 +9,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from django_pgqueue.breakers import Breaker
-from django_pgqueue.limit_policies import KeyPolicy
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.breakers import Breaker
+from django_pgqueue.declared.limit_policies import KeyPolicy
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.stats import LimitKeyFigures, LimitWaitReason
 
 from .chart_axes import seconds_text

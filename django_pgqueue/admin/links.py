@@ -14,7 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from django_pgqueue.admin import databases, private
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.limits import name_of
 
 from .formatting import breakable, visible
 

@@ -11,8 +11,8 @@ from django.template.response import TemplateResponse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.models import Job
-from django_pgqueue.queue_databases import queue_aliases
 
 from . import databases
 from .links import address

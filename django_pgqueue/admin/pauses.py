@@ -19,13 +19,14 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import control, queues, registry
-from django_pgqueue.control_targets import limit_key_problems, mistyped_limit
+from django_pgqueue import control, queues
+from django_pgqueue.control.targets import limit_key_problems, mistyped_limit
 from django_pgqueue.db.fields import aware
-from django_pgqueue.limits import has_value, name_of
+from django_pgqueue.declared.limits import has_value, name_of
 from django_pgqueue.models import Job, Pause
+from django_pgqueue.options.validation import NAME, unknown_queue
 from django_pgqueue.states import Pausable, State, TransitionName
-from django_pgqueue.validation import NAME, unknown_queue
+from django_pgqueue.tasks import registry
 
 from . import bulk_acts, databases, links, private, shown
 from .act_view import log_change

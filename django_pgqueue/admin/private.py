@@ -19,9 +19,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import display
+from django_pgqueue.declared.limits import has_value, without_value
 from django_pgqueue.display import Shown as Shown
 from django_pgqueue.display import pretty_json
-from django_pgqueue.limits import has_value, without_value
 
 PERMISSION: Final = "pgqueue.view_arguments"
 TEXT_LIMIT: Final = 100_000

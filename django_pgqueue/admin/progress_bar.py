@@ -8,7 +8,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_pgqueue.progress import Progress
+from django_pgqueue.ground.progress import Progress
 
 from .formatting import ago, visible
 

@@ -16,13 +16,13 @@ from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import registry
+from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.lifecycle import Definition
 from django_pgqueue.models import Schedule
-from django_pgqueue.options import scheduled_options
-from django_pgqueue.redaction import has_sensitive, redacted_call
+from django_pgqueue.options.task_options import scheduled_options
 from django_pgqueue.schedules import declarations, expressions, times
-from django_pgqueue.serialization import plain_arguments
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Schedule]

@@ -16,9 +16,9 @@ from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_pgqueue import registry
+from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.models import Job, SearchKey
-from django_pgqueue.search_text import as_search_text
+from django_pgqueue.tasks import registry
 
 from . import databases, private
 from .formatting import shortened, visible

@@ -16,8 +16,8 @@ from django.utils.translation import gettext as _
 
 from django_pgqueue import stats
 from django_pgqueue.db.fields import statement_time
+from django_pgqueue.ground.served_queues import OTHERS, ServedQueues
 from django_pgqueue.models import Worker
-from django_pgqueue.served_queues import OTHERS, ServedQueues
 
 from .formatting import breakable, duration, moment, moment_ago, visible
 

@@ -14,7 +14,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpRespons
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 
-from django_pgqueue import acts, stats, worker_control
+from django_pgqueue import acts, stats
+from django_pgqueue.control import workers as worker_control
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import RequestKind
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from django_pgqueue.chunks import annotations_of_item
+from django_pgqueue.declared.chunks import annotations_of_item
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.signatures import raw_annotations, signature_of
+from django_pgqueue.ground.signatures import raw_annotations, signature_of
 
 from .annotations import Annotations
 from .containers import UnionConverter

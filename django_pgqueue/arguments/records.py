@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.signatures import signature_of
+from django_pgqueue.ground.signatures import signature_of
 
 from .converter import ARRAY, OBJECT, Converter, Mismatch, Rows
 

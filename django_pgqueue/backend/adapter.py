@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError
 
-from django_pgqueue import context as engine
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.tasks import context as engine
 
 from . import results, signals
 from .compat import TaskContext, TaskResultDoesNotExist, TaskResultStatus, normalize_json

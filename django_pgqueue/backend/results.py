@@ -18,13 +18,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db.models import OuterRef
 from django.db.models.functions import JSONObject
 
-from django_pgqueue import registry
-from django_pgqueue.envelope import EncodedValue
 from django_pgqueue.exceptions import CannotDecode, seconds
-from django_pgqueue.options import SAME_COLUMN
-from django_pgqueue.redaction import HIDDEN, hides_result, redacted_call
+from django_pgqueue.ground.envelope import EncodedValue
+from django_pgqueue.ground.task_results import errors_of
+from django_pgqueue.options.task_options import SAME_COLUMN
 from django_pgqueue.states import UNCOUNTED, State
-from django_pgqueue.task_results import errors_of
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import HIDDEN, hides_result, redacted_call
 
 from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_backends
 

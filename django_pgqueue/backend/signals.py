@@ -19,7 +19,8 @@ from typing import Any, Protocol, cast
 from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import Signal
 
-from django_pgqueue import registry, signals
+from django_pgqueue import signals
+from django_pgqueue.tasks import registry
 
 from . import results
 from .compat import Task, TaskResultStatus, task_backends, task_enqueued, task_finished, task_started

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from asgiref.sync import sync_to_async
 
-from django_pgqueue import exceptions, queues, registry
+from django_pgqueue import exceptions, queues
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.enqueue.advice import missing_attribute
-from django_pgqueue.limits import Limit
-from django_pgqueue.options import BACKEND_DEFAULTS, SharedFields, TaskOptions, UsingOptions, normalise
-from django_pgqueue.redaction import hiding_class
+from django_pgqueue.options.task_options import BACKEND_DEFAULTS, SharedFields, TaskOptions, UsingOptions, normalise
+from django_pgqueue.options.using_options import changed_options
+from django_pgqueue.options.validation import limit_problems
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import Times
 from django_pgqueue.task import Task as EngineTask
-from django_pgqueue.using_options import changed_options
-from django_pgqueue.validation import limit_problems
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import hiding_class
 
 from . import signals
 from .adapter import Adapter

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from django_pgqueue.encoding.headers import encode_headers
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
-from django_pgqueue.headers import encode_headers
 
 if TYPE_CHECKING:
-    from django_pgqueue.context import TaskContext
+    from django_pgqueue.tasks.context import TaskContext
 
 REQUESTS: Final = (Snooze, Cancel, Retry)
 """Exceptions with which a task requests something. They are no failures."""

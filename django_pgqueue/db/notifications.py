@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, LiteralString
 
 import psycopg
 
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 
 from .engine_connection import EngineConnection
 

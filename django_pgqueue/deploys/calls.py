@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.placeholders import markers_in
+from django_pgqueue.ground.placeholders import markers_in
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 Kind = inspect._ParameterKind
 POSITIONAL: Final = (Kind.POSITIONAL_ONLY, Kind.POSITIONAL_OR_KEYWORD)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_pgqueue import registry
+from django_pgqueue.tasks import registry
 
 from .calls import NAMED, POSITIONAL, Kind, is_required, parameters_of
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 VERSION: Final = 1
 KINDS: Final = {

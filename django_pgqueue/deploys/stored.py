@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.lifecycle import FAILURES, may_divide, savepoint, stored_calls
 from django_pgqueue.lifecycle.stored_calls import StoredShape
 from django_pgqueue.schedules import declarations
-from django_pgqueue.serialization import decode_arguments
 from django_pgqueue.stats.limited_lanes import limited_lanes
+from django_pgqueue.tasks import registry
 
 from .calls import HAVE, UNKNOWN_TASK, Problem, call_problems, value_problem
 

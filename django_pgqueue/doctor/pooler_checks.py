@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import psycopg
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.notifications import LISTENS
 from django_pgqueue.db.statements import execute
+from django_pgqueue.settings.conf import get_settings
 
 from .findings import Check, Level, Result, are, cannot_see, counted, ok
 from .session import STATEMENT_TIMEOUT_SECONDS, Session

@@ -9,9 +9,11 @@ from typing import Any, Final
 from django.conf import settings as django_settings
 from django.db import connections
 
-from django_pgqueue import conf, registry, stats
-from django_pgqueue.conf import get_settings
+from django_pgqueue import stats
+from django_pgqueue.settings import conf
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.ownership import read_ownership
+from django_pgqueue.tasks import registry
 
 from .findings import Check, Level, Result, cannot_see, counted, listed, ok, quoted, worst
 from .session import ROLE, Session

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from django_pgqueue import __version__, registry, stats
-from django_pgqueue.conf import get_settings
-from django_pgqueue.served_queues import ServedQueues
+from django_pgqueue import __version__, stats
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 
 from .findings import Check, Level, Result, are, counted, level_of, listed, ok, percent, quoted, span
 from .session import Session

@@ -22,13 +22,13 @@ from django.db import transaction
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import atomic_unless_open
+from django_pgqueue.declared.limits import CallLimit
+from django_pgqueue.encoding.serialization import CHUNK, CHUNK_SIZE, chunks, normalise_call
 from django_pgqueue.enqueue import inserting, many_unique
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row
-from django_pgqueue.limits import CallLimit
 from django_pgqueue.reactions import after_enqueue
-from django_pgqueue.redaction import has_sensitive_tasks, hidden_from_reports
-from django_pgqueue.serialization import CHUNK, CHUNK_SIZE, chunks, normalise_call
+from django_pgqueue.tasks.redaction import has_sensitive_tasks, hidden_from_reports
 
 from .advice import called_in_coroutine
 from .calls import BoundCall, TaskCall, arguments_of, bind
@@ -38,7 +38,7 @@ from .new_job import alias_of, check_fit, connection_for, key_of, new_job, row_o
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 @dataclass(slots=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django_pgqueue import registry
-from django_pgqueue.chunks import chunk_key
-from django_pgqueue.limits import CallLimit, Limit, key_problems, weight_problems
-from django_pgqueue.redaction import BY_POSITION
+from django_pgqueue.declared.chunks import chunk_key
+from django_pgqueue.declared.limits import CallLimit, Limit, key_problems, weight_problems
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import BY_POSITION
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 T = TypeVar("T", bound="TaskDefinition")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
-from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.tasks.definition import TaskDefinition
 
 from .advice import missing_attribute_of_call
 from .new_job import check_fit

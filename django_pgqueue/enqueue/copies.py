@@ -11,16 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django_pgqueue.chunks import is_chunk_key
-from django_pgqueue.headers import encode_headers
-from django_pgqueue.limits import CallLimit, name_of
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.limits import CallLimit, name_of
+from django_pgqueue.encoding.headers import encode_headers
 
 from . import inserting
 from .new_job import check_fit, connection_for, new_job, row_of
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.models import Job
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 T = TypeVar("T", bound="TaskDefinition")
 

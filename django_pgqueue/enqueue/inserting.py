@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import router
 
-from django_pgqueue import codecs, lifecycle
-from django_pgqueue.batch_reference import BatchFinished
+from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import atomic_unless_open
-from django_pgqueue.envelope import CODEC
+from django_pgqueue.encoding import codecs
 from django_pgqueue.exceptions import DuplicateJob, InvalidTask, QueueError
+from django_pgqueue.ground.batch_reference import BatchFinished
+from django_pgqueue.ground.envelope import CODEC
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 from django_pgqueue.reactions import after_enqueue
 
@@ -29,8 +30,8 @@ from .new_job import job_model
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.models import Job
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 TRIES: Final = 20

@@ -15,18 +15,20 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from django.db import connections, router
 from django.utils.connection import ConnectionDoesNotExist
 
-from django_pgqueue import middleware, options, registry
+from django_pgqueue import middleware
 from django_pgqueue.db.transactions import open_transaction_elsewhere
+from django_pgqueue.encoding.headers import encode_headers
+from django_pgqueue.encoding.serialization import encode_arguments, normalise
 from django_pgqueue.exceptions import InvalidTask, seconds
-from django_pgqueue.headers import encode_headers
-from django_pgqueue.lazy_strings import lazy_problems
+from django_pgqueue.ground.lazy_strings import lazy_problems
+from django_pgqueue.ground.search_text import as_search_text
+from django_pgqueue.ground.signatures import signature_of
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, SearchKeys, Uniqueness
-from django_pgqueue.options import UniqueWhile
-from django_pgqueue.redaction import BY_POSITION
-from django_pgqueue.search_text import as_search_text
-from django_pgqueue.serialization import encode_arguments, normalise
-from django_pgqueue.signatures import signature_of
-from django_pgqueue.validation import check_call, wrong_key
+from django_pgqueue.options import task_options as options
+from django_pgqueue.options.task_options import UniqueWhile
+from django_pgqueue.options.validation import check_call, wrong_key
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import BY_POSITION
 
 from .call_limits import limit_of_call
 
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Scheduled
     from django_pgqueue.models import Job
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 T = TypeVar("T")
 

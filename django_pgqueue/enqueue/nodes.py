@@ -13,8 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle
+from django_pgqueue.ground.placeholders import has_placeholders, refuse_markers, with_markers
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row
-from django_pgqueue.placeholders import has_placeholders, refuse_markers, with_markers
 
 from . import inserting
 from .new_job import new_job, row_of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import TaskDefinition
 
     from .calls import TaskCall
 

@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.exceptions import Duration, JobLocked, seconds
-from django_pgqueue.posix import CAN_FORK
+from django_pgqueue.ground.posix import CAN_FORK
 from django_pgqueue.states import State
 
 from .batches import Choice, Move, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks

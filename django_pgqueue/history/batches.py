@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from django.db import router
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.lifecycle.pruning import needs_of
+from django_pgqueue.options.validation import NAME
 from django_pgqueue.states import FINISHED, State
-from django_pgqueue.validation import NAME
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

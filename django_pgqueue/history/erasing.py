@@ -14,7 +14,7 @@ from django.db import connections
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.envelope import ERASED, seal
+from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.lifecycle.history import calls_of, used_callbacks
 from django_pgqueue.lifecycle.history import erase_callbacks as store_callbacks
 from django_pgqueue.states import FINISHED

@@ -14,11 +14,12 @@ from typing import Any, Final, NamedTuple
 from django.db import connections
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
-from django_pgqueue import lifecycle, registry, stats
-from django_pgqueue.control_targets import in_limit
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.control.targets import in_limit
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import BATCH_SIZE, database_now
 from django_pgqueue.states import State
+from django_pgqueue.tasks import registry
 
 NO_CLASS: Final = "-"
 """The filter by exception class that finds jobs whose latest attempt was lost with its process or worker."""

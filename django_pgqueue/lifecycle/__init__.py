@@ -15,20 +15,9 @@ connection's transaction. It returns what happened to each id. A lost race is a 
 On engine connections, deadlocks, serialization failures and lock timeouts are retried, but not in a transaction.
 """
 
-from django_pgqueue.options import JobOptions
+from django_pgqueue.options.task_options import JobOptions
 
-from . import (
-    batches,
-    breakers,
-    bulk_acts,
-    chunks,
-    events,
-    graphs,
-    limit_overrides,
-    limits,
-    steps,
-    stored_calls,
-)
+from . import batches, breakers, bulk_acts, chunks, events, graphs, limit_overrides, limits, steps, stored_calls
 from .audit import (
     NAME_LENGTH,
     add_audit,
@@ -127,8 +116,4 @@ from .worker_requests import (
     prune_worker_requests,
     request_of_worker,
 )
-from .workers import (
-    prune_workers,
-    register_worker,
-    unregister_worker,
-)
+from .workers import prune_workers, register_worker, unregister_worker

@@ -1,8 +1,8 @@
 """Create and close batches, decide their ends, and count their jobs.
 
-`django_pgqueue.batches` calls these functions for applications, and `ends.batches` for workers. They protect one
-invariant: each callback of a batch is added once, in the transaction that records the end. No counter is kept. The
-ends are decided from the rows of the jobs, so that a crash or a transition by another path cannot make a count wrong.
+`composed.batches` calls these functions for applications, and `ends.batches` for workers. They protect one invariant:
+each callback of a batch is added once, in the transaction that records the end. No counter is kept. The ends are
+decided from the rows of the jobs, so that a crash or a transition by another path cannot make a count wrong.
 
 Concurrency: a session that adds a job locks the batch until its transaction ends (JOIN_BATCH), and a session that ends
 the batch locks it against that. The decision follows in a second statement, whose snapshot contains all jobs that were

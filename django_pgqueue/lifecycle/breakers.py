@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.breakers import MAX_WINDOW_SECONDS, PAUSED_BY, Breaker
 from django_pgqueue.db.statements import Connection, execute, numbers, texts
+from django_pgqueue.declared.breakers import MAX_WINDOW_SECONDS, PAUSED_BY, Breaker
 
 from .ranges import Written, removed_in_ranges, rows_in_ranges, written
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.chunks import task_of_key
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.declared.chunks import task_of_key
 
 from .claims import AHEAD_BYTES, claim_params, exclusions, received
 from .execute import execute_with_retry

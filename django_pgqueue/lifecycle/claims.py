@@ -17,8 +17,8 @@ from typing import Any, Final
 import psycopg
 
 from django_pgqueue import sql
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute, numbers, texts
+from django_pgqueue.settings.conf import get_settings
 
 from .execute import execute_with_retry
 from .types import Claimed, Cursor, Lane, LaneScan, SetAside

@@ -18,8 +18,8 @@ import psycopg
 from django_pgqueue import sql
 from django_pgqueue.db import statements
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import NO_LIMIT, CallLimit
-from django_pgqueue.options import UNSET
+from django_pgqueue.declared.limits import NO_LIMIT, CallLimit
+from django_pgqueue.options.task_options import UNSET
 
 from .types import Enqueued
 

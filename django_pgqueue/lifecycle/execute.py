@@ -25,7 +25,7 @@ from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, is_of_rows, message_without_detail
 from django_pgqueue.db.statements import Connection, Row, execute, repeat_if_stale
 from django_pgqueue.db.transactions import is_in_transaction, read_committed, sees_new_commits
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -16,8 +16,8 @@ from typing import NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, exact, execute, numbers, texts
-from django_pgqueue.envelope import ERASED, seal
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.envelope import ERASED, seal
+from django_pgqueue.ground.log_events import event
 
 from .execute import Divided, divided, execute_with_retry, pages
 from .pruning import Finished, lock_finished, remove

@@ -13,7 +13,7 @@ from psycopg import errors
 from django_pgqueue import sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import execute
-from django_pgqueue.identity import Identity
+from django_pgqueue.ground.identity import Identity
 
 UNREADABLE: Final = (errors.InsufficientPrivilege, errors.UndefinedFunction, errors.FeatureNotSupported)
 """Errors of a server that hides its identifier from this role."""

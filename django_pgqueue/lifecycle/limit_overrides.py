@@ -1,6 +1,6 @@
 """Override limits and end holds for operators, and read what a claim must obey.
 
-`django_pgqueue.limit_control` calls the functions that write, in the operator's transaction. They protect one
+`django_pgqueue.control.limits` calls the functions that write, in the operator's transaction. They protect one
 invariant: each change is in the audit, because both are written together. Claims call `controls_of()` in their own
 transactions, after they have locked the keys. An override changes no job: claims that begin after it is committed obey
 it.
@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, texts
-from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
-from django_pgqueue.limits import Limit, name_of
+from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
+from django_pgqueue.declared.limits import Limit, name_of
 
 from .audit import add_audit
 from .limits import keys_of_limit

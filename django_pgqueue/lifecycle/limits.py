@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import sql
-from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.statements import Connection, execute, numbers, texts
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.limits import name_of
 
 from .claims import AHEAD_BYTES, EXECUTION_ID, claim_params, exclusions, received
 from .execute import idle_wait
@@ -26,7 +26,7 @@ from .types import Claimed, Cursor, Lane, Place
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from django_pgqueue.limit_policies import KeyPolicy
+    from django_pgqueue.declared.limit_policies import KeyPolicy
 
     from .chunks import ChunkRule
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.job_log import LogContent
+from django_pgqueue.ground.job_log import LogContent
 
 from .completions import key_params
 from .execute import execute_with_retry

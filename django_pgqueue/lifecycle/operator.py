@@ -21,7 +21,7 @@ from django_pgqueue import sql
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, exact, execute, texts
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.states import FINISHED, Seen, State
 
 from . import graphs, sagas

@@ -1,7 +1,6 @@
 """Pause and resume queues and tasks, in the transaction that is open on the operator's connection.
 
-`django_pgqueue.control` calls these functions. A pause changes no job: workers skip paused queues and tasks when they
-claim.
+`control.queues` calls these functions. A pause changes no job: workers skip paused queues and tasks when they claim.
 """
 
 from __future__ import annotations

@@ -15,18 +15,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, Row
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
-from .execute import (
-    FAILURES,
-    LOG_SECONDS,
-    MOST_SECONDS,
-    divided,
-    execute_with_retry,
-    log_left,
-    may_divide,
-    savepoint,
-)
+from .execute import FAILURES, LOG_SECONDS, MOST_SECONDS, divided, execute_with_retry, log_left, may_divide, savepoint
 
 logger = logging.getLogger("django_pgqueue.lifecycle")
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, execute, numbers
-from django_pgqueue.steps import CompensationUnfinished
+from django_pgqueue.declared.steps import CompensationUnfinished
 
 from .enqueueing import stored_job
 from .execute import TRANSIENT_EXCEPT_LOCKS, Refused, divided, idle_wait, transaction_with_retry

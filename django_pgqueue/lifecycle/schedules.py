@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.statements import Connection, Row, execute
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.options import JobOptions
+from django_pgqueue.options.task_options import JobOptions
 
 from .execute import execute_with_retry
 from .operator import LOCK_WAIT_SECONDS

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from django_pgqueue import sql
 from django_pgqueue.db.prepared import execute_prepared
 from django_pgqueue.db.statements import Connection, numbers, texts
+from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.states import Outcome, State, StepKind
-from django_pgqueue.steps import Suspension
 
 from .completions import key_params, results_of
 from .execute import execute_with_retry

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Final, NamedTuple
 
-from django_pgqueue.progress import Progress
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.states import Outcome, State
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -16,9 +16,9 @@ from django_pgqueue import sql
 from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.declared.limits import NO_LIMIT
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.limits import NO_LIMIT
-from django_pgqueue.options import UNSET
+from django_pgqueue.options.task_options import UNSET
 
 from .enqueueing import Limits, NewJob, limits_as_json, params_of
 from .execute import transaction_of

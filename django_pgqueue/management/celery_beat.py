@@ -18,12 +18,13 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections, transaction
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, queues, registry
+from django_pgqueue import lifecycle, queues
+from django_pgqueue.encoding.serialization import plain_arguments
 from django_pgqueue.lifecycle import Definition
-from django_pgqueue.redaction import has_sensitive
 from django_pgqueue.schedules import declarations, expressions
 from django_pgqueue.schedules import times as schedule_times
-from django_pgqueue.serialization import plain_arguments
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import has_sensitive
 
 from .celery_sources import Entry, read_entries, read_time_zone
 from .celery_times import BeatTimes, CannotMove, times_of

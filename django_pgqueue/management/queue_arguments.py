@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from django.core.management.base import CommandError
 
-from django_pgqueue.conf import get_settings
-from django_pgqueue.served_queues import OTHERS, ServedQueues
-from django_pgqueue.validation import NAME, unknown_queue
+from django_pgqueue.ground.served_queues import OTHERS, ServedQueues
+from django_pgqueue.options.validation import NAME, unknown_queue
+from django_pgqueue.settings.conf import get_settings
 
 
 def served_queues(queues: str | None, values: Sequence[str] | None) -> ServedQueues:

@@ -5,7 +5,7 @@ that does both. The figures of one worker's processes are on its metrics port: s
 With `runworker --queue-metrics`, that port calls `collect()` too.
 """
 
-from django_pgqueue.readings import Gauge, Reading
+from django_pgqueue.ground.readings import Gauge, Reading
 
 from .gauges import collect
 from .view import metrics_view, render

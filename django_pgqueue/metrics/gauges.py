@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final
 
 from django.db import Error
 
-from django_pgqueue import registry, stats
+from django_pgqueue import stats
 from django_pgqueue.db.statements import execute
 from django_pgqueue.doctor.session import Session
-from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
+from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading, Sample
 from django_pgqueue.stats import Count, LimitFigures, Overview, QueueStats
 from django_pgqueue.stats.alias import connection_of
 from django_pgqueue.stats.suspended import BatchFigures, SuspendedJobs, batch_figures, suspended_jobs, unreceived_events
 from django_pgqueue.stats.unread import Figures, read_each
+from django_pgqueue.tasks import registry
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants, are_numbers
-from django_pgqueue.limits import without_value
+from django_pgqueue.declared.limits import without_value
 
 
 class OpenBreaker(models.Model):

@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.db.fields import PlainJSONField, are_numbers
-from django_pgqueue.job_log import LogLine, as_lines
+from django_pgqueue.ground.job_log import LogLine, as_lines
 
 from .executions import Execution
 

@@ -9,7 +9,7 @@ from django.db.models.lookups import Exact, IsNull
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, OneOf, are_instants
-from django_pgqueue.job_log import LogLine
+from django_pgqueue.ground.job_log import LogLine
 from django_pgqueue.states import Outcome
 
 from .jobs import Job

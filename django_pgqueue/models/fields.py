@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django_pgqueue.db.fields import PlainJSONField
-from django_pgqueue.envelope import is_envelope
+from django_pgqueue.ground.envelope import is_envelope
 
 from .operations import operations
 

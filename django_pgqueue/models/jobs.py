@@ -14,7 +14,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import InstantField, PlainJSONField
-from django_pgqueue.progress import Progress
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.states import FINISHED, Seen, State
 
 from .fields import CodecJSONField

@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
-from django_pgqueue.limits import MAX_NUMBER, without_value
+from django_pgqueue.declared.limits import MAX_NUMBER, without_value
 
 
 class LimitState(models.Model):
@@ -55,7 +55,7 @@ class LimitState(models.Model):
 class LimitOverride(models.Model):
     """Values that an operator has set for a limit or for one of its keys, until a time or until they are removed.
 
-    `django_pgqueue.limit_control` writes overrides, and the claims of workers read them.
+    `django_pgqueue.control.limits` writes overrides, and the claims of workers read them.
     """
 
     limit_key = models.CharField(_("limit key"), max_length=200, db_collation="C")

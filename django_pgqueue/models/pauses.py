@@ -8,14 +8,14 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, are_instants
-from django_pgqueue.limits import without_value
+from django_pgqueue.declared.limits import without_value
 from django_pgqueue.states import Pausable
 
 
 class Pause(models.Model):
     """A paused queue, task, limit or limit key: no worker claims its jobs.
 
-    `django_pgqueue.control` creates and removes pauses.
+    `django_pgqueue.control.queues` creates and removes pauses.
     """
 
     Kind = Pausable

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.db import models
 
+from django_pgqueue.ground.task_results import OF_ERRORS, STATUS, AttemptError, argument_part, errors_of
 from django_pgqueue.states import FINISHED, State
-from django_pgqueue.task_results import OF_ERRORS, STATUS, AttemptError, argument_part, errors_of
 
 from .operations import operations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue.search_text import MAX_LENGTH, MAX_NAME_LENGTH
+from django_pgqueue.ground.search_text import MAX_LENGTH, MAX_NAME_LENGTH
 
 from .jobs import Job
 

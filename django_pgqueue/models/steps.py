@@ -9,8 +9,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.db.fields import MOST_ID, InstantField, IsJson, PlainJSONField, are_instants, aware
+from django_pgqueue.declared.steps import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 from django_pgqueue.states import StepKind, StepState
-from django_pgqueue.steps import MAX_KEY_LENGTH, MAX_NAME_LENGTH
 
 from .fields import CodecJSONField
 from .jobs import Job

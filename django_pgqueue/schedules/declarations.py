@@ -15,15 +15,15 @@ from typing import Any
 
 from django.db import router
 
-from django_pgqueue import registry
-from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.encoding.serialization import normalise_call, plain_arguments
 from django_pgqueue.enqueue.new_job import search_keys_of
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Definition
-from django_pgqueue.log_events import event
-from django_pgqueue.options import columns_of, scheduled_options
-from django_pgqueue.serialization import normalise_call, plain_arguments
-from django_pgqueue.validation import check_call
+from django_pgqueue.options.task_options import columns_of, scheduled_options
+from django_pgqueue.options.validation import check_call
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 
 from . import expressions
 from .times import Times

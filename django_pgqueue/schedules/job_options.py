@@ -15,19 +15,20 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from django_pgqueue import lifecycle, middleware, registry, signals
+from django_pgqueue import lifecycle, middleware, signals
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.enqueue.new_job import new_job, row_of
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.lifecycle import Scheduled
 from django_pgqueue.lifecycle.enqueueing import NewJob
-from django_pgqueue.options import UNSET, JobOptions, scheduled_options
-from django_pgqueue.serialization import decode_arguments
+from django_pgqueue.options.task_options import UNSET, JobOptions, scheduled_options
 from django_pgqueue.signals import TaskSignal
+from django_pgqueue.tasks import registry
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.models import Schedule
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 T = TypeVar("T")
 OWN: Final = {"queue_name": "has_own_queue", "priority": "has_own_priority"}

@@ -16,7 +16,7 @@ from django.conf import settings as django_settings
 
 from django_pgqueue.exceptions import Duration
 from django_pgqueue.exceptions import seconds as in_seconds
-from django_pgqueue.lazy_strings import lazy_problems
+from django_pgqueue.ground.lazy_strings import lazy_problems
 
 from . import expressions
 

@@ -12,14 +12,7 @@ from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughp
 from .fleet import workers
 from .history import failures, throughput, throughput_by_task
 from .key_figures import limit_key, limit_keys
-from .limit_answers import (
-    LimitFigures,
-    LimitKeyFigures,
-    LimitKeyPage,
-    LimitValues,
-    LimitWaitReason,
-    OverrideStats,
-)
+from .limit_answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
 from .limit_figures import limits
 from .overall import lanes, overview, queue_figures, queues, tasks
 from .reasons import BusyTask, Reason, Why

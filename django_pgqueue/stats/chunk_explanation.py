@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django_pgqueue import registry
-from django_pgqueue.chunks import is_chunk_key, task_of_key
 from django_pgqueue.db.statements import execute
-from django_pgqueue.registry import in_words
+from django_pgqueue.declared.chunks import is_chunk_key, task_of_key
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.registry import in_words
 
 from . import limit_queries
 from .answers import NONE

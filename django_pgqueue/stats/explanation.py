@@ -11,12 +11,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue.breakers import PAUSED_BY
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.registry import in_words
+from django_pgqueue.declared.breakers import PAUSED_BY
+from django_pgqueue.declared.steps import is_endless
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, UNCOUNTED, Outcome, State
-from django_pgqueue.steps import is_endless
+from django_pgqueue.tasks.registry import in_words
 
 from . import queries
 from .alias import connection_of

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.served_queues import ServedQueues
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 
 from . import queries
 from .alias import connection_of

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import execute
-from django_pgqueue.registry import in_words
 from django_pgqueue.states import FailurePolicy, State
+from django_pgqueue.tasks.registry import in_words
 
 from .explained_job import ExplainedJob
 from .graph_queries import WAITS_OF_JOB

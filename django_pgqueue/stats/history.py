@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from django_pgqueue import histogram, registry
 from django_pgqueue.db.statements import Connection, execute
+from django_pgqueue.ground import histogram
 from django_pgqueue.stats import rollup_queries
+from django_pgqueue.tasks import registry
 
 from .alias import connection_of
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from django_pgqueue import limits
+from django_pgqueue.declared import limits
 
 from .answers import NONE, Count, PauseStats
 

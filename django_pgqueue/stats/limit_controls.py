@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django_pgqueue import registry
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limit_policies import PROBING, KeyPolicy, Override, policy_of
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.limit_policies import PROBING, KeyPolicy, Override, policy_of
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 
 from . import key_queries, limit_queries
 from .answers import PauseStats

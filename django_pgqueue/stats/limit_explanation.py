@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
-from django_pgqueue import registry
-from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.statements import execute
-from django_pgqueue.limit_policies import KeyPolicy
-from django_pgqueue.limits import name_of
-from django_pgqueue.registry import in_words
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.limit_policies import KeyPolicy
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.states import State
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.registry import in_words
 
 from . import key_queries
 from .answers import NONE, Count

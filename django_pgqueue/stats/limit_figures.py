@@ -6,10 +6,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Final
 
-from django_pgqueue import registry
-from django_pgqueue.chunks import is_chunk_key
 from django_pgqueue.db.statements import Connection, execute
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.limits import name_of
+from django_pgqueue.tasks import registry
 
 from . import limit_queries
 from .alias import connection_of

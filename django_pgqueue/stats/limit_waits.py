@@ -15,7 +15,7 @@ from django_pgqueue.states import State
 from .limit_answers import LimitWaitReason
 
 if TYPE_CHECKING:
-    from django_pgqueue.limit_policies import KeyPolicy
+    from django_pgqueue.declared.limit_policies import KeyPolicy
 
     from .answers import PauseStats
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from django_pgqueue import registry
-from django_pgqueue.conf import DAY_SECONDS, get_settings, known_queues
 from django_pgqueue.db.statements import execute
-from django_pgqueue.served_queues import ServedQueues
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.settings.conf import DAY_SECONDS, get_settings, known_queues
+from django_pgqueue.tasks import registry
 
 from . import queries
 from .alias import connection_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.statements import Connection, execute
 from django_pgqueue.display import visible
-from django_pgqueue.identity import Identity
+from django_pgqueue.ground.identity import Identity
+from django_pgqueue.settings.conf import get_settings
 
 # Return the recorded installations, the OID of this database, and whether the role may read the server's id.
 #

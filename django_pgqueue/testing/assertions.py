@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import router
 from django.db.models import QuerySet
 
-from django_pgqueue import registry, signals
-from django_pgqueue.definition import TaskDefinition
+from django_pgqueue import signals
+from django_pgqueue.encoding.serialization import normalise_call
 from django_pgqueue.exceptions import Duration, seconds
-from django_pgqueue.serialization import normalise_call
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 
 if TYPE_CHECKING:
     from django_pgqueue.models import Job

@@ -13,13 +13,13 @@ from django.db import connections, router, transaction
 from django_pgqueue import lifecycle
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import Connection, clock
-from django_pgqueue.deletion import APP, GOES_WITH_JOB
 from django_pgqueue.ends.end_check import APPLICATION
 from django_pgqueue.ends.end_checks import CHECKS, sweep
 from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.history.deletion import APP, GOES_WITH_JOB
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.lifecycle.chunks import ChunkRule
-from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.key_pages import STEP_SECONDS, rule_of

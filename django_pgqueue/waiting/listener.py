@@ -25,12 +25,12 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db import reconnects
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.posix import after_fork_in_child
-from django_pgqueue.waker import Waker
+from django_pgqueue.ground.posix import after_fork_in_child
+from django_pgqueue.ground.waker import Waker
+from django_pgqueue.settings.conf import get_settings
 
 logger = logging.getLogger("django_pgqueue.db")
 

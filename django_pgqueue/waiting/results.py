@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.context import running_job
+from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
-from django_pgqueue.envelope import EncodedValue
 from django_pgqueue.exceptions import (
     CannotDecode,
     CannotWait,
@@ -32,7 +30,10 @@ from django_pgqueue.exceptions import (
     JobGone,
     seconds,
 )
+from django_pgqueue.ground.envelope import EncodedValue
 from django_pgqueue.states import FINISHED, UNCOUNTED, State
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.context import running_job
 
 from . import listener
 

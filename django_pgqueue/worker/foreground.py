@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import connections, transaction
 
-from django_pgqueue import registry
-from django_pgqueue.context import running_database, running_job
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.log_events import event, job_event
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event, job_event
 from django_pgqueue.reactions import JobTransition, after_application
 from django_pgqueue.states import State
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.context import running_database, running_job
 
 from .completion.progress_writer import Notes
 from .completion.writer import finish

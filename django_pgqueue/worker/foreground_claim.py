@@ -10,14 +10,16 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle, limits, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import repeat_if_stale
+from django_pgqueue.declared import limits
 from django_pgqueue.display import visible
 from django_pgqueue.lifecycle.execute import own_transaction
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.key_figures import read_states
 from django_pgqueue.stats.limit_answers import LimitWaitReason
 from django_pgqueue.stats.limit_waits import ReadyJob, wait_of
+from django_pgqueue.tasks import registry
 
 from .claiming.key_claims import KeyClaims, Visit
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 
 from .completion.progress_writer import Notes
 from .foreground import attempt, write

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from django_pgqueue.conf import get_settings
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.background_log import background_log

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from django_pgqueue.conf import get_settings
-from django_pgqueue.options import Isolation
-from django_pgqueue.readings import Reading
-from django_pgqueue.served_queues import ServedQueues
+from django_pgqueue.ground.readings import Reading
+from django_pgqueue.ground.served_queues import ServedQueues
+from django_pgqueue.options.task_options import Isolation
+from django_pgqueue.settings.conf import get_settings
 
 
 @dataclass(frozen=True, kw_only=True)

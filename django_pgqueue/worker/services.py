@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks, follow
 from django_pgqueue.reactions import AttemptsCounter, Reactions
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 
 from .claiming.allowance import Allowance
 from .claiming.claimer import Claimer

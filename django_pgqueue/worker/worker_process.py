@@ -24,7 +24,7 @@ from typing import Final, NoReturn
 
 from django_pgqueue import signals
 from django_pgqueue.db import server
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.execution.process_events import WORKER, stop_receivers

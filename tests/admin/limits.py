@@ -10,9 +10,10 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue import Limit, registry
+from django_pgqueue import Limit
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.app import tasks
 

@@ -11,7 +11,7 @@ import pytest
 from django_pgqueue import task
 from django_pgqueue.admin.argument_form import ArgumentForm
 from django_pgqueue.admin.call_values import Call, differences
-from django_pgqueue.definition import TaskDefinition
+from django_pgqueue.tasks.definition import TaskDefinition
 from tests.app import tasks
 from tests.arguments import tasks as typed
 from tests.arguments.conftest import tables  # noqa: F401 -- a fixture

@@ -16,10 +16,11 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import chain, history, middleware, registry
+from django_pgqueue import chain, history, middleware
 from django_pgqueue.backend.compat import task_enqueued
-from django_pgqueue.envelope import ERASED, seal
+from django_pgqueue.ground.envelope import ERASED, seal
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.admin.conftest import JobMaker
 from tests.admin.test_stale_pages import post_at_once

@@ -14,9 +14,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import registry
 from django_pgqueue.admin import enqueue_form
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
+from django_pgqueue.tasks import registry
 from tests.admin.test_edit_and_retry import fields_in
 from tests.admin.test_stale_pages import post_at_once
 from tests.app import tasks
@@ -123,7 +123,7 @@ def test_enqueue_form_is_no_oracle_of_unique_keys(
 
 def test_enqueue_of_a_unique_job_adds_no_second_one(sender: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     task = tasks.add.using(unique_key="one", on_conflict="raise")
-    monkeypatch.setattr("django_pgqueue.registry._tasks", {tasks.add.name: task})
+    monkeypatch.setattr("django_pgqueue.tasks.registry._tasks", {tasks.add.name: task})
     send(sender, argument__a="1")
     assert "No job was added" in send(sender, argument__a="2") or Job.objects.count() == 1
     assert Job.objects.get().arguments["kwargs"] == {"a": 1} and AuditEntry.objects.count() == 1
@@ -131,7 +131,7 @@ def test_enqueue_of_a_unique_job_adds_no_second_one(sender: Client, monkeypatch:
 
 def test_enqueue_of_arguments_of_another_database_is_refused(sender: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     task = tasks.add.using(database=lambda a, b=0: "default" if a == 1 else "elsewhere")
-    monkeypatch.setattr("django_pgqueue.registry._tasks", {tasks.add.name: task})
+    monkeypatch.setattr("django_pgqueue.tasks.registry._tasks", {tasks.add.name: task})
     monkeypatch.setattr(
         "django_pgqueue.admin.enqueue_form.alias_of", lambda task, args, kwargs: task.database(**kwargs)
     )

@@ -20,9 +20,9 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.urls import resolve
 
-from django_pgqueue import registry
-from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.models import AuditEntry, Job
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 from tests import helpers
 from tests.browser import seed
 from tests.browser import tasks as shop_tasks

@@ -12,12 +12,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.chunks import chunk_key
+from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
+from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.lifecycle import Failed, Lane
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import Outcome
+from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker, add_execution
 from tests.app import tasks
 

@@ -13,7 +13,8 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import control, limit_control
+from django_pgqueue import control
+from django_pgqueue.control import limits as limit_control
 from django_pgqueue.models import AuditEntry, LimitOverride, LimitState, Pause
 from tests.admin.test_databases import browser as browser
 from tests.admin.test_databases import second as second

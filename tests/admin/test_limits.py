@@ -13,10 +13,12 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import control, limit_control, registry, stats
+from django_pgqueue import control, stats
 from django_pgqueue.admin import blocked_keys
 from django_pgqueue.admin.console import limits
+from django_pgqueue.control import limits as limit_control
 from django_pgqueue.models import LimitState, Worker
+from django_pgqueue.tasks import registry
 
 from .conftest import JobMaker
 from .limits import DOCUMENT, OF_LIMIT, PAGE, Tasks, acts_of, cells_of, declare, plain, rows_of, run, text_of

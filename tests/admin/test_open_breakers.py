@@ -13,10 +13,12 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Breaker, Limit, control, limit_control, registry, stats
+from django_pgqueue import Breaker, Limit, control, stats
+from django_pgqueue.control import limits as limit_control
+from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.lifecycle.limit_overrides import controls_of
-from django_pgqueue.limit_policies import policy_of
 from django_pgqueue.models import OpenBreaker
+from django_pgqueue.tasks import registry
 
 from .conftest import JobMaker
 from .limits import CHANGE, OF_LIMIT, PAGE, plain, rows_of, run, text_of

@@ -15,11 +15,12 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import path
 from django.utils import timezone
 
-from django_pgqueue import control, registry
+from django_pgqueue import control
 from django_pgqueue.admin import PauseAdmin
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.models import Pause
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.app import tasks
 
 from .conftest import JobMaker, add_execution

@@ -12,9 +12,9 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.utils import timezone
 
-from django_pgqueue.envelope import seal
+from django_pgqueue.ground.envelope import seal
 from django_pgqueue.models import Job, Schedule
-from django_pgqueue.redaction import HIDDEN
+from django_pgqueue.tasks.redaction import HIDDEN
 from django_pgqueue.testing import run_jobs
 from tests.admin.conftest import JobMaker, add_execution
 from tests.app import tasks

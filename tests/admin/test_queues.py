@@ -219,7 +219,7 @@ def test_document_is_that_of_the_command(operator: Client, make_job: JobMaker) -
 
 
 def test_empty_page_says_how_to_start(operator: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("django_pgqueue.registry.all_tasks", list)
+    monkeypatch.setattr("django_pgqueue.tasks.registry.all_tasks", list)
     assert "Nothing yet" in text_of(operator)
 
 

@@ -10,9 +10,9 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue import registry
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import delete_all_jobs
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers

@@ -16,9 +16,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import delete_all_jobs
 from tests import helpers
 from tests.admin.conftest import shown_by

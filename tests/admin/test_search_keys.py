@@ -13,10 +13,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.admin import search_keys
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker
 from tests.admin.test_lists import plans
 from tests.app import tasks

@@ -126,7 +126,7 @@ def test_error_filter_finds_dead_jobs_by_class(operator: Client, make_job: JobMa
 def test_many_names_are_suggested_in_a_field(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch, names: int, has_field: bool
 ) -> None:
-    from django_pgqueue import registry
+    from django_pgqueue.tasks import registry
 
     monkeypatch.setattr(registry, "all_tasks", list)
     for number in range(names):

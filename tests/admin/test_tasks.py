@@ -11,9 +11,10 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import control, registry, stats
+from django_pgqueue import control, stats
 from django_pgqueue.models import Pause
 from django_pgqueue.stats.figures import AttemptCounts, Durations, TaskThroughput
+from django_pgqueue.tasks import registry
 from tests.admin.conftest import JobMaker
 from tests.app import tasks
 

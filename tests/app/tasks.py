@@ -30,10 +30,10 @@ from django_pgqueue import (
     TaskTimeout,
     Throttled,
     fixed,
-    registry,
     task,
 )
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 
 
 @task

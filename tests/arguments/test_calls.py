@@ -16,13 +16,14 @@ from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, checks, enqueue_many, lifecycle, registry
+from django_pgqueue import InvalidTask, checks, enqueue_many, lifecycle
 from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import new_job
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import cron, every
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import assert_enqueued, run_jobs
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from tests.app import tasks as app_tasks

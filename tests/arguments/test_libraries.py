@@ -16,8 +16,8 @@ from django.core.exceptions import ValidationError
 from django_pgqueue.arguments.annotations import Annotations
 from django_pgqueue.arguments.converter import Mismatch
 from django_pgqueue.arguments.rows import KEYS
+from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.serialization import encode_result
 
 T = TypeVar("T")
 

@@ -7,9 +7,10 @@ from uuid import UUID
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_pgqueue import InvalidTask, registry
+from django_pgqueue import InvalidTask
 from django_pgqueue.arguments.plan import CallPlan
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app.codecs import Panic
 

@@ -13,9 +13,9 @@ import pytest
 from django.core.checks import run_checks
 from django.test import override_settings
 
-from django_pgqueue import registry
 from django_pgqueue.backend import JobResult, PgQueueBackend, PgQueueTask, compat
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.framework import tasks
 

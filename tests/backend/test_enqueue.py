@@ -14,11 +14,11 @@ from django.apps import apps
 from django.db import transaction
 from django.utils import timezone
 
-from django_pgqueue import registry
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, Task, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_pgqueue.backend.tasks import adopt
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import assert_enqueued, run_jobs, time_travel
 from tests.framework import tasks
 

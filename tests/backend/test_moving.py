@@ -12,11 +12,12 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
-from django_pgqueue import InvalidTask, Task, TaskContext, registry
+from django_pgqueue import InvalidTask, Task, TaskContext
 from django_pgqueue.backend import compat
 from django_pgqueue.backend.compat import TaskResultStatus
 from django_pgqueue.models import Job
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 

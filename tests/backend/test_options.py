@@ -6,13 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from django_pgqueue import DuplicateJob, cron, every, registry
+from django_pgqueue import DuplicateJob, cron, every
 from django_pgqueue.backend import PgQueueTask
 from django_pgqueue.backend import task as our_task
 from django_pgqueue.backend.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.queues import UnknownQueueWarning
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs, time_travel
 from tests.framework import tasks
 

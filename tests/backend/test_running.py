@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection
 
-from django_pgqueue import fixed, registry
+from django_pgqueue import fixed
 from django_pgqueue.backend import PgQueueBackend, results
 from django_pgqueue.backend.compat import TaskResultStatus, task_finished
 from django_pgqueue.backend.tasks import for_engine
@@ -16,6 +16,7 @@ from django_pgqueue.lifecycle import Cursor, Failed, Lane, claim, fail, release
 from django_pgqueue.lifecycle import Released as GivenBack
 from django_pgqueue.models import Job
 from django_pgqueue.states import Outcome
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.backend.conftest import BACKEND
 from tests.framework import tasks

@@ -22,12 +22,12 @@ from django_pgqueue import (
     enqueue_many,
     history,
     lifecycle,
-    registry,
 )
 from django_pgqueue.enqueue import callbacks
 from django_pgqueue.models import BatchRemoval, Job, JobBatch, SearchKey
 from django_pgqueue.states import State
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 from tests.framework import tasks as framework_tasks

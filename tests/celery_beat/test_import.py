@@ -15,8 +15,9 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import cron, every, registry, task
+from django_pgqueue import cron, every, task
 from django_pgqueue.models import Job, Schedule
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 

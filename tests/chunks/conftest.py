@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import registry
+from django_pgqueue.tasks import registry
 
 from . import tasks
 

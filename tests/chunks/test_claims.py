@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
+from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.types import Place
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.served_queues import ServedQueues
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 from tests import helpers
 from tests.worker.test_fetcher import make_fetcher, take

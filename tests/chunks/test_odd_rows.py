@@ -7,11 +7,12 @@ import json
 import pytest
 from django.db import connection
 
-from django_pgqueue import Limit, lifecycle, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import Limit, lifecycle
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.models import Job
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks as app_tasks

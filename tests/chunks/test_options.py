@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import Chunk, InvalidTask, Limit, every, registry
+from django_pgqueue import Chunk, InvalidTask, Limit, every
 from django_pgqueue.arguments.plan import new_plan
 from django_pgqueue.backend import compat
 from django_pgqueue.backend import task as backend_task
-from django_pgqueue.chunks import annotations_of_item
+from django_pgqueue.declared.chunks import annotations_of_item
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 
 from . import tasks

@@ -11,10 +11,11 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from django_pgqueue import ChunkJob, lifecycle, registry
-from django_pgqueue.endings import Ending
+from django_pgqueue import ChunkJob, lifecycle
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import Claimed, OpenExecution
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt_plan import plan_of
 from django_pgqueue.worker.execution.chunk_attempt import ChunkAttempt, attempt_of

@@ -6,9 +6,10 @@ import pytest
 from django.core.management import call_command
 from django.db import connection as session
 
-from django_pgqueue import registry, stats
+from django_pgqueue import stats
 from django_pgqueue.models import Job
 from django_pgqueue.stats import Reason
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.conftest import add_worker, connection
 from tests.stats.test_explanation import assert_why

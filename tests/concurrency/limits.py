@@ -6,11 +6,11 @@ import time
 from typing import Any, Final, NamedTuple
 
 from django_pgqueue import lifecycle
-from django_pgqueue.chunks import is_chunk_key
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.limit_policies import policy_of
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyToClaim
-from django_pgqueue.limit_policies import policy_of
-from django_pgqueue.limits import Limit
 from django_pgqueue.worker.claiming.key_pages import KeyPages
 from tests import helpers
 

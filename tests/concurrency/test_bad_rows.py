@@ -9,8 +9,8 @@ import pytest
 from psycopg.errors import LockNotAvailable, QueryCanceled
 
 from django_pgqueue import lifecycle
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import execute
-from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import writer
 from django_pgqueue.worker.completion.progress_writer import Notes

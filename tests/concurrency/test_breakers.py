@@ -11,15 +11,16 @@ from types import MappingProxyType, SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.breakers import Breaker
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.breakers import Breaker
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.exceptions import Dead, Retry, TaskTimeout
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.breakers import Ended, Suspect
-from django_pgqueue.limits import Limit
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion import breaker_counter as module
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.completion.completer import Completer

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import Released
-from django_pgqueue.limits import Limit
 from tests import helpers
 from tests.concurrency.limits import add, claim, ids
 

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.declared.limit_policies import policy_of
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import Cancelled, Released, operator
 from django_pgqueue.lifecycle.limits import KeyToClaim
-from django_pgqueue.limit_policies import policy_of
-from django_pgqueue.limits import Limit
 from tests import helpers
 from tests.concurrency.conftest import GATE
 from tests.concurrency.limits import LANE, add, claim, found, ids

@@ -6,12 +6,13 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle, registry, sql
+from django_pgqueue import lifecycle, sql
 from django_pgqueue.db.statements import clock
-from django_pgqueue.limit_policies import KeyPolicy, Override, policy_of
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limit_policies import KeyPolicy, Override, policy_of
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import queries
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.concurrency.limits import LANE, OPTIONS, LimitedWorker, add, found
 from tests.concurrency.limits import claim as claim_declared

@@ -8,9 +8,9 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
+from django_pgqueue.declared.limit_policies import policy_of
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle.limits import KeyResult, KeyToClaim
-from django_pgqueue.limit_policies import policy_of
-from django_pgqueue.limits import Limit
 from tests import helpers
 from tests.concurrency.limits import add, claim, finish, ids
 

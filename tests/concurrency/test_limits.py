@@ -15,10 +15,11 @@ from types import MappingProxyType
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, registry, sql
+from django_pgqueue import lifecycle, sql
 from django_pgqueue.db.statements import clock
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import Lane
-from django_pgqueue.limits import Limit
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.concurrency import limits
 from tests.concurrency.limits import LANE, LimitedWorker, add, claim, finish, found, ids

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_pgqueue import control, lifecycle, registry
+from django_pgqueue import control, lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming.lanes import Lanes
 from tests import helpers
 

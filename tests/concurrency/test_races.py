@@ -21,9 +21,9 @@ from django.db import connection as django_connection
 
 from django_pgqueue import JobLocked, lifecycle
 from django_pgqueue.db.transactions import read_committed
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import Cancelled, Noted, Released, TransitionResult, TransitionStatus, execute, operator
 from django_pgqueue.models import Job
-from django_pgqueue.progress import Progress
 from django_pgqueue.states import State
 from tests import helpers
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.breakers import Breaker
 from django_pgqueue.db import statements
-from django_pgqueue.endings import Ending
-from django_pgqueue.job_log import LogBuffer
+from django_pgqueue.declared.breakers import Breaker
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.job_log import LogBuffer
 from django_pgqueue.lifecycle import execute as execute_module
 from django_pgqueue.lifecycle import ranges
 from django_pgqueue.lifecycle.breakers import Ended, Suspect

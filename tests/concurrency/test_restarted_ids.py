@@ -7,8 +7,8 @@ ids. No write of such a worker may change the new executions.
 import pytest
 
 from django_pgqueue import lifecycle
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import Cancelled, Noted, Released, TransitionStatus
-from django_pgqueue.progress import Progress
 from tests import helpers
 
 pytestmark = [pytest.mark.django_db(transaction=True)]

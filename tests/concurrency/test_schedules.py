@@ -9,11 +9,12 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import JobLocked, lifecycle, registry
+from django_pgqueue import JobLocked, lifecycle
+from django_pgqueue.declared.limits import CallLimit
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
-from django_pgqueue.limits import CallLimit
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
 from tests.app import tasks

@@ -9,12 +9,12 @@ import pytest
 from psycopg import errors
 
 from django_pgqueue import lifecycle
-from django_pgqueue.endings import Ending
 from django_pgqueue.ends import batches as ends
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import execute as module
 from django_pgqueue.lifecycle import ranges
 from django_pgqueue.lifecycle.breakers import Ended
-from django_pgqueue.progress import Progress
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter, Tally
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.completion.completer import Completer

@@ -9,8 +9,8 @@ from django.apps import apps
 from django.db import connection, models
 from django.test import override_settings
 
-from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, JobBatch
+from django_pgqueue.tasks import registry
 from tests.graphs import conftest as of_graphs
 from tests.graphs import tasks as graph_tasks
 from tests.steps import conftest as of_steps

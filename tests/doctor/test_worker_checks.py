@@ -12,12 +12,13 @@ from django.db.models import F
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import Limit, __version__, control, registry
+from django_pgqueue import Limit, __version__, control
 from django_pgqueue.doctor import Level, worker_checks
 from django_pgqueue.doctor.worker_checks import TIMEOUT_CLASS
 from django_pgqueue.exceptions import TaskTimeout
 from django_pgqueue.models import Execution, Schedule, Worker
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.error_text import class_path
 from tests.admin.conftest import add_execution
 from tests.app import tasks

@@ -18,9 +18,9 @@ from django.db import connection
 from django.test import RequestFactory, override_settings
 from django.utils import timezone
 
-from django_pgqueue import registry
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.states import State
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from example_project.shop.webhooks import is_genuine, signature_of
 

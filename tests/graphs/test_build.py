@@ -13,16 +13,17 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle, registry
+from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle
 from django_pgqueue.deploys import stored
 from django_pgqueue.deploys.calls import value_problem
 from django_pgqueue.enqueue import nodes as enqueued_nodes
+from django_pgqueue.ground.placeholders import MARK
 from django_pgqueue.lifecycle import enqueueing
 from django_pgqueue.models import Job, JobBatch, JobDependency
-from django_pgqueue.placeholders import MARK
 from django_pgqueue.signals import job_cancelled, job_enqueued
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.stats import why
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution import stored_values
 from tests.app import tasks as app_tasks

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection as django_connection
 
 from django_pgqueue import Workflow, chain, group, lifecycle
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.claiming import node_results
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of

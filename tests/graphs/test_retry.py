@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from django_pgqueue import Workflow, chain, control, lifecycle
 from django_pgqueue.contrib.remote import operations as remote
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.graphs import find_missed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import Pausable

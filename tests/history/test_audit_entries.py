@@ -8,7 +8,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from django_pgqueue import history, job_operations, lifecycle
+from django_pgqueue import history, lifecycle
+from django_pgqueue.ends import job_operations
 from django_pgqueue.management.subcommands import batches, changing_actions
 from django_pgqueue.models import ArchivedJob, AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations import JobsToChange

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from django_pgqueue import Batch, TaskCall, history
-from django_pgqueue.envelope import ERASED
+from django_pgqueue.ground.envelope import ERASED
 from django_pgqueue.models import Job, JobBatch
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs

@@ -14,8 +14,9 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import CannotDecode, codecs, history, lifecycle
-from django_pgqueue.envelope import ERASED, EncodedValue
+from django_pgqueue import CannotDecode, history, lifecycle
+from django_pgqueue.encoding import codecs
+from django_pgqueue.ground.envelope import ERASED, EncodedValue
 from django_pgqueue.models import AuditEntry, Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers

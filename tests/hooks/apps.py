@@ -17,7 +17,8 @@ from typing import Any
 
 from django.apps import AppConfig
 
-from django_pgqueue import Breaker, Limit, registry, signals
+from django_pgqueue import Breaker, Limit, signals
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import process_events
 from django_pgqueue.worker.runtime import django_connections, shared_connections
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.models import Job
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.testing import live_worker as module
 from tests.app import tasks
 from tests.framework import tasks as framework

@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from django_pgqueue import cron, every, registry, task
+from django_pgqueue import cron, every, task
 from django_pgqueue.db.statements import clock
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import capture_jobs, run_jobs, time_travel
 
 pytestmark = pytest.mark.django_db

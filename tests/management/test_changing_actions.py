@@ -12,7 +12,8 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
-from django_pgqueue import job_operations, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.ends import job_operations
 from django_pgqueue.management.subcommands import batches
 from django_pgqueue.models import Execution, Job
 from tests import helpers

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
-from django_pgqueue.chunks import chunk_key
+from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.models import AuditEntry, Execution, Job
 from tests import helpers
 from tests.management.conftest import claim, die, succeed

@@ -13,11 +13,11 @@ from django.db import connection
 from django.utils import timezone
 
 from django_pgqueue import control, lifecycle, stats
+from django_pgqueue.control.workers import AUDITED_AS
 from django_pgqueue.management.subcommands import workers_command
 from django_pgqueue.models import AuditEntry, Job, Schedule, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker_control import AUDITED_AS
 from tests import helpers
 from tests.app import tasks
 from tests.documents import plain, table

@@ -42,7 +42,7 @@ def incident(pgqueue: Run) -> None:
         control.pause(task=task_name)
     die(task_name="shop.tasks.send_receipt", error="builtins.ConnectionError")
     die(error="django_pgqueue.exceptions.DoesNotFit")
-    die(error="django_pgqueue.steps.StepsChanged")
+    die(error="django_pgqueue.declared.steps.StepsChanged")
     control.pause("mail")
     helpers.make_schedule(connection, due_in=3600.0)
     pgqueue("schedules", "pause", "nightly")

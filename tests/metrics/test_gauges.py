@@ -9,10 +9,11 @@ from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.db import OperationalError
 from django.test import RequestFactory
 
-from django_pgqueue import Limit, lifecycle, prometheus, registry, stats
-from django_pgqueue.metrics import collect, gauges, metrics_view, render, view
+from django_pgqueue import Limit, lifecycle, stats
+from django_pgqueue.metrics import collect, gauges, metrics_view, prometheus, render, view
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import depths, limit_figures
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker
 from tests.stats.conftest import connection as connection

@@ -10,8 +10,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading
 from django_pgqueue.metrics import collect
-from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading
 from django_pgqueue.worker.monitoring import queue_figures
 from django_pgqueue.worker.monitoring.http_server import Request
 from django_pgqueue.worker.monitoring.metrics_process import Pages

@@ -8,10 +8,11 @@ from django.core.management import CommandError, call_command
 from django.db import Error, OperationalError, transaction
 from django.test import Client
 
-from django_pgqueue import Limit, registry, stats
+from django_pgqueue import Limit, stats
 from django_pgqueue.admin.console import activity
 from django_pgqueue.metrics import collect, gauges
 from django_pgqueue.stats import graph_queries, queries, rollup_queries, suspended
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker
 from tests.stats.conftest import connection as connection

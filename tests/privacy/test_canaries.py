@@ -25,13 +25,15 @@ from django.db import connection
 from django.test import Client, override_settings
 from django.utils import timezone
 
-from django_pgqueue import Batch, Breaker, chain, control, history, limit_control, log, registry, send_event
+from django_pgqueue import Batch, Breaker, chain, control, history, log, send_event
 from django_pgqueue.admin.console import PAGES
+from django_pgqueue.control import limits as limit_control
 from django_pgqueue.lifecycle.breakers import Opened
 from django_pgqueue.lifecycle.bulk_acts import Selection, request_act
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS
 from django_pgqueue.metrics import collect, render
 from django_pgqueue.models import ArchivedJob, Job, JobBatch, OpenBreaker, Pause, Schedule
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.claiming.key_claims import with_probes
 from django_pgqueue.worker.completion import breaker_counter

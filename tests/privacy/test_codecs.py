@@ -17,13 +17,22 @@ from django.test import override_settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import CannotDecode, codecs, conf, enqueue_many, every, log, registry, task
+from django_pgqueue import CannotDecode, enqueue_many, every, log, task
 from django_pgqueue.db.statements import clock
-from django_pgqueue.envelope import CODEC, EncodedValue, codec_of, is_envelope, seal
+from django_pgqueue.encoding import codecs
+from django_pgqueue.encoding.serialization import (
+    chunks,
+    decode_arguments,
+    encode_arguments,
+    encode_result,
+    normalise_call,
+)
 from django_pgqueue.exceptions import ResultNotStored, TaskTimeout
+from django_pgqueue.ground.envelope import CODEC, EncodedValue, codec_of, is_envelope, seal
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
-from django_pgqueue.serialization import chunks, decode_arguments, encode_arguments, encode_result, normalise_call
+from django_pgqueue.settings import conf
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import assert_enqueued, run_jobs
 from tests.app import tasks
 from tests.app.codecs import Hidden

@@ -15,10 +15,12 @@ from django.core.checks import run_checks
 from django.db import connection
 from django.test import Client, override_settings
 
-from django_pgqueue import CannotDecode, codecs, conf
-from django_pgqueue.envelope import codec_of
+from django_pgqueue import CannotDecode
+from django_pgqueue.encoding import codecs
+from django_pgqueue.encoding.serialization import encode_result
+from django_pgqueue.ground.envelope import codec_of
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.serialization import encode_result
+from django_pgqueue.settings import conf
 from django_pgqueue.testing import run_jobs
 from tests.app import tasks
 from tests.documents import PAGES, blocks, loose_blocks

@@ -11,14 +11,15 @@ from django.db import connection
 from django.test import RequestFactory, override_settings
 from django.views.debug import ExceptionReporter
 
-from django_pgqueue import InvalidTask, lifecycle, log, registry, signals
+from django_pgqueue import InvalidTask, lifecycle, log, signals
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.backend.compat import InvalidTask as FrameworkInvalidTask
 from django_pgqueue.exceptions import ResultNotStored
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.models import Execution, Job
-from django_pgqueue.redaction import HIDDEN, redacted_call
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import HIDDEN, redacted_call
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.foreground import attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import override_settings
 
-from django_pgqueue.envelope import codec_of
+from django_pgqueue.ground.envelope import codec_of
 from django_pgqueue.models import Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers

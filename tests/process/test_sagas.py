@@ -7,8 +7,8 @@ import signal
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import registry
 from django_pgqueue.models import Execution, Job, JobStep
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.maintenance.end_sweeps import SWEEP_SECONDS
 from tests import helpers
 from tests.helpers import wait_until

@@ -9,8 +9,9 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import registry, send_event
+from django_pgqueue import send_event
 from django_pgqueue.models import Execution, Job, JobStep, SentEvent
+from django_pgqueue.tasks import registry
 from tests.steps import conftest as own
 from tests.steps import tasks
 
@@ -130,7 +131,7 @@ def test_wait_ends_at_its_timeout(worker):
     one = worker()
     one.wait_until(has_ended(job))
     execution = Execution.objects.filter(job=job).latest("id")
-    assert (state(job), execution.exception_class) == ("dead", "django_pgqueue.steps.EventTimeout")
+    assert (state(job), execution.exception_class) == ("dead", "django_pgqueue.declared.steps.EventTimeout")
 
 
 def test_steps_in_isolated_process(worker):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgqueue import worker_control
+from django_pgqueue.control import workers as worker_control
 from django_pgqueue.models import Execution, Job, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
 from tests.app import tasks

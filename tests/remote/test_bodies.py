@@ -6,7 +6,6 @@ import json
 import pytest
 from django.core.handlers.asgi import ASGIHandler
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.contrib.remote import bodies
 from django_pgqueue.contrib.remote.asgi import check_first
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
@@ -14,8 +13,9 @@ from django_pgqueue.contrib.remote.problems import Problem
 from django_pgqueue.contrib.remote.remote_reports import Reports
 from django_pgqueue.contrib.remote.remote_services import Leases
 from django_pgqueue.contrib.remote.wire import claimed_job
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.models import Execution
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from tests.app import tasks

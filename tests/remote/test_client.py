@@ -7,7 +7,7 @@ import pytest
 from django_pgqueue.contrib.remote.client import RemoteClient, RemoteError
 from django_pgqueue.contrib.remote.remote_reports import Reports
 from django_pgqueue.contrib.remote.remote_services import Claims, Extensions, Leases, RemoteOptions
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots.inflight import InFlight

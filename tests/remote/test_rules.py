@@ -6,13 +6,14 @@ from types import MappingProxyType
 import pytest
 from django.core import signing
 
-from django_pgqueue import Batch, Chunk, chain, control, lifecycle, registry, signals
-from django_pgqueue.chunks import chunk_key
+from django_pgqueue import Batch, Chunk, chain, control, lifecycle, signals
 from django_pgqueue.contrib.remote import handles, operations, tokens
 from django_pgqueue.contrib.remote.engine import close_engines
-from django_pgqueue.definition import TaskDefinition
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.chunks import chunk_key
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.models import Execution, Job, Worker
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 from tests import helpers
 from tests.app import tasks
 from tests.concurrency.limits import add

@@ -3,9 +3,9 @@
 import pytest
 from django.db import connection
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.history import erase
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.settings.conf import get_settings
 from tests import helpers
 from tests.app import tasks
 

@@ -114,7 +114,7 @@ def test_remote_worker_refuses_steps_with_a_clear_error(url, token):
     with remote_worker(url, token()):
         helpers.wait_until(lambda: Job.objects.filter(pk=job.pk, state="dead").exists(), 20)
     execution = Execution.objects.get(job=job)
-    assert execution.exception_class == "django_pgqueue.steps.StepError"
+    assert execution.exception_class == "django_pgqueue.declared.steps.StepError"
     assert "with_step runs in a remote worker, which has no connection to the database" in execution.error
 
 

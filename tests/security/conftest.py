@@ -16,7 +16,7 @@ import pytest
 from django.db import connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
-from django_pgqueue import event_sending
+from django_pgqueue.composed import event_sending
 from django_pgqueue.db.engine_connection import EngineConnection
 from tests import helpers
 from tests.process.conftest import start as start

@@ -12,7 +12,7 @@ from contextlib import closing
 
 import pytest
 
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
 from tests import helpers
 from tests.concurrency import limits
 from tests.documents import prose, table

@@ -21,18 +21,18 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import Batch, lifecycle, send_event
+from django_pgqueue.control.limits import end_hold, override_limit, restore_limit
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.ends.batches import settle
 from django_pgqueue.lifecycle import TransitionStatus
-from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
-from django_pgqueue.limits import Limit
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
 from django_pgqueue.states import StepKind
-from django_pgqueue.steps import Suspension
 from tests import helpers, statements
 from tests.admin.conftest import Browser
 from tests.app import tasks

@@ -8,12 +8,13 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
+from django_pgqueue.declared.limit_policies import policy_of
+from django_pgqueue.declared.limits import Limit, name_of
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.limits import KeyToClaim
-from django_pgqueue.limit_policies import policy_of
-from django_pgqueue.limits import Limit, name_of
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from tests import helpers
 
 LIMITS = {

@@ -6,7 +6,7 @@ from math import ceil
 
 import pytest
 
-from django_pgqueue import histogram
+from django_pgqueue.ground import histogram
 
 
 def counts_of(durations):

@@ -10,10 +10,11 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import Breaker, Limit, lifecycle, registry
+from django_pgqueue import Breaker, Limit, lifecycle
 from django_pgqueue.models import OpenBreaker
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.limited_jobs import LIMITS, add, claim, die, throttle
 from tests.stats.test_explanation import assert_why

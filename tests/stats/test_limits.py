@@ -11,10 +11,11 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle, registry, stats
-from django_pgqueue.limits import name_of
+from django_pgqueue import lifecycle, stats
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
+from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.documents import plain, table
 from tests.stats.limited_jobs import LIMITS, add, claim, die, throttle

@@ -8,11 +8,12 @@ import pytest
 from django.db import connection as django_connection
 from django.db import transaction
 
-from django_pgqueue import JobLocked, Step, lifecycle, registry, send_event, task
+from django_pgqueue import JobLocked, Step, lifecycle, send_event, task
+from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import StepKind
-from django_pgqueue.steps import Suspension
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 

@@ -19,8 +19,8 @@ from django.utils import timezone
 from django.views.debug import ExceptionReporter
 
 from django_pgqueue import EventTimeout, Step, StepError, TaskContext, lifecycle, send_event, stats
-from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobCancelled, Snooze, TaskTimeout
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.models import Execution, Job, JobStep, SentEvent
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs, time_travel

@@ -17,13 +17,13 @@ from django_pgqueue import (
     TaskContext,
     history,
     lifecycle,
-    registry,
     send_event,
     task,
 )
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import State
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs, time_travel
 
 from . import tasks

@@ -7,12 +7,12 @@ import time
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.steps import FOREVER_SECONDS, Suspension
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution
 from django_pgqueue.reactions import AnyWaiters, Reactions
 from django_pgqueue.states import State, StepKind
-from django_pgqueue.steps import FOREVER_SECONDS, Suspension
 from django_pgqueue.worker.completion.writer import finish
 from django_pgqueue.worker.execution.report import Report
 from tests import helpers

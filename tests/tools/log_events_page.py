@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from django_pgqueue.log_events import EVENTS
+from django_pgqueue.ground.log_events import EVENTS
 
 from .signals_page import replaced
 

@@ -19,7 +19,7 @@ from django.test import override_settings
 
 from django_pgqueue import lifecycle, signals
 from django_pgqueue.db.statements import clock
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs

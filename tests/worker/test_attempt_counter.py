@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from django_pgqueue import histogram, lifecycle
-from django_pgqueue.endings import Ending
+from django_pgqueue import lifecycle
+from django_pgqueue.ground import histogram
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import ranges
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.states import State

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from django_pgqueue import registry
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlans, plan_of
 from tests.app import tasks
 

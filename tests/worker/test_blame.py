@@ -9,10 +9,11 @@ from types import MappingProxyType
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import execute, repeat_if_stale
-from django_pgqueue.endings import Ending
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import claimer as claimer_module
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from django_pgqueue import lifecycle
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.worker.completion import completer as module
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.report import Report

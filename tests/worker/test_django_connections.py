@@ -11,10 +11,10 @@ from django.contrib.auth.models import Group
 from django.core.cache import caches
 from django.db import connections
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import KEEPALIVE, EngineConnection
 from django_pgqueue.models import Job
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.django_connections import changes_the_session, notice_lost_servers
 from tests.app import tasks

@@ -13,13 +13,13 @@ import pytest
 
 from django_pgqueue import Batch, lifecycle, signals
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
 from django_pgqueue.ends import batches, end_check, end_checks
 from django_pgqueue.ends.batches import Batches, settle
 from django_pgqueue.ends.compensations import Compensations
 from django_pgqueue.ends.end_check import Checked, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, ended_jobs, follow
 from django_pgqueue.ends.graphs import Graphs, Node, Role
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus, graphs
 from django_pgqueue.lifecycle.ends import EndedJob
 from django_pgqueue.reactions import JobTransition

@@ -16,9 +16,9 @@ from django.db import connection as django_connection
 
 from django_pgqueue import lifecycle
 from django_pgqueue.contrib.remote import operations
-from django_pgqueue.endings import Ending
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.ends.end_checks import CHECKS
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import Claimed, Released, rescues
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.lifecycle.steps import EndedStep

@@ -15,12 +15,13 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, registry, signals, sql
+from django_pgqueue import lifecycle, signals, sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
+from django_pgqueue.ground.waker import is_readable
 from django_pgqueue.lifecycle import Cursor
 from django_pgqueue.states import Pausable
-from django_pgqueue.waker import is_readable
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.claimer import Claimer

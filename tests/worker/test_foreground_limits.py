@@ -11,10 +11,11 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import control, lifecycle, registry
-from django_pgqueue.limit_control import override_limit
-from django_pgqueue.limits import Limit
+from django_pgqueue import control, lifecycle
+from django_pgqueue.control.limits import override_limit
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.models import Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import foreground_claim
 from tests import helpers

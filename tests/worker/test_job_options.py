@@ -12,7 +12,7 @@ from django.db import connection, connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, Limit, every, lifecycle, middleware, registry, task
+from django_pgqueue import InvalidTask, Limit, every, lifecycle, middleware, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
 from django_pgqueue.exceptions import LeaseLost
@@ -20,6 +20,7 @@ from django_pgqueue.models import Job, Schedule, ScheduleRun, SearchKey, Uniquen
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion import callbacks, receivers
 from django_pgqueue.worker.completion.callbacks import CallbackRunner
 from django_pgqueue.worker.maintenance.scheduler import Scheduler, Schedules

@@ -14,7 +14,7 @@ from django.db import connection
 from django.test import override_settings
 
 from django_pgqueue import InvalidTask, lifecycle, task
-from django_pgqueue.job_log import HALF_CHARACTERS, HALF_LINES, LINE_BYTES, LogBuffer, RecordedLine, as_lines
+from django_pgqueue.ground.job_log import HALF_CHARACTERS, HALF_LINES, LINE_BYTES, LogBuffer, RecordedLine, as_lines
 from django_pgqueue.lifecycle import ExecutionKey, KeptLog
 from django_pgqueue.models import Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs

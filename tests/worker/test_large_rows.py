@@ -6,12 +6,12 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
+from django_pgqueue.declared.limit_policies import policy_of
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import Cursor, Lane
 from django_pgqueue.lifecycle.limits import KeyToClaim
-from django_pgqueue.limit_policies import policy_of
-from django_pgqueue.limits import Limit
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.testing import run_jobs
 from tests import helpers
 from tests.app import tasks

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.maintenance.rescuer import LeaseWatch, limit_seconds, observed_from_seconds
 
 ONLY = 1

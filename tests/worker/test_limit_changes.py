@@ -7,10 +7,11 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import control, registry
+from django_pgqueue import control
+from django_pgqueue.control.limits import end_hold, override_limit, restore_limit
 from django_pgqueue.db.notifications import PAUSES_CHANGED
-from django_pgqueue.limit_control import end_hold, override_limit, restore_limit
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import limited_lanes
 from tests import helpers
 from tests.concurrency.limits import LANE, add, claim

@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import control, lifecycle, registry
-from django_pgqueue.limits import Limit
+from django_pgqueue import control, lifecycle
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming import limited_lanes

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.worker import liveness as liveness_module
 from django_pgqueue.worker.completion import completer as completer_module
 from django_pgqueue.worker.completion.callbacks import CallbackRunner, CallbackThread

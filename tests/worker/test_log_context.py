@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from django_pgqueue import log
-from django_pgqueue.context import running_job
+from django_pgqueue.tasks.context import running_job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.runtime.background_log import (
     MESSAGE_CHARACTERS,

@@ -10,9 +10,10 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.limits import Limit
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import due_keys, key_pages, limited_lanes
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from tests import helpers

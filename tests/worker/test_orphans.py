@@ -5,7 +5,7 @@ import re
 from django.apps import apps
 
 from django_pgqueue import lifecycle
-from django_pgqueue.deletion import GOES_WITH_JOB
+from django_pgqueue.history.deletion import GOES_WITH_JOB
 from django_pgqueue.lifecycle.orphans import ORPHANS
 
 OTHERWISE_REMOVED = {

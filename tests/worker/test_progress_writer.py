@@ -9,9 +9,9 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import ExecutionKey, TransitionResult, TransitionStatus
-from django_pgqueue.progress import Progress
 from django_pgqueue.worker.completion import progress_writer as module
 from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Completer
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender

@@ -12,11 +12,12 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.endings import Ending
+from django_pgqueue import lifecycle
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.lifecycle import Lane
-from django_pgqueue.limits import Limit
-from django_pgqueue.served_queues import ServedQueues
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.claimer import Claimer

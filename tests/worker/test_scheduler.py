@@ -13,12 +13,13 @@ import psycopg
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import lifecycle, registry, signals
+from django_pgqueue import lifecycle, signals
 from django_pgqueue.db import statements
 from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.models import Job, Schedule, ScheduleRun
-from django_pgqueue.options import JobOptions
+from django_pgqueue.options.task_options import JobOptions
 from django_pgqueue.schedules import declarations
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.maintenance import firing, scheduler
 from django_pgqueue.worker.maintenance.scheduler import Scheduler, Schedules
 from django_pgqueue.worker.runtime.connection import Link

@@ -10,10 +10,11 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, registry, sql
+from django_pgqueue import lifecycle, sql
 from django_pgqueue.db import statements
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import Cursor, Lane
-from django_pgqueue.limits import Limit
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import key_claims, lanes
 from django_pgqueue.worker.claiming.due_keys import DueKeys
 from django_pgqueue.worker.claiming.key_claims import MARGIN, KeyCursors

@@ -14,7 +14,7 @@ import pytest
 from psycopg import errors
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.connection import Link

@@ -14,10 +14,10 @@ from django.core.management.base import CommandError
 from django.db import connections
 from django.test import override_settings
 
+from django_pgqueue.db.queue_databases import distinct, queue_aliases
+from django_pgqueue.ground.readings import DATABASE_UP, NOT_READ, Gauge, Reading, of_several
 from django_pgqueue.management.commands import runworker
 from django_pgqueue.management.commands.runworker import chosen_databases
-from django_pgqueue.queue_databases import distinct, queue_aliases
-from django_pgqueue.readings import DATABASE_UP, NOT_READ, Gauge, Reading, of_several
 from django_pgqueue.worker import Options
 from django_pgqueue.worker.monitoring.http_server import Request
 from django_pgqueue.worker.monitoring.metrics_process import Pages

@@ -11,11 +11,11 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db.models import F
 
-from django_pgqueue import registry
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.limits import Limit
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import EPOCH, Claimed
-from django_pgqueue.limits import Limit
 from django_pgqueue.models import Execution, Job
+from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion import writer
 from django_pgqueue.worker.execution.report import Report

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from django_pgqueue import registry
 from django_pgqueue.schedules.job_options import NotReturned
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion import receivers
 from django_pgqueue.worker.completion.receivers import PendingCalls
 from django_pgqueue.worker.execution import retry_policy

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_pgqueue import Limit, registry
+from django_pgqueue import Limit
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.worker_process import WorkerProcess
 from tests import helpers
 from tests.concurrency import limits

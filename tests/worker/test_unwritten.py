@@ -9,9 +9,9 @@ from django.core.management import call_command
 from django.db import connections
 
 from django_pgqueue.db import statements
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.steps import Suspension
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.states import StepKind
-from django_pgqueue.steps import Suspension
 from django_pgqueue.worker.completion import unwritten as module
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.report import Report

@@ -9,7 +9,7 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CHANNEL
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State

@@ -28,7 +28,7 @@ from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.new_jobs import FORM_FIELD, read_token
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry
-from django_pgqueue.options import OPTIONS
+from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import State, TransitionName
 
 from .page import ConsolePage

@@ -11,7 +11,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import registry
 from django_pgqueue.admin import shown
 from django_pgqueue.admin.blocked_keys import Blocker, blockers
 from django_pgqueue.admin.chart_axes import seconds_text
@@ -20,6 +19,7 @@ from django_pgqueue.admin.limit_controls import Controls, controls_of
 from django_pgqueue.admin.limit_words import limit_lines, next_start_text, wait_text
 from django_pgqueue.admin.links import jobs_url, limit_url
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
+from django_pgqueue.tasks import registry
 
 from . import links
 

@@ -20,7 +20,7 @@ from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.admin.limit_controls import changed_keys
 from django_pgqueue.admin.links import limit_url
-from django_pgqueue.limits import MAX_KEY_LENGTH, has_value, name_of
+from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 
 from . import links

@@ -14,14 +14,15 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import acts, registry, stats
+from django_pgqueue import acts, stats
 from django_pgqueue.admin import databases, shown
 from django_pgqueue.admin.formatting import breakable, by_until, duration, visible
 from django_pgqueue.admin.links import address_for
-from django_pgqueue.conf import get_settings
-from django_pgqueue.definition import TaskDefinition
 from django_pgqueue.schedules import declarations, expressions
-from django_pgqueue.task_descriptions import depth_of, own_options, signature_of_call, summary_of
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call, summary_of
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 
 from .page import ConsolePage
 

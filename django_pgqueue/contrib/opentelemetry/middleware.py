@@ -18,14 +18,14 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode
 
 from django_pgqueue import signals
 from django_pgqueue.contrib.trace_headers import add_fitting, failures_of
+from django_pgqueue.declared.steps import Suspended
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
-from django_pgqueue.steps import Suspended
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-    from django_pgqueue.context import TaskContext
     from django_pgqueue.middleware import Call
+    from django_pgqueue.tasks.context import TaskContext
 
 
 SCOPE: Final = "django_pgqueue"

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 from django.http import HttpRequest
 
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 
 from .problems import Problem, invalid
 

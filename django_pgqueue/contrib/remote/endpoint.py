@@ -25,7 +25,7 @@ from django.http.request import RawPostDataException, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 from .bodies import check_headers, max_body_bytes, parsed, too_large
 from .engine import Engine, engine_of

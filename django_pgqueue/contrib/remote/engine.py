@@ -14,11 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends.end_checks import follow
-from django_pgqueue.posix import after_fork_in_child
+from django_pgqueue.ground.posix import after_fork_in_child
 from django_pgqueue.reactions import AnyWaiters, Reactions
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.execution.events import Events

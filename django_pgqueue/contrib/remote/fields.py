@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from django_pgqueue.serialization import normalise
+from django_pgqueue.encoding.serialization import normalise
 
 from .problems import invalid
 

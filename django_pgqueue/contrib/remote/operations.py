@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 import django_pgqueue
-from django_pgqueue import codecs, lifecycle, signals
-from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import Ending
+from django_pgqueue import lifecycle, signals
+from django_pgqueue.encoding import codecs
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
-from django_pgqueue.envelope import is_envelope
 from django_pgqueue.exceptions import CannotDecode, Dead
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.envelope import is_envelope
 from django_pgqueue.lifecycle import Claimed, TransitionResult
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
 from django_pgqueue.worker.completion.writer import Finished, finish, release_executions
 from django_pgqueue.worker.execution import retry_policy
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from django_pgqueue.db.engine_connection import EngineConnection
-    from django_pgqueue.progress import Progress
+    from django_pgqueue.ground.progress import Progress
     from django_pgqueue.reactions import Reactions
 
 LOCKED_SECONDS: Final = 2.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.db import reconnects
-from django_pgqueue.log_events import event
-from django_pgqueue.options import Isolation
+from django_pgqueue.ground.log_events import event
+from django_pgqueue.options.task_options import Isolation
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_memory import ProcessState, lease_clock
@@ -25,9 +25,9 @@ from .client import RemoteClient, RemoteError
 from .wire import claimed_job
 
 if TYPE_CHECKING:
-    from django_pgqueue.job_log import RecordedLine
+    from django_pgqueue.ground.job_log import RecordedLine
+    from django_pgqueue.ground.progress import Progress
     from django_pgqueue.lifecycle import Claimed, ExecutionKey
-    from django_pgqueue.progress import Progress
     from django_pgqueue.worker.execution.report import Report
     from django_pgqueue.worker.slots.inflight import InFlight
 

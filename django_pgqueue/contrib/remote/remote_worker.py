@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from django_pgqueue import signals
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.execution.report import released
 from django_pgqueue.worker.isolation.fork_server import ForkServer
 from django_pgqueue.worker.options import Options

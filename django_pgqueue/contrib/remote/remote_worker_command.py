@@ -13,12 +13,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS
 
-from django_pgqueue import __version__, log, middleware, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import __version__, log, middleware
 from django_pgqueue.management.commands.runworker import exit_worker, positive, seconds
 from django_pgqueue.management.queue_arguments import queue_names
 from django_pgqueue.management.standard_streams import is_coloured
 from django_pgqueue.management.subcommands.subcommand import Options, Subcommand, UsageError
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 
 from .client import RemoteClient
 from .remote_services import RemoteOptions

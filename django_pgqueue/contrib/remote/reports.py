@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import time
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import Ending
+from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.exceptions import ResultNotStored
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.serialization import encode_result
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import retry_policy
-from django_pgqueue.worker.execution.error_text import (
-    MAX_CLASS_CHARACTERS,
-    MAX_ERROR_CHARACTERS,
-    class_path,
-    storable,
-)
+from django_pgqueue.worker.execution.error_text import MAX_CLASS_CHARACTERS, MAX_ERROR_CHARACTERS, class_path, storable
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.execution.timeouts import CANCELLED
 

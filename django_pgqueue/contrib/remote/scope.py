@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from django_pgqueue import registry
+from django_pgqueue.tasks import registry
 
 from .problems import forbidden
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 class Scope(NamedTuple):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django.db import router
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.fields import aware
+from django_pgqueue.tasks import registry
 
 from .problems import too_many, unauthorized
 from .scope import Scope, why_unsupported

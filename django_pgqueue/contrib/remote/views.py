@@ -18,11 +18,11 @@ from typing import Any, Final
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import ENDINGS
+from django_pgqueue.ground.endings import ENDINGS
+from django_pgqueue.ground.progress import Progress
 from django_pgqueue.lifecycle import Claimed, TransitionStatus
-from django_pgqueue.progress import Progress
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.report import Report
 
 from . import operations, reports

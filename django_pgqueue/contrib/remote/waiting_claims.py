@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.notifications import PAUSES_CHANGED
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.claiming.listener import Listener, listening_connections
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
 from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS

@@ -11,9 +11,9 @@ import time
 from datetime import datetime
 from typing import Any
 
-from django_pgqueue import codecs
-from django_pgqueue.endings import SUCCESSES, Ending
-from django_pgqueue.envelope import is_envelope
+from django_pgqueue.encoding import codecs
+from django_pgqueue.ground.endings import SUCCESSES, Ending
+from django_pgqueue.ground.envelope import is_envelope
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.worker.execution.report import Report
 

@@ -23,16 +23,17 @@ from sentry_sdk.integrations import Integration
 from sentry_sdk.scope import Scope, global_event_processors, use_isolation_scope, use_scope
 from sentry_sdk.utils import event_from_exception
 
-from django_pgqueue import middleware, registry, signals
+from django_pgqueue import middleware, signals
 from django_pgqueue.contrib.sentry import monitors, traces
+from django_pgqueue.declared.steps import Suspended
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
-from django_pgqueue.steps import Suspended
+from django_pgqueue.tasks import registry
 
 from .stack_text import exception_values
 
 if TYPE_CHECKING:
-    from django_pgqueue.context import TaskContext
     from django_pgqueue.middleware import Call
+    from django_pgqueue.tasks.context import TaskContext
 
 
 PACKAGE: Final = "django_pgqueue"

@@ -23,8 +23,8 @@ from django_pgqueue.schedules import expressions
 if TYPE_CHECKING:
     from sentry_sdk.types import MonitorConfig
 
-    from django_pgqueue.context import TaskContext
     from django_pgqueue.lifecycle import Scheduled
+    from django_pgqueue.tasks.context import TaskContext
 
 HEADER: Final = "sentry-monitor"
 MAX_SLUG: Final = 50

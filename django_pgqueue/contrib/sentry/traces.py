@@ -14,12 +14,12 @@ from sentry_sdk.tracing import Span
 from sentry_sdk.tracing_utils import has_tracing_enabled
 
 from django_pgqueue.contrib.trace_headers import add_fitting, failures_of
+from django_pgqueue.declared.steps import Suspended
 from django_pgqueue.exceptions import Cancel, Retry, Snooze
-from django_pgqueue.steps import Suspended
 
 if TYPE_CHECKING:
-    from django_pgqueue.context import TaskContext
     from django_pgqueue.middleware import Call
+    from django_pgqueue.tasks.context import TaskContext
 
 ORIGIN: Final = "auto.queue.pgqueue"
 TRACE: Final = "sentry-trace"

@@ -17,8 +17,10 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser, OutputWrapper
 from django.db import connections
 
-from django_pgqueue import __version__, log, middleware, registry
-from django_pgqueue.conf import Settings, get_settings
+from django_pgqueue import __version__, log, middleware
+from django_pgqueue.db.queue_databases import distinct, served_aliases
+from django_pgqueue.ground.posix import CAN_FORK
+from django_pgqueue.ground.readings import Reading
 from django_pgqueue.management import autoreload
 from django_pgqueue.management.queue_arguments import concurrency, served_queues
 from django_pgqueue.management.standard_streams import (
@@ -29,9 +31,8 @@ from django_pgqueue.management.standard_streams import (
     write_if_writable,
 )
 from django_pgqueue.management.subcommands.subcommand import database_alias
-from django_pgqueue.posix import CAN_FORK
-from django_pgqueue.queue_databases import distinct, served_aliases
-from django_pgqueue.readings import Reading
+from django_pgqueue.settings.conf import Settings, get_settings
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker import Options, Supervisor, SupervisorGroup
 from django_pgqueue.worker.runtime.exit_functions import run_exit_functions
 from django_pgqueue.worker.supervision.metrics_server import open_port

@@ -17,14 +17,15 @@ from typing import Final
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
-from django_pgqueue import control, lifecycle, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import control, lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.display import in_line
-from django_pgqueue.identity import Identity
+from django_pgqueue.ground.identity import Identity
 from django_pgqueue.lifecycle import Adopted
+from django_pgqueue.options.validation import NAME
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable, State
-from django_pgqueue.validation import NAME
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.clone_guard import description
 
 from .subcommand import Options, Subcommand, UsageError, add_database, database_alias

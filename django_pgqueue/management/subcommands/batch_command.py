@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 from django.db.models.functions import Left
 
-from django_pgqueue.batches import Batch
+from django_pgqueue.composed.batches import Batch
 from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
 from django_pgqueue.models.batch_states import CONDITIONS, FAILED, stage_of, word_of

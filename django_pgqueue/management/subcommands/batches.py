@@ -19,8 +19,8 @@ from django.core.management.base import CommandError, OutputWrapper
 from django_pgqueue.acts import DELETE
 from django_pgqueue.acts.job_changes import ActAudit, JobChanges
 from django_pgqueue.models import BATCH_SIZE
-from django_pgqueue.registry import in_words
 from django_pgqueue.states import ActOutcome
+from django_pgqueue.tasks.registry import in_words
 
 from .output import counted
 from .subcommand import user_name

@@ -21,7 +21,7 @@ from django_pgqueue.acts import JobAct
 from django_pgqueue.acts.job_changes import ActAudit, JobChanges
 from django_pgqueue.display import in_line
 from django_pgqueue.job_search import FINISHED_WORDS, READY_WORDS, RUNNING_WORDS, STATE_OF, WAITING_WORDS, Filters, find
-from django_pgqueue.options import OPTIONS
+from django_pgqueue.options.task_options import OPTIONS
 from django_pgqueue.states import Seen, State
 
 from .batches import AfterBatch, change_all

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from django.core.management.base import CommandError, OutputWrapper
 
-from django_pgqueue import registry
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.deploys import signature_lock, stored
 from django_pgqueue.display import in_line
+from django_pgqueue.tasks import registry
 
 from .subcommand import ExitCode, Options, Subcommand, UsageError, add_database, database_alias
 

@@ -14,9 +14,9 @@ from typing import Any
 from django.core.exceptions import ObjectDoesNotExist
 from django.core.management.base import CommandError, OutputWrapper
 
-from django_pgqueue import registry
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
 from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.stored_values import DoesNotFit, decoded
 
 from .output import date_of

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django_pgqueue import registry
-from django_pgqueue.control_targets import limit_key_problems
+from django_pgqueue.control.targets import limit_key_problems
+from django_pgqueue.ground.search_text import as_search_text
 from django_pgqueue.job_search import STATE_OF, WORDS, Filters, Moment
-from django_pgqueue.search_text import as_search_text
+from django_pgqueue.tasks import registry
 
 from .subcommand import Options, UsageError, database_alias
 from .times import time_of

@@ -13,12 +13,12 @@ from typing import Any, Final
 from django.db.models import Subquery
 from django.db.models.functions import Left
 
-from django_pgqueue.chunks import is_chunk_key
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.steps import is_endless
 from django_pgqueue.job_search import Pauses, latest, word_of
 from django_pgqueue.models import BATCH_SIZE, Execution, Job
 from django_pgqueue.models.operations import database_now, lease_end
 from django_pgqueue.states import Outcome, State
-from django_pgqueue.steps import is_endless
 
 ERROR_LIMIT: Final = 200
 """Characters of an error that a list reads."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
-from django_pgqueue import limit_control
-from django_pgqueue.limit_control import UNCHANGED
+from django_pgqueue.control import limits as limit_control
+from django_pgqueue.control.limits import UNCHANGED
 
 from .limits_reading import LIST, SHOW
 from .queue_commands import end_of

@@ -12,9 +12,9 @@ from typing import Any, Final
 from django.core.management.base import OutputWrapper
 
 from django_pgqueue import stats
-from django_pgqueue.control_targets import check_limit_key, mistyped_limit
+from django_pgqueue.control.targets import check_limit_key, mistyped_limit
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.display import in_line
-from django_pgqueue.limits import name_of
 
 from .output import Column, add_json, coloured, counted, date_of, write_json, write_summary, write_table
 from .queues_command import span

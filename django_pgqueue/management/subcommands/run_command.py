@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from django.core.management.base import CommandError, OutputWrapper
 
 from django_pgqueue.display import in_line, visible
-from django_pgqueue.endings import Ending
-from django_pgqueue.registry import in_words
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.states import State
+from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.foreground_run import run_one
 
 from .subcommand import ExitCode, NotFound, Options, Subcommand, add_database, database_alias

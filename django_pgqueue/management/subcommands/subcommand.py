@@ -19,9 +19,9 @@ from typing import Any
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import DEFAULT_DB_ALIAS, connections, router
 
-from django_pgqueue.control_targets import UnknownLimitWarning
+from django_pgqueue.control.targets import UnknownLimitWarning
+from django_pgqueue.db.queue_databases import served_aliases
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.queue_databases import served_aliases
 from django_pgqueue.queues import UnknownQueueWarning
 
 Options = dict[str, Any]

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
-from django_pgqueue import registry, stats
-from django_pgqueue.definition import TaskDefinition
+from django_pgqueue import stats
 from django_pgqueue.schedules import declarations, expressions
-from django_pgqueue.task_descriptions import depth_of, own_options, signature_of_call
+from django_pgqueue.stats.task_descriptions import depth_of, own_options, signature_of_call
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.definition import TaskDefinition
 
 from .output import Column, add_json, counted, write_json, write_summary, write_table
 from .subcommand import NotFound, Options, Subcommand, add_database, database_alias

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
-from django_pgqueue.batches import Batch
+from django_pgqueue.composed.batches import Batch
 from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
 from django_pgqueue.states import State

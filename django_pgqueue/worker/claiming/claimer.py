@@ -16,16 +16,16 @@ from operator import attrgetter
 from typing import Any, Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, repeat_if_stale
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
 from django_pgqueue.lifecycle.claims import is_sequence_behind
 from django_pgqueue.lifecycle.execute import savepoint
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.refusals import LOG_SECONDS, Refusals
 from django_pgqueue.worker.slots.inflight import InFlight

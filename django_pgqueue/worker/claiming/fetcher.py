@@ -24,12 +24,12 @@ from typing import Final, Protocol
 
 import psycopg
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.notifications import PAUSES_CHANGED, sent_events
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.execution.report import Report

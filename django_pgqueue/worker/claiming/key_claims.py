@@ -13,14 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle, limits, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.declared import limits
 from django_pgqueue.display import visible
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.execute import transaction_of
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyResult, KeyToClaim
-from django_pgqueue.log_events import event
+from django_pgqueue.tasks import registry
 
 CURSORS: Final = 5000
 """How many keys have a cursor."""

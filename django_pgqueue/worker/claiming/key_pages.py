@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.chunks import is_chunk_key
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.lifecycle import Lane
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.limits import FoundKey
-from django_pgqueue.limits import name_of
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .lane_walk import LANES_PER_CLAIM, LaneWalk

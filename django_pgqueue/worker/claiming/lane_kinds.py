@@ -12,11 +12,13 @@ from contextlib import nullcontext
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle, limits, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.declared import limits
 from django_pgqueue.lifecycle import Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
 from django_pgqueue.lifecycle.execute import transaction_of
+from django_pgqueue.tasks import registry
 
 from .lane_cursors import cursor_behind
 from .lanes import Lanes

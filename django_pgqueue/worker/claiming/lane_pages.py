@@ -20,9 +20,9 @@ from typing import Final
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Cursor, Lane, LaneScan
 from django_pgqueue.lifecycle.types import Place
-from django_pgqueue.log_events import event
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .lane_walk import LANES_PER_CLAIM, LaneWalk

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from django_pgqueue import registry
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.chunks import ChunkRule
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .key_pages import KeyPages, rule_of

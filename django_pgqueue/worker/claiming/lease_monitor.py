@@ -26,14 +26,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, WORKER_REQUESTED
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import ExecutionKey, OpenExecution
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Outcome
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.completion.writer import release_executions
 from django_pgqueue.worker.execution.report import success_ending

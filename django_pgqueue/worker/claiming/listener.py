@@ -22,12 +22,12 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.notifications import CHANNEL, LISTENS
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.waker import is_readable
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.waiting import listener
-from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.runtime.service import Service
 from django_pgqueue.worker.runtime.shared_connections import ConnectionInUse, Preference, SharedConnections
 

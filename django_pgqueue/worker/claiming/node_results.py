@@ -17,9 +17,9 @@ from typing import Final
 from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.ground.placeholders import MARK
 from django_pgqueue.lifecycle import Claimed
 from django_pgqueue.lifecycle.types import NodeResult
-from django_pgqueue.placeholders import MARK
 from django_pgqueue.worker.execution.stored_values import needed_ranges
 
 logger = logging.getLogger("django_pgqueue.worker")

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.execution.error_text import storable
 

@@ -19,9 +19,10 @@ from typing import Any, Final
 
 import psycopg
 
-from django_pgqueue import histogram, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground import histogram
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.reactions import JobTransition, TimedAttempt
 from django_pgqueue.states import State
 

@@ -16,17 +16,18 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.breakers import Breaker
+from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.db.statements import repeat_if_stale
+from django_pgqueue.declared.breakers import Breaker
+from django_pgqueue.declared.limits import logged, name_of
 from django_pgqueue.display import visible
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle.breakers import Ended, Opened, Suspect
-from django_pgqueue.limits import logged, name_of
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, TimedAttempt
+from django_pgqueue.tasks import registry
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from django_pgqueue import log_events
+from django_pgqueue.ground import log_events
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.events import log_failure
 from django_pgqueue.worker.runtime import django_connections

@@ -18,9 +18,9 @@ from itertools import accumulate, islice
 from typing import Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import NOT_COUNTED, Ending
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import NEVER, EndChecks
+from django_pgqueue.ground.endings import NOT_COUNTED, Ending
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report

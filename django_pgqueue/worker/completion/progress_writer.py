@@ -22,13 +22,13 @@ from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.job_log import HALF_LINES, LogBuffer, RecordedLine
+from django_pgqueue.ground.job_log import HALF_LINES, LogBuffer, RecordedLine
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import ExecutionKey, KeptLog, Noted, TransitionStatus
-from django_pgqueue.log_events import event
 from django_pgqueue.worker.runtime.outages import outage_log
 
 if TYPE_CHECKING:
-    from django_pgqueue.progress import Progress
+    from django_pgqueue.ground.progress import Progress
 
 
 logger = logging.getLogger("django_pgqueue.worker")

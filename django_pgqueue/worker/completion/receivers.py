@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from django_pgqueue import log_events
+from django_pgqueue.ground import log_events
 from django_pgqueue.schedules.job_options import NotReturned
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.time_limit import TimedCall

@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.endings import NOT_COUNTED, SUCCESSES, Ending
-from django_pgqueue.log_events import event
+from django_pgqueue.declared.retry import DEFAULT_BACKOFF
+from django_pgqueue.ground.endings import NOT_COUNTED, SUCCESSES, Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.reactions import Reactions
-from django_pgqueue.retry import DEFAULT_BACKOFF
 from django_pgqueue.worker.execution.error_text import MAX_ERROR_CHARACTERS, class_path, storable
 from django_pgqueue.worker.execution.report import Report
 from django_pgqueue.worker.runtime.refusals import Evidence

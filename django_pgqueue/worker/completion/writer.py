@@ -15,13 +15,14 @@ from itertools import groupby
 from operator import attrgetter, countOf
 from typing import Final, NamedTuple, Protocol
 
-from django_pgqueue import lifecycle, registry
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.endings import ENDINGS, SUCCESSES, Ending
+from django_pgqueue.declared.steps import FOREVER_SECONDS
+from django_pgqueue.ground.endings import ENDINGS, SUCCESSES, Ending
+from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle import SUCCEEDED, ExecutionKey, Released, TransitionResult, TransitionStatus
-from django_pgqueue.log_events import job_event
 from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended
-from django_pgqueue.steps import FOREVER_SECONDS
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.atomic import NoTransaction
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.execution.report import Report

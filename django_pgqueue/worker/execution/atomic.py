@@ -19,10 +19,10 @@ from django.db import DatabaseError
 from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import is_outage
 from django_pgqueue.db.transactions import read_committed
-from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import JobLocked, LeaseLost
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
-from django_pgqueue.log_events import job_event
 
 from . import error_text
 from .report import STOPS, Report
@@ -30,8 +30,8 @@ from .report import STOPS, Report
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from django_pgqueue.ground.progress import Progress
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.progress import Progress
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -16,11 +16,11 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections, transaction
 
 from django_pgqueue import log, middleware
-from django_pgqueue.context import ProgressReporter, TaskContext, running_database, running_job
-from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import Cancel, LeaseLost
-from django_pgqueue.redaction import hidden_from_reports
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.signals import job_started
+from django_pgqueue.tasks.context import ProgressReporter, TaskContext, running_database, running_job
+from django_pgqueue.tasks.redaction import hidden_from_reports
 from django_pgqueue.worker.runtime.process_info import call_here, end_copy, forks
 
 from . import atomic, log_recorder, stored_values
@@ -32,9 +32,9 @@ from .step_runner import AttemptSteps
 from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.ground.progress import Progress
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.progress import Progress
+    from django_pgqueue.tasks.definition import TaskDefinition
 
     from .report import ProgressSink
 

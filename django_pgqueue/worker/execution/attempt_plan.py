@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
-from django_pgqueue.redaction import hides_result
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import hides_result
 
 if TYPE_CHECKING:
-    from django_pgqueue.conf import Settings
-    from django_pgqueue.definition import TaskDefinition
+    from django_pgqueue.settings.conf import Settings
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 class AttemptPlan:

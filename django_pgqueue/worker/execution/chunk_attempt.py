@@ -22,12 +22,12 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 
 from django_pgqueue import middleware
-from django_pgqueue.chunks import Chunk, ChunkJob, results_of
-from django_pgqueue.context import TaskContext
-from django_pgqueue.endings import SUCCESSES, Ending
+from django_pgqueue.declared.chunks import Chunk, ChunkJob, results_of
 from django_pgqueue.exceptions import Cancel, Dead, ResultNotStored
-from django_pgqueue.redaction import hidden_from_reports
+from django_pgqueue.ground.endings import SUCCESSES, Ending
 from django_pgqueue.signals import job_started
+from django_pgqueue.tasks.context import TaskContext
+from django_pgqueue.tasks.redaction import hidden_from_reports
 
 from . import stored_values
 from .attempt import Attempt
@@ -39,8 +39,8 @@ from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.tasks.definition import TaskDefinition
 
     from .report import ProgressSink
     from .step_runner import AttemptSteps

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeGuard, TypeVar
 
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -15,12 +15,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue import log, registry, signals
-from django_pgqueue.endings import Ending
+from django_pgqueue import log, signals
 from django_pgqueue.ends.end_checks import follow
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, arguments_of, signals_of
 from django_pgqueue.signals import TaskSignal, WorkerSignal
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.process_info import call_here
 
 from . import error_text

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.steps import StepsChanged, Suspended
 from django_pgqueue.exceptions import (
     Cancel,
     Dead,
@@ -21,7 +21,7 @@ from django_pgqueue.exceptions import (
     TaskTimeout,
     Throttled,
 )
-from django_pgqueue.steps import StepsChanged, Suspended
+from django_pgqueue.ground.endings import Ending
 
 from . import error_text, retry_policy
 from .atomic import NoTransaction
@@ -31,8 +31,8 @@ from .stored_values import DependencyUnfinished, DoesNotFit
 from .timeouts import CANCELLED, timeout_of
 
 if TYPE_CHECKING:
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.tasks.definition import TaskDefinition
 
     from .step_runner import AttemptSteps
 

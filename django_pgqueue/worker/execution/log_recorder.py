@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final
 
-from django_pgqueue.job_log import LINE_BYTES, NAME_BYTES, RecordedLine
+from django_pgqueue.ground.job_log import LINE_BYTES, NAME_BYTES, RecordedLine
 
 from .error_text import storable
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from django_pgqueue import signals
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.runtime.time_limit import call_in_time
 
 from .events import call_receivers, log_failure

@@ -10,20 +10,20 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.retry import DEFAULT_BACKOFF
+from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.exceptions import Dead, LeaseLost, ResultNotStored, TaskCancelled, TaskTimeout
-from django_pgqueue.retry import DEFAULT_BACKOFF
-from django_pgqueue.serialization import encode_result
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.worker.execution import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from django_pgqueue.definition import TaskDefinition
-    from django_pgqueue.job_log import RecordedLine
+    from django_pgqueue.declared.steps import Suspension
+    from django_pgqueue.ground.job_log import RecordedLine
+    from django_pgqueue.ground.progress import Progress
     from django_pgqueue.lifecycle import Claimed, ExecutionKey
-    from django_pgqueue.progress import Progress
-    from django_pgqueue.steps import Suspension
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 STOPS: Final = (LeaseLost, TaskTimeout, TaskCancelled)

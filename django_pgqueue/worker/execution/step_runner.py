@@ -19,15 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.context import TaskContext
-from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
-from django_pgqueue.lifecycle import TransitionStatus
-from django_pgqueue.lifecycle.steps import EndedStep, StoredStep
-from django_pgqueue.log_events import job_event
-from django_pgqueue.retry import delay_after
-from django_pgqueue.states import StepKind
-from django_pgqueue.steps import (
+from django_pgqueue import lifecycle
+from django_pgqueue.declared.retry import delay_after
+from django_pgqueue.declared.steps import (
     FOREVER_SECONDS,
     EventKey,
     Step,
@@ -39,6 +33,13 @@ from django_pgqueue.steps import (
     key_text,
     seconds_until,
 )
+from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
+from django_pgqueue.ground.log_events import job_event
+from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle.steps import EndedStep, StoredStep
+from django_pgqueue.states import StepKind
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.context import TaskContext
 from django_pgqueue.worker.execution import atomic, error_text, step_store
 
 from .report import STOPS
@@ -49,8 +50,8 @@ from .stored_values import DoesNotFit, read_value
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 logger = logging.getLogger("django_pgqueue.worker")
 LOCK_PAUSE_SECONDS: Final = 0.005

@@ -15,15 +15,15 @@ import psycopg
 from django.db import Error as DjangoDatabaseError
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.errors import is_of_rows
+from django_pgqueue.declared.steps import EventTimeout, StepError
+from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.callbacks import check_call, parts_of
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.exceptions import Dead, ResultNotStored
 from django_pgqueue.lifecycle.steps import EndedStep
-from django_pgqueue.serialization import encode_result
-from django_pgqueue.steps import EventTimeout, StepError
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.runtime.outages import outage_log
 
@@ -33,8 +33,8 @@ from .stored_values import DoesNotFit, read_value
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from django_pgqueue.declared.steps import Step
     from django_pgqueue.lifecycle import ExecutionKey, TransitionStatus
-    from django_pgqueue.steps import Step
 
 
 RECONNECT_SECONDS: Final = 0.2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import SyncToAsync
 
-from django_pgqueue.steps import StepError, Suspended
+from django_pgqueue.declared.steps import StepError, Suspended
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -12,23 +12,24 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue import codecs, lifecycle
+from django_pgqueue import lifecycle
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
-from django_pgqueue.conf import get_settings
-from django_pgqueue.envelope import is_envelope
+from django_pgqueue.encoding import codecs
+from django_pgqueue.encoding.headers import decode_headers
+from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.exceptions import Cancel, Dead
-from django_pgqueue.headers import decode_headers
-from django_pgqueue.placeholders import markers_in, with_results
-from django_pgqueue.serialization import decode_arguments
+from django_pgqueue.ground.envelope import is_envelope
+from django_pgqueue.ground.placeholders import markers_in, with_results
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, State
 
 if TYPE_CHECKING:
     from django_pgqueue.arguments.converter import Rows
     from django_pgqueue.arguments.plan import CallArguments, CallPlan, Converted
     from django_pgqueue.db.statements import Connection
-    from django_pgqueue.definition import TaskDefinition
     from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.lifecycle.types import NodeResult
+    from django_pgqueue.tasks.definition import TaskDefinition
 
 
 MOST_RESULTS: Final = 1_000_000

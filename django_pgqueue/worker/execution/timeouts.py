@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import Ending
 from django_pgqueue.exceptions import TaskTimeout
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 
 from . import error_text, retry_policy
 from .report import Report, for_each_job

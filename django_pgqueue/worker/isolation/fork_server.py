@@ -27,8 +27,8 @@ import threading
 from typing import Final, NoReturn
 
 from django_pgqueue import signals
-from django_pgqueue.posix import signals_named
-from django_pgqueue.waker import Waker, is_readable
+from django_pgqueue.ground.posix import signals_named
+from django_pgqueue.ground.waker import Waker, is_readable
 from django_pgqueue.worker.isolation import isolated_process
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.counts import counts

@@ -11,8 +11,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue.endings import Ending
-from django_pgqueue.log_events import job_event
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.execution.report import Report, for_each_job
 from django_pgqueue.worker.execution.timeouts import CANCELLED, given_up

@@ -22,21 +22,16 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from django_pgqueue import signals
-from django_pgqueue.job_log import RecordedLine
+from django_pgqueue.ground.job_log import RecordedLine
+from django_pgqueue.ground.log_events import job_event
+from django_pgqueue.ground.posix import signals_named
+from django_pgqueue.ground.progress import Progress
+from django_pgqueue.ground.waker import is_readable
 from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.log_events import job_event
-from django_pgqueue.posix import signals_named
-from django_pgqueue.progress import Progress
-from django_pgqueue.waker import is_readable
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
-from django_pgqueue.worker.execution.process_events import (
-    ISOLATED,
-    START_SECONDS,
-    call_start_receivers,
-    stop_receivers,
-)
+from django_pgqueue.worker.execution.process_events import ISOLATED, START_SECONDS, call_start_receivers, stop_receivers
 from django_pgqueue.worker.execution.report import ProgressSink, Report
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.background_log import background_log, flush_output, keep_output_open

@@ -20,8 +20,8 @@ from django_pgqueue.db.errors import concerns_all_statements, message_without_de
 from django_pgqueue.db.notifications import notify_cancel_requested
 from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.ends.graphs import advanced_transitions
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle.bulk_acts import Batch
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, operated
 from django_pgqueue.states import ActOutcome, State, TransitionName
 from django_pgqueue.worker.runtime.refusals import Refusals

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.conf import DAY_SECONDS, get_settings
+from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import breakers, limit_overrides
 from django_pgqueue.reactions import Reactions
+from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 
 from .end_sweeps import SWEEP_SECONDS, StepDuties

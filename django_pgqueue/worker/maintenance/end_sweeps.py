@@ -16,13 +16,13 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import DAY_SECONDS
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends.end_check import EndCheck, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, sweep
 from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
 from django_pgqueue.lifecycle.steps import FIRST_MARK
 from django_pgqueue.reactions import JobTransition, Reactions
+from django_pgqueue.settings.conf import DAY_SECONDS
 from django_pgqueue.states import State
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 

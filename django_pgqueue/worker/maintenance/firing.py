@@ -24,10 +24,10 @@ from typing import Final, Protocol
 from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Fired, Scheduled, Tick
-from django_pgqueue.log_events import event
-from django_pgqueue.registry import in_words
 from django_pgqueue.schedules import expressions, job_options
+from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.service import restart_time_limit
 

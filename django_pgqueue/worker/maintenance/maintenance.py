@@ -19,14 +19,14 @@ from functools import partial
 from typing import Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.db.errors import concerns_all_statements
-from django_pgqueue.endings import Ending
 from django_pgqueue.ends.end_check import Publish, Reactor, send_now
 from django_pgqueue.ends.end_checks import EndChecks
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import JobTransition, Reactions, ended
+from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.attempt_counter import INTERVAL_SECONDS, AttemptCounter
 from django_pgqueue.worker.execution import retry_policy

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.conf import get_settings
+from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.lifecycle import FIRST_FINISHED, Cursor
 from django_pgqueue.lifecycle.pruning import Prunable
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, State
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.runtime.refusals import Refusals
 
 MARK_LIMIT_SECONDS: Final = 3600.0

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import OpenExecution, TransitionResult, rescues
 from django_pgqueue.reactions import JobTransition, Reactions, ended
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.writer import transitions_of
 from django_pgqueue.worker.runtime.connection import ConnectionSource
 from django_pgqueue.worker.runtime.refusals import Refusals

@@ -25,13 +25,13 @@ from typing import Final
 from psycopg import errors
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import DAY_SECONDS, get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, concerns_all_statements, message_without_detail
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, Scheduled
-from django_pgqueue.log_events import event
 from django_pgqueue.schedules import declarations, expressions, job_options
+from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.maintenance import firing
 from django_pgqueue.worker.runtime import django_connections

@@ -14,7 +14,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.runtime.outages import outage_log
 
 logger = logging.getLogger("django_pgqueue.worker")

@@ -16,9 +16,9 @@ from typing import Final
 
 from django.db import connections
 
-from django_pgqueue.log_events import event
-from django_pgqueue.prometheus import Fresh
-from django_pgqueue.readings import NOT_READ, Reading, of_several
+from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.readings import NOT_READ, Reading, of_several
+from django_pgqueue.metrics.prometheus import Fresh
 
 logger = logging.getLogger("django_pgqueue.worker")
 

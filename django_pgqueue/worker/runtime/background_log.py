@@ -17,8 +17,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Final
 
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.log import add_job
-from django_pgqueue.log_events import event
 
 LOGGERS: Final = ("django_pgqueue.worker", "django_pgqueue.jobs", "django_pgqueue.db", "psycopg", "asyncio")
 """The loggers that engine threads use: the engine's own, and those of the libraries that it calls."""

@@ -19,11 +19,11 @@ from typing import Final
 import psycopg
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect
-from django_pgqueue.identity import Identity
+from django_pgqueue.ground.identity import Identity
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Adopted
-from django_pgqueue.log_events import event
+from django_pgqueue.settings.conf import get_settings
 
 logger = logging.getLogger("django_pgqueue.worker")
 

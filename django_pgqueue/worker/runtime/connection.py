@@ -13,9 +13,9 @@ from typing import Protocol
 
 import psycopg
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection, connect, is_lost
 from django_pgqueue.db.reconnects import ReconnectGate
+from django_pgqueue.settings.conf import get_settings
 
 from . import django_connections
 from .clone_guard import clone_guard

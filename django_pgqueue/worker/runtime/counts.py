@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
+from django_pgqueue.ground.endings import Ending
 from django_pgqueue.states import State
 
 from .count_memory import (

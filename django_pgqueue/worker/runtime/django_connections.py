@@ -26,10 +26,10 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import add_options
 from django_pgqueue.db.server import refuse_an_old_primary
-from django_pgqueue.waker import readable_check
+from django_pgqueue.ground.waker import readable_check
+from django_pgqueue.settings.conf import get_settings
 
 CONNECT_SECONDS: Final = 10
 """How long a job waits for a connection to one host, unless the project's OPTIONS set another value."""

@@ -11,7 +11,7 @@ import os
 import threading
 from typing import NoReturn
 
-from django_pgqueue.context import running_job
+from django_pgqueue.tasks.context import running_job
 
 from .shared_memory import NO_EXECUTION, ProcessState
 from .time_limit import TimedCall

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 from .background_log import background_log, flush_output
 from .process_signals import TIMERS

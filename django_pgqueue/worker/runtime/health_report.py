@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue.conf import get_settings
+from django_pgqueue.settings.conf import get_settings
 
 from .shared_memory import HealthMemory
 from .worker_memory import WorkerMemory, lease_left_seconds

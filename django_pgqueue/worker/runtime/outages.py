@@ -16,7 +16,7 @@ from typing import Final
 import psycopg
 
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 from .clone_guard import ForeignDatabase
 from .shared_memory import HealthMemory, health_memory

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NoReturn, TypeVar
 
-from django_pgqueue.posix import CAN_FORK, after_fork_in_child
+from django_pgqueue.ground.posix import CAN_FORK, after_fork_in_child
 
 if CAN_FORK:
     import resource

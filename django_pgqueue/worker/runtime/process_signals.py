@@ -15,8 +15,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
-from django_pgqueue.log_events import event
-from django_pgqueue.posix import CAN_FORK, signals_named
+from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.posix import CAN_FORK, signals_named
 
 from .outages import outage_log
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from django_pgqueue.db.reconnects import NotConnected, is_lost_connection, pause_seconds
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 from .outages import is_expected, outage_log
 from .process_info import call_here

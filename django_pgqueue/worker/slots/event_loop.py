@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asgiref.sync import sync_to_async
 
-from django_pgqueue.log_events import event, job_event
+from django_pgqueue.ground.log_events import event, job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 from .event_loop import LoopSlots
 

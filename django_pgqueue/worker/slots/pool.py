@@ -18,10 +18,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue import registry
-from django_pgqueue.conf import get_settings
-from django_pgqueue.endings import NOT_COUNTED
-from django_pgqueue.log_events import event, job_event
+from django_pgqueue.ground.endings import NOT_COUNTED
+from django_pgqueue.ground.log_events import event, job_event
+from django_pgqueue.settings.conf import get_settings
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.attempt_plan import AttemptPlans
 from django_pgqueue.worker.execution.report import Report, last_resort, released
 from django_pgqueue.worker.isolation.slot_process import EndingProcesses, SlotProcess

@@ -15,7 +15,7 @@ import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from django_pgqueue.ground.served_queues import ServedQueues
     from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.served_queues import ServedQueues
 
 UNLIMITED: Final = sys.maxsize
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from traceback import StackSummary
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue.context import running_job
+from django_pgqueue.tasks.context import running_job
 
 if TYPE_CHECKING:
     from contextvars import Context

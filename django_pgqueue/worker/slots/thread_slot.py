@@ -18,7 +18,7 @@ from queue import Empty
 from typing import TYPE_CHECKING, Final
 
 from django_pgqueue.exceptions import LeaseLost, TaskCancelled, TaskTimeout
-from django_pgqueue.log_events import job_event
+from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.attempt import Attempt
 from django_pgqueue.worker.execution.chunk_attempt import planned_attempt

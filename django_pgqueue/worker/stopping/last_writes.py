@@ -14,7 +14,7 @@ import psycopg
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.progress_writer import Notes

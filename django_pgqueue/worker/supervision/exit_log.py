@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.runtime.outages import is_expected, outage_log
 from django_pgqueue.worker.runtime.process_info import exit_code_text
 from django_pgqueue.worker.runtime.shared_memory import NO_EXECUTION, ExitReason

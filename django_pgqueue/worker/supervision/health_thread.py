@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.runtime.health_report import HealthReport, Judgement
 from django_pgqueue.worker.runtime.outages import outage_log
 

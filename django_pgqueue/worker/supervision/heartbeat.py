@@ -15,10 +15,10 @@ from typing import Final
 
 import django_pgqueue
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.lifecycle import Heartbeat
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
 from django_pgqueue.worker.runtime.connection import Link

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.monitoring.metrics_process import main
 from django_pgqueue.worker.monitoring.queue_figures import ReadQueues
 from django_pgqueue.worker.options import Options

@@ -17,14 +17,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from django_pgqueue import lifecycle, registry
-from django_pgqueue.chunks import chunk_key
+from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.endings import Ending
+from django_pgqueue.declared.chunks import chunk_key
+from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
-from django_pgqueue.log_events import event
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import Outcome
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.writer import transitions_of
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime.connection import Link

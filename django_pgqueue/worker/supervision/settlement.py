@@ -22,13 +22,13 @@ from typing import Any, Final, NoReturn
 import psycopg
 
 from django_pgqueue import lifecycle
-from django_pgqueue.conf import get_settings
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.ends.end_checks import follow
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
 from django_pgqueue.worker.execution.events import Events, call_receivers

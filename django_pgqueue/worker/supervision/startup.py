@@ -13,7 +13,7 @@ from typing import Final
 from django_pgqueue import queues
 from django_pgqueue.db import server
 from django_pgqueue.db.reconnects import pause_seconds
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
-from django_pgqueue.posix import signals_named
-from django_pgqueue.waker import Waker
+from django_pgqueue.ground.posix import signals_named
+from django_pgqueue.ground.waker import Waker
 from django_pgqueue.worker.runtime.process_info import request_death_signal
 from django_pgqueue.worker.runtime.process_signals import outlive_terminal
 from django_pgqueue.worker.runtime.shared_memory import SharedField

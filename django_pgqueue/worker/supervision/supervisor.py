@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, NoReturn
 
-from django_pgqueue.conf import get_settings
-from django_pgqueue.waker import Waker
+from django_pgqueue.ground.waker import Waker
+from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker import worker_process
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.shared_scans import SharedScans

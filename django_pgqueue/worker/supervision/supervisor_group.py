@@ -19,8 +19,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NoReturn
 
-from django_pgqueue.log_events import event
-from django_pgqueue.waker import Waker
+from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.waker import Waker
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes, run_exit_functions

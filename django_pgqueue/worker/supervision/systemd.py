@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Final
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.runtime.health_report import HealthReport, Judgement
 from django_pgqueue.worker.runtime.outages import outage_log
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.worker.slots.deadlines import STAY_SECONDS
 
 from .heartbeat import ChildProcess

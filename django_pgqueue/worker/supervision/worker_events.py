@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, NoReturn
 
 from django_pgqueue import signals
-from django_pgqueue.log_events import event
+from django_pgqueue.ground.log_events import event
 from django_pgqueue.signals import WorkerSignal
 from django_pgqueue.worker.execution.process_events import call_each
 from django_pgqueue.worker.options import Options

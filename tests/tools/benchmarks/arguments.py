@@ -28,7 +28,7 @@ django.setup()  # before the models below are imported
 from django.contrib.auth.models import Group  # noqa: E402
 
 from django_pgqueue.arguments.plan import new_plan  # noqa: E402
-from django_pgqueue.serialization import decode_arguments, encode_arguments  # noqa: E402
+from django_pgqueue.encoding.serialization import decode_arguments, encode_arguments  # noqa: E402
 from django_pgqueue.task import Task  # noqa: E402
 from django_pgqueue.worker.execution import stored_values  # noqa: E402
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from django_pgqueue.breakers import PAUSED_BY
+from django_pgqueue.declared.breakers import PAUSED_BY
 from tests.tools.faults import invariants_asked as asked
 from tests.tools.faults import invariants_blame as blame
 from tests.tools.faults import invariants_breakers as breakers

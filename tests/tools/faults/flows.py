@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django_pgqueue import Batch, Workflow, send_event
-from django_pgqueue.workflows import Node
+from django_pgqueue.composed.workflows import Node
 from tests.tools.faults.app.tasks import nodes, stepped
 
 POLICIES = ("cancel", "cancel", "ignore", "block")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.schedules.expressions import EVERY, UNITS
 from tests.tools.faults.history import Event, History, Hold, Pause
 from tests.tools.faults.lives import Life, Rules, Violation, operated

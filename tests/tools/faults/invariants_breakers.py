@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from django_pgqueue.breakers import PAUSED_BY
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.breakers import PAUSED_BY
+from django_pgqueue.declared.limits import name_of
 from tests.tools.faults.history import Breaking, Event, History
 from tests.tools.faults.invariants_asked import paused_spans
 from tests.tools.faults.invariants_limits import limit_of, starts_beside, starts_by_key

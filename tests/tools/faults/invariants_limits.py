@@ -21,7 +21,7 @@ from itertools import groupby
 from math import ceil
 from typing import Final
 
-from django_pgqueue.limits import Limit, name_of
+from django_pgqueue.declared.limits import Limit, name_of
 from tests.tools.faults.history import Event, History, Stop
 from tests.tools.faults.limits import LIMITS
 from tests.tools.faults.lives import Life, Rules, Violation, operated

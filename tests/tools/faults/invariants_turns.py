@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue.limits import Limit, name_of
+from django_pgqueue.declared.limits import Limit, name_of
 from tests.tools.faults.history import Event, History
 from tests.tools.faults.invariants_asked import paused_spans
 from tests.tools.faults.invariants_breakers import open_spans

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from django_pgqueue.breakers import Breaker
-from django_pgqueue.chunks import chunk_key
-from django_pgqueue.limits import RATE, UNIT_SECONDS, CallLimit, Limit
+from django_pgqueue.declared.breakers import Breaker
+from django_pgqueue.declared.chunks import chunk_key
+from django_pgqueue.declared.limits import RATE, UNIT_SECONDS, CallLimit, Limit
 
 
 def weight_of(weight: int = 1, **others: object) -> int:

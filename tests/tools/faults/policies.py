@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.limits import name_of
 from tests.tools.faults.history import History, Override
 from tests.tools.faults.limits import LIMITS, period_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from django_pgqueue import lifecycle
-from django_pgqueue.breakers import PAUSED_BY
 from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
-from django_pgqueue.limits import name_of
+from django_pgqueue.declared.breakers import PAUSED_BY
+from django_pgqueue.declared.limits import name_of
 from django_pgqueue.states import Pausable
 from tests.tools.faults import limits
 from tests.tools.faults.soak_faults import injectable

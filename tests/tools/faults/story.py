@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_pgqueue.breakers import PAUSED_BY
+from django_pgqueue.declared.breakers import PAUSED_BY
 from tests.tools.faults import checker
 from tests.tools.faults.history import BatchChange, Breaking, Edge, Effect, Event, History, Override, Pause, StepChange
 from tests.tools.faults.lives import Rules

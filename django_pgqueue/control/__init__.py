@@ -1,0 +1,21 @@
+"""Pause, resume, drain and clear queues, tasks and limits, and change limits while workers run.
+
+`queues` and `limits` have the functions for applications, which this package passes on. `workers` asks worker processes
+for something, and `targets` checks what an operator names.
+"""
+
+from .limits import UNCHANGED, end_hold, override_limit, restore_limit
+from .queues import clear, drain, pause, resume, running, waiting
+
+__all__ = [
+    "UNCHANGED",
+    "clear",
+    "drain",
+    "end_hold",
+    "override_limit",
+    "pause",
+    "restore_limit",
+    "resume",
+    "running",
+    "waiting",
+]

@@ -1,0 +1,1 @@
+"""What a project writes down about a task: retries, limits, breakers, chunks and steps."""

@@ -1,0 +1,1 @@
+"""How arguments, results and headers become text, and how they are read again."""

@@ -1,0 +1,98 @@
+"""The operations behind the methods of `Job` and `JobQuerySet`: retry, cancel, run now, and wait; also move and delete.
+
+They need `lifecycle`, `codecs`, `reactions` and `waiting`, which are layers above the models. The app's configuration
+passes this module down: the models find it by `models.operations`. The admin and `manage.py pgqueue` call it directly.
+It protects one invariant: if the caller passes what it has seen of a job, the transition applies only if the job has
+not changed since.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+
+from django_pgqueue import lifecycle
+from django_pgqueue.encoding.codecs import readable as readable
+from django_pgqueue.history.deletion import delete_batches as delete_batches
+from django_pgqueue.history.deletion import delete_job as delete_job
+from django_pgqueue.history.deletion import delete_jobs as delete_jobs
+from django_pgqueue.lifecycle.graphs import waiting_ids
+from django_pgqueue.reactions import after_application, after_operator
+from django_pgqueue.states import State
+from django_pgqueue.waiting.results import await_result as await_result
+from django_pgqueue.waiting.results import return_value as return_value
+from django_pgqueue.waiting.results import wait as wait
+
+from .graphs import advanced_transitions
+
+if TYPE_CHECKING:
+    from django_pgqueue.lifecycle.graphs import AdvancedJob, Restored
+    from django_pgqueue.models.operations import JobsToChange, Transition
+
+
+def retry(act: JobsToChange) -> dict[int, State]:
+    """Make finished jobs ready again, and wake the workers after the commit.
+
+    The result also has those of these jobs that wait now because another one was retried that they depend on. `others`
+    gets the ids of further jobs that wait now.
+    """
+
+    def transition(*args: Any, **options: Any) -> dict[int, State]:
+        restored: dict[int, Restored] = {}
+        changed = lifecycle.retry(*args, **options, restored=restored)
+        act.others.update(found := waiting_ids(restored))
+        return dict.fromkeys(found & act.task_names.keys(), State.WAITING) | changed
+
+    return _run(act, transition, makes_due=True)
+
+
+def cancel(act: JobsToChange, *, running: bool = True) -> dict[int, State]:
+    """Cancel ready and waiting jobs, and ask running ones to stop. Receivers of `job_cancelled` are called at once.
+
+    `others` gets the ids of further jobs that were cancelled, because they depend on these.
+    """
+    advanced: list[AdvancedJob] = []
+
+    def transition(*args: Any, **options: Any) -> dict[int, State]:
+        changed = lifecycle.cancel(*args, **options, running=running, advanced=advanced)
+        act.others.update(job.job_id for job in advanced if job.state is State.CANCELLED)
+        return changed
+
+    changed = _run(act, transition)
+    if advanced:
+        after_application(act.connection, advanced_transitions(advanced))
+    return changed
+
+
+def run_now(act: JobsToChange) -> dict[int, State]:
+    """Make ready jobs due at once, and wake the workers after the commit."""
+    return _run(act, lifecycle.run_now, makes_due=True)
+
+
+def move(act: JobsToChange, *, queue_name: str | None = None, priority: int | None = None) -> dict[int, State]:
+    """Change the queue or the priority of ready jobs, and wake the workers after the commit."""
+    return _run(act, partial(lifecycle.move, queue_name=queue_name, priority=priority), makes_due=True)
+
+
+def delete(act: JobsToChange) -> dict[int, State]:
+    """Delete finished jobs; return the state that each had. Nobody waits for a finished job, so nobody is notified."""
+    return _run(act, lifecycle.delete, reacts=False)
+
+
+def _run(
+    act: JobsToChange, transition: Transition, *, makes_due: bool = False, reacts: bool = True
+) -> dict[int, State]:
+    """Run a transition on the jobs that still equal `seen`; return the state of each job that changed.
+
+    The reactions come after the transaction of `record`, so that a receiver's failed query cannot roll it back.
+    """
+    with nullcontext() if act.record is None else transaction.atomic(using=act.connection.alias):
+        changed = transition(act.connection, list(act.task_names), alone=act.alone, seen=act.seen)
+        if act.record is not None:
+            act.record({*changed, *act.others})
+    if reacts:
+        after_operator(act.connection, changed, act.task_names, makes_due=makes_due)
+    return changed

@@ -1,0 +1,1 @@
+"""The settings of a project, and what each of them may be."""
