@@ -140,7 +140,7 @@ def test_drain_inside_transaction_is_refused():
 
 
 def test_clear_with_many_finished_jobs_reads_only_ready_ones(monkeypatch):
-    monkeypatch.setattr(control, "CLEAR_BATCH", 2)
+    monkeypatch.setattr(control.queues, "CLEAR_BATCH", 2)
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) "

@@ -1,4 +1,4 @@
-"""`limit_control`, and pauses of limits by `control`: their effects, what they refuse, and their commands."""
+"""Changes and pauses of limits by `control`: their effects, what they refuse, and their commands."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_run_jobs_until_waits_for_the_end_of_a_pause_of_a_limit():
 
 
 def test_clear_cancels_only_waiting_jobs_of_the_key_or_limit(monkeypatch):
-    monkeypatch.setattr(control, "CLEAR_BATCH", 2)
+    monkeypatch.setattr(control.queues, "CLEAR_BATCH", 2)
     kept = [make_job(key) for key in ("stripe-x:1", "stripes", "exports", "stripe:customer:70")]
     of_key = [make_job("stripe:customer:7", priority=n % 2) for n in range(5)]
     assert control.waiting(limit_key="stripe:customer:7").count() == 5

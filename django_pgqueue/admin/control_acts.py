@@ -2,7 +2,7 @@
 
 Each button posts the name of its target and what the page showed of it. If that has changed since, nothing changes and
 the operator gets a message. `BUTTONS` declares them all, and `_post()` runs each. Pauses are written into the history
-of the admin. The other acts go through `limit_control`, which writes them into the audit.
+of the admin. The other acts go through `control`, which writes them into the audit.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from django.utils.translation import gettext_lazy
 from django_pgqueue import acts, control
 from django_pgqueue.acts import OperatorAct
 from django_pgqueue.admin import databases, private, shown
-from django_pgqueue.control import limits as limit_control
 from django_pgqueue.control import targets as control_targets
+from django_pgqueue.control.queues import pause_named
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH
 from django_pgqueue.models import LimitState, Pause
 from django_pgqueue.options.validation import NAME, unknown_queue
@@ -197,7 +197,7 @@ def _pause(target: Target, pause: Pause | None) -> bool:
     length, reason = target.posted("length"), target.posted("reason")[:REASON_LENGTH]
     until = datetime.now(UTC) + timedelta(seconds=int(length)) if length else None
     note = {"reason": reason, "by": target.by}
-    if not control.pause_named(target.kind, target.name, target.alias, until=until, **note, only_new=pause is None):
+    if not pause_named(target.kind, target.name, target.alias, until=until, **note, only_new=pause is None):
         return False
     log_change(target.request, _pause_of(target)[0], f"Paused: {reason}" if reason else "Paused.")
     return True
@@ -250,7 +250,7 @@ RESTORE: Final = Button(
     "restore",
     field="shown_change",
     seen=_override_of,
-    run=partial(_change_limit, limit_control.restore_limit),
+    run=partial(_change_limit, control.restore_limit),
     done=gettext_lazy("The change of %(what)s is undone."),
     unchanged=lambda row: _("Nothing was changed: %(what)s was changed since the page was shown."),
 )
@@ -260,7 +260,7 @@ END_HOLD: Final = Button(
     "end_hold",
     field="shown_hold",
     seen=_hold_of,
-    run=partial(_change_limit, limit_control.end_hold),
+    run=partial(_change_limit, control.end_hold),
     done=gettext_lazy("The hold of %(name)s has ended."),
     unchanged=lambda row: _(
         "Nothing was changed: the hold of %(name)s has ended, or has been extended since the page was shown."

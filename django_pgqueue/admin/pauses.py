@@ -19,7 +19,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import control, queues
+from django_pgqueue import queues
+from django_pgqueue.control.queues import pause_named, resume_named, running_behind, waiting_behind
 from django_pgqueue.control.targets import limit_key_problems, mistyped_limit
 from django_pgqueue.db.fields import aware
 from django_pgqueue.declared.limits import has_value, name_of
@@ -143,7 +144,7 @@ class PauseAdmin(ListOnlyAdmin):
         if message := _mistyped(kind, obj.name, databases.chosen(request)):
             messages.warning(request, message)
         by = request.user.get_username()
-        control.pause_named(kind, obj.name, databases.chosen(request), until=obj.paused_until, reason=obj.reason, by=by)
+        pause_named(kind, obj.name, databases.chosen(request), until=obj.paused_until, reason=obj.reason, by=by)
         if obj.kind == Pausable.TASK:
             obj.name = registry.names_of(obj.name)[0]
         obj.pk = Pause.objects.using(databases.chosen(request)).get(kind=obj.kind, name=obj.name).pk
@@ -183,18 +184,18 @@ class PauseAdmin(ListOnlyAdmin):
         """Return how many jobs wait behind the pause of a queue. No index counts the waiting jobs of a task."""
         if pause.kind != Pausable.QUEUE:
             return "–"
-        count = control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by().count_up_to(COUNTED + 1)
+        count = waiting_behind(*_target_of(pause), _alias_of(pause)).order_by().count_up_to(COUNTED + 1)
         return f"{COUNTED:,}+" if count > COUNTED else f"{count:,}"
 
     @admin.display(description=_("still running"))
     def running(self, pause: Pause) -> str:
         """Return how many jobs started before the pause and still run. At 0 it is drained."""
-        return f"{control.running_behind(*_target_of(pause), _alias_of(pause)).count():,}"
+        return f"{running_behind(*_target_of(pause), _alias_of(pause)).count():,}"
 
 
 def resume(request: HttpRequest, pause: Pause) -> bool:
     """End a pause as the user, and write it into its history; return False if it has ended by itself."""
-    is_resumed = control.resume_named(*_target_of(pause), _alias_of(pause))
+    is_resumed = resume_named(*_target_of(pause), _alias_of(pause))
     log_change(request, pause if is_resumed else None, "Resumed.")
     return is_resumed
 

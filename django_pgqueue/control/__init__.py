@@ -6,9 +6,11 @@ for something, and `targets` checks what an operator names.
 
 from .limits import UNCHANGED, end_hold, override_limit, restore_limit
 from .queues import clear, drain, pause, resume, running, waiting
+from .targets import UnknownLimitWarning
 
 __all__ = [
     "UNCHANGED",
+    "UnknownLimitWarning",
     "clear",
     "drain",
     "end_hold",

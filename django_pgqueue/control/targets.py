@@ -1,6 +1,6 @@
 """Check and resolve the names of what operators pause and change: queues, tasks, limits and limit keys.
 
-`control`, `limit_control` and the admin call these functions. They check names and times before anything is written, so
+The other modules of `control`, and the admin, call these functions. They check names and times before anything is written, so
 that a mistake of an operator changes nothing.
 """
 

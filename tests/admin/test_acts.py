@@ -25,7 +25,6 @@ from django_pgqueue import acts, control
 from django_pgqueue.admin.control_acts import BUTTONS
 from django_pgqueue.admin.move_and_delete import ON_ONE_JOB
 from django_pgqueue.admin.schedule_actions import OPERATIONS
-from django_pgqueue.control import limits as limit_control
 from django_pgqueue.models import AuditEntry, JobBatch, LimitState, Schedule, Worker
 from tests import helpers
 
@@ -74,7 +73,7 @@ CASES = [
         acts.RESTORE_LIMIT,
         "job/limits/",
         "job/limits/restore/",
-        prepare=lambda: limit_control.override_limit("render", concurrency=5),
+        prepare=lambda: control.override_limit("render", concurrency=5),
     ),
     Case(acts.END_HOLD, "job/limit/?limit=render&key=1", "job/limits/end_hold/", prepare=hold),
     Case(acts.OVERRIDE_LIMIT, "job/limits/change/?key=render", "job/limits/change/?key=render", {"concurrency": "7"}),

@@ -14,7 +14,6 @@ from django.test import Client
 from django.utils import timezone
 
 from django_pgqueue import control
-from django_pgqueue.control import limits as limit_control
 from django_pgqueue.models import AuditEntry, LimitOverride, LimitState, Pause
 from tests.admin.test_databases import browser as browser
 from tests.admin.test_databases import second as second
@@ -81,12 +80,12 @@ def test_acts_return_to_their_page(engineer: Client) -> None:
 
 
 def test_acts_on_other_state_than_shown_change_nothing(engineer: Client) -> None:
-    limit_control.override_limit(KEY, concurrency=5)
+    control.override_limit(KEY, concurrency=5)
     held = hold(KEY)
     row = row_of(engineer, KEY)
     pause, restore, end = (form_of(row, act) for act in ("pause", "restore", "end_hold"))
     control.pause(limit_key=KEY, by="ada")
-    limit_control.override_limit(KEY, concurrency=7, by="ada")
+    control.override_limit(KEY, concurrency=7, by="ada")
     LimitOverride.objects.update(changed_at=timezone.now() + timedelta(seconds=5))
     LimitState.objects.filter(pk=held.pk).update(held_until=timezone.now() + timedelta(hours=2))
     before = audited()
@@ -129,7 +128,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 
 def test_form_begins_with_values_in_force(engineer: Client) -> None:
-    limit_control.override_limit("render", concurrency=5)
+    control.override_limit("render", concurrency=5)
     for key, help_text in (("render", "In the code: 2."), (KEY, "Without this change: 5.")):
         text = text_of(engineer, CHANGE, key=key)
         assert '<input type="number" name="concurrency" value="5"' in text and help_text in text
@@ -155,7 +154,7 @@ def test_change_stores_only_what_differs_and_is_audited(engineer: Client) -> Non
 
 
 def test_change_back_to_inherited_values_removes_the_override(engineer: Client) -> None:
-    limit_control.override_limit("render", concurrency=5)
+    control.override_limit("render", concurrency=5)
     shown = form_of(row_of(engineer, "render"), "restore")["shown_change"]
     engineer.post(f"{CHANGE}?key=render", values(shown_change=shown))
     assert not LimitOverride.objects.exists()
@@ -163,7 +162,7 @@ def test_change_back_to_inherited_values_removes_the_override(engineer: Client) 
 
 
 def test_undo_removes_the_override(engineer: Client) -> None:
-    limit_control.override_limit(KEY, share=3)
+    control.override_limit(KEY, share=3)
     assert f"The change of limit {KEY} is undone." in posted(engineer, "restore", KEY)
     assert not LimitOverride.objects.exists() and audited()[-1] == ("restore limit", "staff")
 
@@ -190,7 +189,7 @@ def test_invalid_change_shows_error_and_changes_nothing(
 
 def test_second_operator_does_not_overwrite_the_first(engineer: Client) -> None:
     given = values(share="4")
-    limit_control.override_limit(KEY, share=9, by="ada")
+    control.override_limit(KEY, share=9, by="ada")
     text = engineer.post(f"{CHANGE}?key={KEY}", given).content.decode()
     assert "Nothing was changed" in text and "by ada" in text and 'name="share" value="4"' in text
     assert LimitOverride.objects.get().share == 9

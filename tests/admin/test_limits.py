@@ -16,7 +16,6 @@ from django.utils import timezone
 from django_pgqueue import control, stats
 from django_pgqueue.admin import blocked_keys
 from django_pgqueue.admin.console import limits
-from django_pgqueue.control import limits as limit_control
 from django_pgqueue.models import LimitState, Worker
 from django_pgqueue.tasks import registry
 
@@ -110,8 +109,8 @@ def test_keys_are_shown_a_page_at_a_time(operator: Client, declared: Tasks, monk
 def test_pauses_and_overrides_are_shown_with_who_and_why(operator: Client, declared: Tasks) -> None:
     declared["render"].enqueue(1)
     control.pause(limit_key="render:1", by="ada", reason="a <quiet> evening")
-    limit_control.override_limit("render", concurrency=5, by="ben", reason="more servers")
-    limit_control.override_limit("stripe", rate="60/m", until=timedelta(hours=1))
+    control.override_limit("render", concurrency=5, by="ben", reason="more servers")
+    control.override_limit("stripe", rate="60/m", until=timedelta(hours=1))
     text = text_of(operator, OF_LIMIT, limit="render")
     rows = rows_of(text)
     assert re.search(r"paused since [-0-9]+ [:0-9]+ by ada: a &lt;quiet&gt; evening", rows["1"])
@@ -133,7 +132,7 @@ def test_list_of_jobs_marks_those_of_paused_keys(operator: Client, declared: Tas
 
 def test_buttons_depend_on_permissions(make_user: Callable[..., User], operator: Client, declared: Tasks) -> None:
     control.pause(limit_key="stripe")
-    limit_control.override_limit("import", share=3)
+    control.override_limit("import", share=3)
     now = timezone.now()
     LimitState.objects.create(limit_key="render:1", full_at=now, held_until=now + timedelta(hours=1))
     rows = rows_of(text_of(operator))

@@ -14,7 +14,6 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import Breaker, Limit, control, stats
-from django_pgqueue.control import limits as limit_control
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.lifecycle.limit_overrides import controls_of
 from django_pgqueue.models import OpenBreaker
@@ -80,7 +79,7 @@ def test_form_keeps_the_values_of_the_usual_limit(client_of: Callable[..., Clien
     engineer = client_of("view_job", "change_limits", "view_arguments")
     text = text_of(engineer, CHANGE, key="site:a")
     assert 'name="concurrency" value="5"' in text
-    limit_control.override_limit("site:a", concurrency=3, by="ben")
+    control.override_limit("site:a", concurrency=3, by="ben")
     text = text_of(engineer, OF_LIMIT, limit="site", key="a")
     assert "concurrency 3 instead of 5" in text
 

@@ -158,7 +158,9 @@ def test_drain_claim_by_earlier_scan_is_waited_for(engine, jobs, monkeypatch):
         claimed.extend([] if claimed else helpers.claim_all(engine, MAIL, limit=1))
         return found
 
-    monkeypatch.setattr(control, "running_behind", lambda *args, **options: SimpleNamespace(count=count_then_claim))
+    monkeypatch.setattr(
+        control.queues, "running_behind", lambda *args, **options: SimpleNamespace(count=count_then_claim)
+    )
     assert control.drain("mail", timeout=1.5) == len(claimed) == 1
 
 

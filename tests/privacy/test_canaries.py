@@ -27,7 +27,6 @@ from django.utils import timezone
 
 from django_pgqueue import Batch, Breaker, chain, control, history, log, send_event
 from django_pgqueue.admin.console import PAGES
-from django_pgqueue.control import limits as limit_control
 from django_pgqueue.lifecycle.breakers import Opened
 from django_pgqueue.lifecycle.bulk_acts import Selection, request_act
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS
@@ -106,7 +105,7 @@ def act_on_keys() -> None:
     """Do what operators do with limit keys."""
     key = f"letters:to:{secret('address 1')}"
     control.pause(limit_key=key, reason="moved")
-    limit_control.override_limit(f"slow:{secret('slow')}", rate="5/s")
+    control.override_limit(f"slow:{secret('slow')}", rate="5/s")
     OpenBreaker.objects.create(limit_key=f"calls:{secret('region')}", after_execution_id=0)
     request_act(connection, "cancel", Selection("ready", limit_key=key), previewed_at=timezone.now())
 

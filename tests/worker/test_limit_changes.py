@@ -48,7 +48,7 @@ def starts(fetcher):
 
 
 def starts_after_notification(fetcher, monkeypatch):
-    """Return how many jobs the fetcher claims after the notification that `limit_control` sends."""
+    """Return how many jobs the fetcher claims after the notification that `control` sends."""
     with monkeypatch.context() as patch:
         patch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds: {PAUSES_CHANGED})
         fetcher._sleep(0.0)

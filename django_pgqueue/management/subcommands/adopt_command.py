@@ -17,7 +17,8 @@ from typing import Final
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
-from django_pgqueue import control, lifecycle
+from django_pgqueue import lifecycle
+from django_pgqueue.control.queues import pause_named
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.display import in_line
 from django_pgqueue.ground.identity import Identity
@@ -174,7 +175,7 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
     names.update(task.queue_name for task in registry.all_tasks())
     names.update(get_settings().QUEUES or ())
     for name in sorted(names):
-        control.pause_named(Pausable.QUEUE, name, alias, until=None, reason=REASON, by=by)
+        pause_named(Pausable.QUEUE, name, alias, until=None, reason=REASON, by=by)
     return sorted(names)
 
 

@@ -1,6 +1,6 @@
 """`manage.py pgqueue limits set|reset|release`: change limits from a shell while workers run.
 
-Each action calls a function of `limit_control`.
+Each action calls a function of `control`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from django.core.management.base import OutputWrapper
 
-from django_pgqueue.control import limits as limit_control
+from django_pgqueue import control
 from django_pgqueue.control.limits import UNCHANGED
 
 from .limits_reading import LIST, SHOW
@@ -50,7 +50,7 @@ def _set(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
     values = {name: _number(name, options[name]) for name in NUMBERS}
     rate = {None: UNCHANGED, NO_VALUE: None}.get(options["rate"], options["rate"])
     until = end_of(options["until"])
-    limit_control.override_limit(options["limit_key"], rate=rate, **values, until=until, **_note(options))
+    control.override_limit(options["limit_key"], rate=rate, **values, until=until, **_note(options))
     return "Overridden. Workers apply it within a second."
 
 
@@ -64,12 +64,12 @@ def _number(name: str, text: str | None) -> Any:
 
 
 def _reset(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
-    restored = limit_control.restore_limit(options["limit_key"], **_note(options))
+    restored = control.restore_limit(options["limit_key"], **_note(options))
     return "Reset: the override is removed." if restored else "Nothing to reset: it is not overridden."
 
 
 def _release(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> str:
-    ended = limit_control.end_hold(options["limit_key"], **_note(options))
+    ended = control.end_hold(options["limit_key"], **_note(options))
     return "Released: the hold has ended." if ended else "Nothing to release: no key is held."
 
 
