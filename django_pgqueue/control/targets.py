@@ -1,7 +1,7 @@
 """Check and resolve the names of what operators pause and change: queues, tasks, limits and limit keys.
 
-The other modules of `control`, and the admin, call these functions. They check names and times before anything is written, so
-that a mistake of an operator changes nothing.
+The other modules of `control`, and the admin, call these functions. They check names and times before anything is
+written, so that a mistake of an operator changes nothing.
 """
 
 from __future__ import annotations
