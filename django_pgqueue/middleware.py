@@ -30,7 +30,7 @@ from .settings.conf import get_settings
 from .tasks import registry
 
 if TYPE_CHECKING:
-    from .lifecycle import Scheduled
+    from .lifecycle.schedules import Scheduled
     from .tasks.context import TaskContext
     from .tasks.definition import TaskDefinition
 

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 from django.apps import apps
 from django.db import DatabaseError, connections, transaction
 
-from . import lifecycle
+from django_pgqueue.lifecycle import claims
+
 from .options.validation import unknown_queue
 from .settings.conf import known_queues
 from .tasks import registry
@@ -91,7 +92,7 @@ def _has_due(connection: BaseDatabaseWrapper, name: str) -> bool:
     """Return whether due jobs wait in a queue that is not paused, with or without a limit."""
     from .stats.limited_lanes import has_due_limited  # imported only if needed
 
-    scan = lifecycle.scan_lanes(connection)
+    scan = claims.scan_lanes(connection)
     if any(lane.queue_name == name and seconds <= 0 for lane, seconds in scan.due_in.items()):
         return True
     return name not in scan.paused_queues and has_due_limited(connection, name)

@@ -22,7 +22,7 @@ from .db.notifications import CANCEL_REQUESTED, wake_workers, wake_workers_after
 from .db.statements import Connection
 from .db.transactions import raise_if_aborted
 from .ground.endings import ENDINGS, Ending
-from .lifecycle import Claimed, TransitionResult, TransitionStatus
+from .lifecycle.types import Claimed, TransitionResult, TransitionStatus
 from .settings.conf import get_settings
 from .states import FINISHED, State
 from .waiting import listener

@@ -15,9 +15,10 @@ from django.db.backends.postgresql.operations import DatabaseOperations
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, Phase, settings
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection, notifications, statements
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.lifecycle import completions
+from django_pgqueue.lifecycle.types import Cancelled, Claimed, ExecutionKey, Released
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 from tests import helpers
@@ -274,21 +275,19 @@ class Specimen(NamedTuple):
 
     job_id: int
     execution_id: int
-    key: lifecycle.ExecutionKey
+    key: ExecutionKey
 
 
 @pytest.fixture
 def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
     """Return a function that makes a job in the given state, through the transitions that lead to it."""
-    ends: dict[str, Callable[[lifecycle.Claimed], object]] = {
-        "ready": lambda one: lifecycle.release(engine, [lifecycle.Released(one.key)]),
-        "ready later": lambda one: lifecycle.fail(engine, helpers.failed(one.key, 3600.0)),
+    ends: dict[str, Callable[[Claimed], object]] = {
+        "ready": lambda one: completions.release(engine, [Released(one.key)]),
+        "ready later": lambda one: completions.fail(engine, helpers.failed(one.key, 3600.0)),
         "running": lambda one: None,
-        "succeeded": lambda one: lifecycle.succeed(engine, helpers.succeeded(one.key, result="7")),
-        "dead": lambda one: lifecycle.fail(engine, helpers.failed(one.key, None)),
-        "cancelled": lambda one: lifecycle.end_cancelled(
-            engine, [lifecycle.Cancelled(one.key, *helpers.AGES, "as asked")]
-        ),
+        "succeeded": lambda one: completions.succeed(engine, helpers.succeeded(one.key, result="7")),
+        "dead": lambda one: completions.fail(engine, helpers.failed(one.key, None)),
+        "cancelled": lambda one: completions.end_cancelled(engine, [Cancelled(one.key, *helpers.AGES, "as asked")]),
         "gone": lambda one: engine.execute(
             "WITH job AS (DELETE FROM pgqueue_job WHERE id = %(job_id)s) "
             "DELETE FROM pgqueue_execution WHERE job_id = %(job_id)s",
@@ -303,9 +302,9 @@ def job_in(engine: EngineConnection) -> Callable[[str], Specimen]:
             if state == "waiting later":
                 engine.execute("UPDATE pgqueue_job SET run_after = now() + interval '1 h' WHERE id = %s", [waiting_id])
             engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job_id])
-            return Specimen(waiting_id, 0, lifecycle.ExecutionKey(0, 0.0))
+            return Specimen(waiting_id, 0, ExecutionKey(0, 0.0))
         if state == "new":
-            return Specimen(job_id, 0, lifecycle.ExecutionKey(0, 0.0))
+            return Specimen(job_id, 0, ExecutionKey(0, 0.0))
         claimed = helpers.claim_one(engine)
         assert claimed.job_id == job_id, "the claim returned another job than the new one"
         ends[state](claimed)

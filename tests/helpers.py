@@ -15,15 +15,17 @@ import pytest
 from django.apps import apps
 from psycopg.rows import dict_row
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.declared.limits import CallLimit
 from django_pgqueue.ends import end_checks
 from django_pgqueue.ends.end_check import Reactor
-from django_pgqueue.lifecycle import Claimed, Cursor, ExecutionKey, Lane
+from django_pgqueue.lifecycle import claims, enqueueing, graphs, rescues, schedules, ticks, unique
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
-from django_pgqueue.options.task_options import UNSET
+from django_pgqueue.lifecycle.schedules import Definition, Scheduled
+from django_pgqueue.lifecycle.ticks import Fired, Tick
+from django_pgqueue.lifecycle.types import Claimed, Cursor, ExecutionKey, Failed, Lane, Succeeded, TransitionResult
+from django_pgqueue.options.task_options import UNSET, JobOptions
 from django_pgqueue.states import Outcome
 from django_pgqueue.worker.execution.events import FOREGROUND
 
@@ -177,7 +179,7 @@ def make_jobs(connection, count: int = 1, **changes: Any) -> list[int]:
         **changes,
     }
     options["arguments"] = f"[{','.join(options['arguments'])}]"
-    return lifecycle.enqueue_many(connection, **options)
+    return enqueueing.enqueue_many(connection, **options)
 
 
 UNIQUE_CALL: dict[str, Any] = {
@@ -193,7 +195,7 @@ UNIQUE_CALL: dict[str, Any] = {
 def enqueue_unique(connection, key: str, *, ready_only: bool = False, replace: bool = False, **changes: Any) -> Any:
     """Enqueue a job with a unique key. Return None if another job has the key."""
     options = {**UNIQUE_CALL, "arguments": NO_ARGUMENTS, **changes}
-    add = lifecycle.replace if replace else lifecycle.enqueue_unique
+    add = unique.replace if replace else unique.enqueue_unique
     return add(connection, unique_key=key, ready_only=ready_only, **options)
 
 
@@ -203,14 +205,14 @@ def enqueue_for_period(
     """Enqueue a job for each key without an open uniqueness window, and return the ids of the new jobs."""
     calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
     options = {**UNIQUE_CALL, **changes}
-    added = lifecycle.enqueue_for_period(connection, calls=calls, period_seconds=period_seconds, **options)
+    added = unique.enqueue_for_period(connection, calls=calls, period_seconds=period_seconds, **options)
     return [job.job_id for job in added]
 
 
 def replace_for_period(connection, *keys: str, call: str = NO_ARGUMENTS, **changes: Any) -> list[int]:
     """Replace the call of each waiting job that has one of these keys, and return the ids of these jobs."""
     calls = "[" + ",".join(f'{{"key":{json.dumps(key)},"call":{call}}}' for key in keys) + "]"
-    return [job.job_id for job, _ in lifecycle.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
+    return [job.job_id for job, _ in unique.replace_for_period(connection, calls=calls, **UNIQUE_CALL | changes)]
 
 
 def make_job(connection, **changes: Any) -> int:
@@ -222,13 +224,13 @@ def make_nodes(
     connection, count: int = 1, *, needs: Iterable[int] = (), policy: str = "cancel", batch_id=None
 ) -> list[int]:
     """Add nodes of a workflow, each of which depends on the jobs `needs`. Return their ids."""
-    job_ids, needed = lifecycle.graphs.draw_ids(connection, count), list(needs)
+    job_ids, needed = graphs.draw_ids(connection, count), list(needs)
     row = {"task_name": NOOP, "queue_name": "default", "priority": 0, "max_attempts": 10, "delay_seconds": 0.0}
     job = NewJob({**row, "batch_id": batch_id}, NO_ARGUMENTS)
-    lifecycle.graphs.add_nodes(connection, job_ids, [bool(needed)] * count, [job] * count)
+    graphs.add_nodes(connection, job_ids, [bool(needed)] * count, [job] * count)
     edges = [(job_id, needs_id, policy) for job_id in job_ids for needs_id in needed]
     if edges:
-        lifecycle.graphs.add_dependencies(connection, edges)
+        graphs.add_dependencies(connection, edges)
     return job_ids
 
 
@@ -251,10 +253,10 @@ def lanes_from_start(*lanes: Lane) -> dict[Lane, Cursor]:
 def claim_all(connection, *lanes: Lane, limit: int = 500, worker_id: int = 1, **changes: Any) -> list[Claimed]:
     """Claim up to `limit` due jobs of these lanes, from the start of each lane, and all into free slots."""
     options = {"limit": limit, "free_slots": limit, "worker_id": worker_id, "lease_seconds": 60.0, **changes}
-    return lifecycle.claim(connection, lanes_from_start(*lanes), **options)
+    return claims.claim(connection, lanes_from_start(*lanes), **options)
 
 
-def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
+def definition(name: str = "nightly", **changes: Any) -> Definition:
     """Return the definition of a schedule of a known task: every minute, with the columns in `changes`."""
     columns = {
         "task_name": NOOP,
@@ -266,16 +268,16 @@ def definition(name: str = "nightly", **changes: Any) -> lifecycle.Definition:
         "jitter_seconds": 0.0,
         **changes,
     }
-    given = {column: columns.pop(column) for column in lifecycle.JobOptions._fields if column in columns}
-    options = lifecycle.JobOptions(**{"queue_name": "default", "priority": 0, "max_attempts": 10, **given})
-    return lifecycle.Definition(name=name, options=options, **columns)
+    given = {column: columns.pop(column) for column in JobOptions._fields if column in columns}
+    options = JobOptions(**{"queue_name": "default", "priority": 0, "max_attempts": 10, **given})
+    return Definition(name=name, options=options, **columns)
 
 
 def make_schedule(connection, name: str = "nightly", *, due_in: float = 0.0, **changes: Any) -> int:
     """Add a schedule as the admin does, with its next tick in `due_in` seconds, and return its id."""
-    [seen_at, _] = lifecycle.read_schedules(connection)
+    [seen_at, _] = schedules.read_schedules(connection)
     next_run_at = seen_at + timedelta(seconds=due_in)
-    made = lifecycle.add_schedule(connection, definition(name, **changes), origin="admin", next_run_at=next_run_at)
+    made = schedules.add_schedule(connection, definition(name, **changes), origin="admin", next_run_at=next_run_at)
     assert made is not None
     return made
 
@@ -294,20 +296,20 @@ def new_job(
     return NewJob({**UNSET, **of_task, **columns}, NO_ARGUMENTS, search_keys, limit, rule, key)
 
 
-def schedule_of(connection, schedule_id: int) -> lifecycle.Scheduled:
-    [found] = [one for one in lifecycle.read_schedules(connection)[1] if one.schedule_id == schedule_id]
+def schedule_of(connection, schedule_id: int) -> Scheduled:
+    [found] = [one for one in schedules.read_schedules(connection)[1] if one.schedule_id == schedule_id]
     return found
 
 
-def tick_of(one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Tick:
+def tick_of(one: Scheduled, following_in: float = 60.0, **changes: Any) -> Tick:
     """Return the next tick of a schedule as it was read."""
     following_at = one.next_run_at + timedelta(seconds=following_in)
-    return lifecycle.Tick(one, one.next_run_at, one.next_run_at, following_at, new_job())._replace(**changes)
+    return Tick(one, one.next_run_at, one.next_run_at, following_at, new_job())._replace(**changes)
 
 
-def fire(connection, one: lifecycle.Scheduled, following_in: float = 60.0, **changes: Any) -> lifecycle.Fired | None:
+def fire(connection, one: Scheduled, following_in: float = 60.0, **changes: Any) -> Fired | None:
     """Fire the next tick of a schedule as it was read."""
-    return lifecycle.fire(connection, tick_of(one, following_in, **changes))
+    return ticks.fire(connection, tick_of(one, following_in, **changes))
 
 
 def claim_one(connection, **changes: Any) -> Claimed:
@@ -322,12 +324,12 @@ def key_of(connection, execution_id: int) -> ExecutionKey:
     return ExecutionKey(execution_id, row[0] if row else 0.0)
 
 
-def succeeded(*keys: ExecutionKey, result: str | None = None) -> list[lifecycle.Succeeded]:
-    return [lifecycle.Succeeded(key, result, *AGES) for key in keys]
+def succeeded(*keys: ExecutionKey, result: str | None = None) -> list[Succeeded]:
+    return [Succeeded(key, result, *AGES) for key in keys]
 
 
-def failed(key: ExecutionKey, delay_seconds: float | None = 0.0, outcome: str = "failed") -> list[lifecycle.Failed]:
-    return [lifecycle.Failed(key, Outcome(outcome), delay_seconds, *AGES, "RuntimeError", "as asked", "...")]
+def failed(key: ExecutionKey, delay_seconds: float | None = 0.0, outcome: str = "failed") -> list[Failed]:
+    return [Failed(key, Outcome(outcome), delay_seconds, *AGES, "RuntimeError", "as asked", "...")]
 
 
 def end_lease(connection, *execution_ids: int) -> None:
@@ -368,8 +370,8 @@ def sweep_ends(connection, name: str, after_id: int = 0) -> end_checks.Swept:
     return end_checks.sweep(connection, check, one, after_id, Reactor(FOREGROUND.react))
 
 
-def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, lifecycle.TransitionResult]:
-    done = lifecycle.rescue(connection, lambda held: delay_seconds, error="its worker was lost")
+def rescue(connection, delay_seconds: float | None = 0.0) -> dict[int, TransitionResult]:
+    done = rescues.rescue(connection, lambda held: delay_seconds, error="its worker was lost")
     return {held.execution_id: moved for held, moved in done}
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Released, TransitionResult
+from django_pgqueue.lifecycle import completions, expiry, pruning, rescues
+from django_pgqueue.lifecycle.types import Cancelled, ExecutionKey, Released, TransitionResult
 from django_pgqueue.states import FINISHED, State
 from tests import helpers
 
@@ -41,11 +41,11 @@ STATES: Final = {"succeed": State.SUCCEEDED, "die": State.DEAD, "stop": State.CA
 def end_attempt(engine: EngineConnection, key: ExecutionKey, ending: str, delay_seconds: float) -> TransitionResult:
     """Write the end of an execution. `delay_seconds` is the time before the next attempt after "fail"."""
     transitions: dict[str, Callable[[], Any]] = {
-        "succeed": lambda: lifecycle.succeed(engine, helpers.succeeded(key)),
-        "die": lambda: lifecycle.fail(engine, helpers.failed(key, None)),
-        "fail": lambda: lifecycle.fail(engine, helpers.failed(key, delay_seconds)),
-        "release": lambda: lifecycle.release(engine, [Released(key)]),
-        "stop": lambda: lifecycle.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
+        "succeed": lambda: completions.succeed(engine, helpers.succeeded(key)),
+        "die": lambda: completions.fail(engine, helpers.failed(key, None)),
+        "fail": lambda: completions.fail(engine, helpers.failed(key, delay_seconds)),
+        "release": lambda: completions.release(engine, [Released(key)]),
+        "stop": lambda: completions.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
     }
     result: TransitionResult = transitions[ending]()[key.execution_id]
     return result
@@ -102,7 +102,7 @@ class History(RuleBasedStateMachine):
 
     def rescue(self, delay: int | None) -> None:
         lost = [each for each, lease in self.open.items() if lease < self.model.now]
-        rescued = lifecycle.rescue(self.engine, lambda execution: delay, error="lost")
+        rescued = rescues.rescue(self.engine, lambda execution: delay, error="lost")
         assert {each.execution_id for each, _ in rescued} == set(lost)
         for execution_id in lost:
             del self.open[execution_id]
@@ -113,11 +113,11 @@ class History(RuleBasedStateMachine):
     def expire(self) -> None:
         ready = [job for job in self.model.jobs.values() if job.state is State.READY and job.expires is not None]
         late = [job for job in ready if job.expires <= self.model.now]
-        expired = {job_id for job_id, _ in lifecycle.expire(self.engine, worker_id=1, error="late")}
+        expired = {job_id for job_id, _ in expiry.expire(self.engine, worker_id=1, error="late")}
         assert expired == {self.model.move(job, State.CANCELLED) and job.id for job in late}
 
     def prune(self, state: State) -> None:
         old = [job for job in self.model.jobs.values() if job.state is state and job.finished < self.model.now]
         gone = [job.id for job in old if self.model.can_be_removed(job)]
-        assert lifecycle.prune(self.engine, state, TICK, other_task_names=[]).removed == len(gone)
+        assert pruning.prune(self.engine, state, TICK, other_task_names=[]).removed == len(gone)
         self.model.remove(gone)

@@ -8,7 +8,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from django_pgqueue import Batch, chain, lifecycle
+from django_pgqueue import Batch, chain
+from django_pgqueue.lifecycle import claims, schedules, workers
 from django_pgqueue.management.subcommands import adopt_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
 from django_pgqueue.models import Installation, Job, JobBatch, Pause, Schedule
@@ -141,7 +142,7 @@ def test_adopt_pause_pauses_every_queue_of_the_dump(dump):
     assert not Schedule.objects.get().enabled
     helpers.rescue(dump)
     assert states() == ["ready", "ready", "ready"]
-    assert set(lifecycle.scan_lanes(dump).due_in.values()) == {float("inf")}
+    assert set(claims.scan_lanes(dump).due_in.values()) == {float("inf")}
 
 
 def test_adopt_without_option_rescues_the_running_job(dump):
@@ -162,7 +163,7 @@ def test_adopt_own_database_changes_nothing(engine, option):
 
 @pytest.mark.promise("adopt")
 def test_adopt_with_live_workers_is_refused_without_force(dump):
-    worker_id = lifecycle.register_worker(dump, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+    worker_id = workers.register_worker(dump, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
     with pytest.raises(CommandError, match=r"1 workers have sent a heartbeat .* in the last 120 s") as caught:
         adopt("--cancel-waiting")
     assert caught.value.returncode == ExitCode.FAILED
@@ -170,7 +171,7 @@ def test_adopt_with_live_workers_is_refused_without_force(dump):
     assert Installation.objects.get().system_identifier == "7"
     adopt("--force")
     assert difference(dump) == ""
-    lifecycle.unregister_worker(dump, worker_id)
+    workers.unregister_worker(dump, worker_id)
     assert adopt_command._workers_alive("default") == 0
 
 
@@ -180,7 +181,7 @@ def test_adopt_database_without_installation_records_this_one(engine):
 
 
 def test_adopt_interrupted_leaves_the_other_installation(dump, monkeypatch):
-    monkeypatch.setattr(lifecycle, "pause_schedule", lambda *_: pytest.fail("interrupted"))
+    monkeypatch.setattr(schedules, "pause_schedule", lambda *_: pytest.fail("interrupted"))
     with pytest.raises(pytest.fail.Exception):
         adopt("--cancel-waiting")
     assert Installation.objects.get().system_identifier == "7"

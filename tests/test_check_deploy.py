@@ -17,9 +17,9 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle
 from django_pgqueue.deploys import calls, stored
 from django_pgqueue.deploys.calls import call_problems
+from django_pgqueue.lifecycle import claims, stored_calls
 from django_pgqueue.models import JobBatch, JobStep
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import TaskContext
@@ -107,7 +107,7 @@ def test_jobs_of_unknown_task_are_found_in_each_state(db):
     add(connection, "shop.gone")
     helpers.make_job(connection, task_name="shop.gone", delay_seconds=3600.0)
     running = helpers.make_job(connection, task_name="shop.gone", queue_name="other")
-    lifecycle.claim_one(connection, running, worker_id=1, lease_seconds=60.0)
+    claims.claim_one(connection, running, worker_id=1, lease_seconds=60.0)
     retrying = helpers.make_job(connection, task_name="shop.gone")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE pgqueue_job SET attempt = 1 WHERE id = %s", [retrying])
@@ -137,8 +137,8 @@ def test_value_that_annotation_cannot_read_is_found_once_per_shape(db):
 def test_sample_that_has_ended_since_does_not_count_as_tried(db, monkeypatch):
     monkeypatch.setattr(stored, "BATCH", 1)
     add(connection, "shop.bill", "yesterday", count=2)
-    read, gone = lifecycle.stored_calls.read_calls, [True]
-    monkeypatch.setattr(lifecycle.stored_calls, "read_calls", lambda *args: [] if gone and gone.pop() else read(*args))
+    read, gone = stored_calls.read_calls, [True]
+    monkeypatch.setattr(stored_calls, "read_calls", lambda *args: [] if gone and gone.pop() else read(*args))
     [text] = found()
     assert text.startswith("1 job of shop.bill has stored arguments that the annotations cannot read")
 
@@ -204,7 +204,7 @@ def test_dead_jobs_are_read_along_the_index(engine):
             "FROM generate_series(1, 5000) AS n"
         )
         cursor.execute("ANALYZE pgqueue_job")
-    page = next(lifecycle.stored_calls.dead_calls(engine, 2000))
+    page = next(stored_calls.dead_calls(engine, 2000))
     [(before,)] = engine.execute("SELECT finished_at FROM pgqueue_job WHERE id = %s", [page[-1]])
     params = {"before_at": before, "before_id": page[-1], "limit": 100}
     found = list(nodes(explain(engine, "DEAD_CALLS", params, "generic")))

@@ -21,8 +21,8 @@ from asgiref.sync import async_to_sync
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
+from django_pgqueue.lifecycle import claims, completions
 from django_pgqueue.waiting import listener, results
 from tests import helpers
 from tests.app import tasks
@@ -87,8 +87,8 @@ def in_background(call):
 
 
 def succeed(engine, job):
-    claimed = lifecycle.claim_one(engine, job.pk, worker_id=1, lease_seconds=60.0)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key, result="7"))
+    claimed = claims.claim_one(engine, job.pk, worker_id=1, lease_seconds=60.0)
+    completions.succeed(engine, helpers.succeeded(claimed.key, result="7"))
 
 
 def reloaded(job):

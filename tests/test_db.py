@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from django.db import connection, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection, server, statements
 from django_pgqueue.db.transactions import read_committed
+from django_pgqueue.lifecycle import completions, limits
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution import atomic
 from tests import helpers
@@ -160,12 +160,12 @@ def test_slow_statement_lets_the_server_plan_anew(engine, committing, monkeypatc
     for _ in range(3):
         helpers.make_job(engine)
         engine.execute("VACUUM ANALYZE pgqueue_job, pgqueue_execution", prepare=False)
-        lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
+        completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     helpers.make_jobs(engine, 5000)
     claimed, *_ = [helpers.claim_all(engine) for _ in range(10)]
     assert "Join Filter" in plan_of_completions(engine)
     monkeypatch.setattr(engine_connection, "SLOW_SECONDS", slow_seconds)
-    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
+    completions.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
     assert ("Join Filter" not in plan_of_completions(engine)) == is_made_anew
 
 
@@ -202,7 +202,7 @@ def test_plans_not_made_anew_in_a_transaction_raise(monkeypatch, statement):
         execute = engine.execute
         monkeypatch.setattr(engine, "execute", lambda discard, **options: execute(statement, **options))
         with pytest.raises(psycopg.Error), engine.transaction():
-            lifecycle.limits.lock_keys(engine, [])
+            limits.lock_keys(engine, [])
 
 
 @pytest.mark.django_db
@@ -213,7 +213,7 @@ def test_plans_not_made_anew_outside_a_transaction_pass(monkeypatch, statement):
     with closing(engine_connection.connect("default", "test")) as engine:
         execute = engine.execute
         monkeypatch.setattr(engine, "execute", lambda discard, **options: execute(statement, **options))
-        assert lifecycle.limits.lock_keys(engine, []) == []
+        assert limits.lock_keys(engine, []) == []
 
 
 @pytest.fixture

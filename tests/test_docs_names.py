@@ -1,10 +1,10 @@
 """The documentation names code, not files: what it names exists, and a move of the code needs no edit of a page.
 
-A page names a class, a function, a statement or a package, such as `Claimer`, `lifecycle.claim()` and CLAIM. In the
-internals, the tests look up each of these:
+A page names a class, a function, a statement or a package, such as `Claimer`, `lifecycle.claims.claim()` and CLAIM. In
+the internals, the tests look up each of these:
 
 * a name of a class, such as `Claimer` or `Pool.give_up()`; a constant or a statement, such as `TRANSITIONS`;
-* a call, such as `call_plan()`; a name after its module or package, such as `lifecycle.claim()`;
+* a call, such as `call_plan()`; a name after its module or package, such as `lifecycle.claims.claim()`;
 * outside of backticks, a statement with an underscore, such as CLAIM_KEYS; in a column `code`, each statement.
 
 Only the tables of packages in the architecture name files of the package.
@@ -217,7 +217,7 @@ def is_part(entry: Path) -> bool:
 def test_renamed_code_is_noticed():
     assert exists("Claimer")
     assert not exists("ClaimerOfOld")
-    assert exists("lifecycle.claim()")
+    assert exists("lifecycle.claims.claim()")
     assert not exists("lifecycle.claim_of_old()")
     assert exists("CLAIM_KEYS")
     assert not exists("CLAIM_KEYS_OF_OLD")

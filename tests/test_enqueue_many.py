@@ -31,6 +31,7 @@ from django_pgqueue import (
 )
 from django_pgqueue.encoding.serialization import CHUNK
 from django_pgqueue.enqueue.inserting import TRIES
+from django_pgqueue.lifecycle import unique
 from django_pgqueue.models import Job
 from tests import helpers
 from tests.app import tasks
@@ -226,9 +227,9 @@ def test_enqueue_many_unique_calls_keep_their_options():
 @pytest.mark.django_db
 def test_enqueue_many_conflicting_jobs_of_several_tasks_just_ended(monkeypatch):
     """The insert meets other jobs, which end before `enqueue_many()` reads them. So it inserts again."""
-    insert, conflicts = lifecycle.enqueue_each_unique, [[]]
+    insert, conflicts = unique.enqueue_each_unique, [[]]
     monkeypatch.setattr(
-        lifecycle,
+        unique,
         "enqueue_each_unique",
         lambda *given, **options: conflicts.pop() if conflicts else insert(*given, **options),
     )
@@ -503,8 +504,8 @@ def test_enqueue_existing_job_never_found_raises_queue_error(on_conflict, monkey
 
 @pytest.mark.django_db(transaction=True)
 def test_enqueue_many_existing_job_never_found_adds_no_job(monkeypatch):
-    monkeypatch.setattr(lifecycle, "enqueue_unique", lambda *args, **kwargs: None)
-    monkeypatch.setattr(lifecycle, "enqueue_many_unique", lambda *args, **kwargs: [])
+    monkeypatch.setattr(unique, "enqueue_unique", lambda *args, **kwargs: None)
+    monkeypatch.setattr(unique, "enqueue_many_unique", lambda *args, **kwargs: [])
     with transaction.atomic():
         with pytest.raises(QueueError):
             enqueue_many([tasks.add.s(1), KEYED.s(1)])

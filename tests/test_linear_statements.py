@@ -15,6 +15,8 @@ import pytest
 from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import execute
+from django_pgqueue.lifecycle import history, leases, operator, pruning, unique
+from django_pgqueue.lifecycle.types import ExecutionKey, TransitionResult
 from django_pgqueue.states import State
 from tests import helpers
 from tests.test_sql import nodes, rows_read
@@ -59,10 +61,10 @@ def running(engine) -> list[int]:
     return job_ids
 
 
-def extended(engine) -> dict[int, lifecycle.TransitionResult]:
+def extended(engine) -> dict[int, TransitionResult]:
     rows = engine.execute("SELECT id, floor(1000 * date_part('epoch', claimed_at)) FROM pgqueue_execution")
-    keys = [lifecycle.ExecutionKey(*row) for row in rows]
-    return lifecycle.extend_executions(engine, keys, lease_seconds=60.0)
+    keys = [ExecutionKey(*row) for row in rows]
+    return leases.extend_executions(engine, keys, lease_seconds=60.0)
 
 
 def dead(engine) -> list[int]:
@@ -90,30 +92,30 @@ def open_windows(engine, job_ids) -> int:
         "max_attempts": 1,
         "delay_seconds": 0.0,
     }
-    return len(lifecycle.enqueue_for_period(engine, calls=calls, period_seconds=60.0, **row))
+    return len(unique.enqueue_for_period(engine, calls=calls, period_seconds=60.0, **row))
 
 
 def finished(engine) -> dict[int, datetime]:
-    return next(lifecycle.finished_jobs(engine, State.DEAD, limit=COUNT))
+    return next(pruning.finished_jobs(engine, State.DEAD, limit=COUNT))
 
 
 ERASED: dict[str, Any] = {"audit_id": 0, "arguments": True, "results": True, "errors": True, "logs": True}
 CASES: dict[str, tuple[Callable[[Any], list[int]], Callable[[Any, list[int]], int]]] = {
-    "cancel": (ready, lambda engine, job_ids: len(lifecycle.cancel(engine, job_ids))),
-    "run now": (ready, lambda engine, job_ids: len(lifecycle.run_now(engine, job_ids))),
-    "move": (ready, lambda engine, job_ids: len(lifecycle.move(engine, job_ids, priority=7))),
+    "cancel": (ready, lambda engine, job_ids: len(operator.cancel(engine, job_ids))),
+    "run now": (ready, lambda engine, job_ids: len(operator.run_now(engine, job_ids))),
+    "move": (ready, lambda engine, job_ids: len(operator.move(engine, job_ids, priority=7))),
     "extend": (running, lambda engine, job_ids: len(extended(engine))),
-    "retry": (dead, lambda engine, job_ids: len(lifecycle.retry(engine, job_ids))),
-    "delete": (dead, lambda engine, job_ids: len(lifecycle.delete(engine, job_ids))),
-    "prune": (dead, lambda engine, job_ids: lifecycle.prune(engine, State.DEAD, 0.0).removed),
+    "retry": (dead, lambda engine, job_ids: len(operator.retry(engine, job_ids))),
+    "delete": (dead, lambda engine, job_ids: len(operator.delete(engine, job_ids))),
+    "prune": (dead, lambda engine, job_ids: pruning.prune(engine, State.DEAD, 0.0).removed),
     "prune one task": (
         dead,
-        lambda engine, job_ids: lifecycle.prune(engine, State.DEAD, 0.0, task_name=helpers.NOOP).removed,
+        lambda engine, job_ids: pruning.prune(engine, State.DEAD, 0.0, task_name=helpers.NOOP).removed,
     ),
-    "archive": (dead, lambda engine, job_ids: len(lifecycle.archive(engine, finished(engine)))),
-    "erase": (dead, lambda engine, job_ids: len(lifecycle.erase(engine, finished(engine), **ERASED))),
+    "archive": (dead, lambda engine, job_ids: len(history.archive(engine, finished(engine)))),
+    "erase": (dead, lambda engine, job_ids: len(history.erase(engine, finished(engine), **ERASED))),
     "open windows": (lambda engine: [], open_windows),
-    "prune windows": (windows, lambda engine, job_ids: lifecycle.prune_windows(engine)),
+    "prune windows": (windows, lambda engine, job_ids: unique.prune_windows(engine)),
 }
 
 

@@ -6,8 +6,9 @@ from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
-from django_pgqueue import JobLocked, lifecycle, models
-from django_pgqueue.lifecycle import operator
+from django_pgqueue import JobLocked, models
+from django_pgqueue.lifecycle import completions, operator
+from django_pgqueue.lifecycle.types import Released, TransitionStatus
 from django_pgqueue.models import DeadJob, Execution, Job, Worker, operations
 from django_pgqueue.states import State
 from tests import helpers
@@ -164,21 +165,21 @@ def test_execution_that_its_job_does_not_name_changes_nothing(engine, job_in):
     ).fetchone()
     other = helpers.key_of(engine, execution_id)
     for transition, rows in (
-        (lifecycle.succeed, helpers.succeeded(other)),
-        (lifecycle.fail, helpers.failed(other)),
-        (lifecycle.release, [lifecycle.Released(other)]),
+        (completions.succeed, helpers.succeeded(other)),
+        (completions.fail, helpers.failed(other)),
+        (completions.release, [Released(other)]),
     ):
-        assert transition(engine, rows)[execution_id].status is lifecycle.TransitionStatus.LOST
+        assert transition(engine, rows)[execution_id].status is TransitionStatus.LOST
     assert (
-        lifecycle.succeed(engine, helpers.succeeded(specimen.key))[specimen.execution_id].status
-        is lifecycle.TransitionStatus.DONE
+        completions.succeed(engine, helpers.succeeded(specimen.key))[specimen.execution_id].status
+        is TransitionStatus.DONE
     )
 
 
 def test_job_result_keeps_its_json_text(committing, engine):
     job = tasks.noop.enqueue(1e16, -0.0, {"b": 1, "a": 2})
     claimed = helpers.claim_one(engine)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key, result='{"z": 1e16, "a": -0.0}'))
+    completions.succeed(engine, helpers.succeeded(claimed.key, result='{"z": 1e16, "a": -0.0}'))
     job.refresh_from_db()
     assert list(job.result) == ["z", "a"]
     assert isinstance(job.result["z"], float)

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db.statements import execute
 from django_pgqueue.declared.limits import NO_LIMIT
+from django_pgqueue.lifecycle import expiry, orphans, schedules, unique
+from django_pgqueue.lifecycle.types import EPOCH
 from django_pgqueue.options.task_options import UNSET
 from tests import helpers
 from tests.test_sql import FEW_ROWS, STATISTICS, explain, nodes, rows_read
@@ -207,7 +209,7 @@ def as_read(connection):
 
 
 def many_ticks(connection):
-    ticks = [helpers.tick_of(schedule) for schedule in lifecycle.read_schedules(connection)[1]]
+    ticks = [helpers.tick_of(schedule) for schedule in schedules.read_schedules(connection)[1]]
     waits = {"key_wait": None, "idle_wait": "5s", "is_duplicate": False}
     return {"ticks": json.dumps([tick.columns() for tick in ticks]), "confirmed_seconds": 180.0, **waits}
 
@@ -225,7 +227,7 @@ def some_ids(connection):
 
 def after_start(connection):
     lane = {"queue_name": "default", "priority": 0}
-    return {**lane, "after_at": lifecycle.EPOCH, "after_id": 0, "after_worker_id": 0, "limit": BATCH}
+    return {**lane, "after_at": EPOCH, "after_id": 0, "after_worker_id": 0, "limit": BATCH}
 
 
 def of_running(connection):
@@ -444,20 +446,20 @@ def test_cases_find_rows_to_read_or_change(filled):
     with helpers.transaction(filled):
         assert helpers.fire(filled, helpers.schedule_of(filled, 7)) is not None
         assert len(execute(filled, sql.schedules.FIRE, many_ticks(filled))) == SCHEDULES - 1  # 7 is fired above
-        assert len(lifecycle.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
+        assert len(expiry.expire(filled, worker_id=1, error="", limit=BATCH)) == BATCH
         assert len(execute(filled, sql.sagas.COMPENSATE, compensated(filled))) == BATCH
         assert len(execute(filled, sql.requeues.REQUEUE, abandoned(filled))) == 20
         assert len(execute(filled, sql.steps.SUSPEND, suspended(filled))) == BATCH
-        assert len(lifecycle.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
-        assert len(lifecycle.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH
+        assert len(unique.holders(filled, "noop", keys(filled)["unique_keys"])) == BATCH
+        assert len(unique.open_windows(filled, "noop", keys(filled)["unique_keys"])) == BATCH
         call = calls_for_period(filled)
         period = {"period_seconds": call.pop("period_seconds"), "calls": call.pop("calls")}
         row = {name: value for name, value in call.items() if name not in ("unique_ready_only", "limits")}
-        assert len(lifecycle.enqueue_for_period(filled, **period, **row)) == BATCH // 2 + 1
-        assert len(lifecycle.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
-        assert lifecycle.prune_windows(filled, BATCH) == BATCH
+        assert len(unique.enqueue_for_period(filled, **period, **row)) == BATCH // 2 + 1
+        assert len(unique.replace_for_period(filled, calls=period["calls"], **row)) == BATCH
+        assert unique.prune_windows(filled, BATCH) == BATCH
         assert len(execute(filled, sql.logs.KEEP_LOGS, logs(filled))) == BATCH
-        assert lifecycle.prune_orphans(filled, "search keys", NO_JOB, BATCH) == (BATCH, NO_JOB + BATCH)
-        assert lifecycle.prune_orphans(filled, "logs", LAST_EXECUTION, BATCH) == (BATCH, LAST_EXECUTION + BATCH)
-        assert lifecycle.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
-        assert lifecycle.remove_schedules(filled, [7], 0.0) == [7]
+        assert orphans.prune_orphans(filled, "search keys", NO_JOB, BATCH) == (BATCH, NO_JOB + BATCH)
+        assert orphans.prune_orphans(filled, "logs", LAST_EXECUTION, BATCH) == (BATCH, LAST_EXECUTION + BATCH)
+        assert schedules.prune_schedule_runs(filled, 3600.0, kept=100, limit=10) == SCHEDULES * 10
+        assert schedules.remove_schedules(filled, [7], 0.0) == [7]

@@ -124,7 +124,7 @@ def test_error_text_of_any_exception_can_be_stored(engine, text):
     failed = helpers.failed(helpers.claim_one(engine).key, None)[0]._replace(
         exception_class=written[0], error=written[1], traceback=written[2]
     )
-    [result] = helpers.lifecycle.fail(engine, [failed]).values()
+    [result] = helpers.lifecycle.completions.fail(engine, [failed]).values()
     assert result.status.value == "done"
     row = helpers.execution_row(engine, failed.key.execution_id)
     assert (row["exception_class"], row["error"], row["traceback"]) == written

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from django_pgqueue import signals
 from django_pgqueue.ground.endings import ENDINGS, Ending
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions, signals_of
 from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
 from django_pgqueue.waiting import listener

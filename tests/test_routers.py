@@ -8,7 +8,7 @@ import pytest
 from django.db import connections
 from django.test import Client, override_settings
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import completions
 from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.app import tasks
@@ -77,7 +77,7 @@ def test_wait_behind_replica_returns_the_result(engine):
     tasks.noop.enqueue()
     job = Job.objects.get()
     claimed = helpers.claim_one(engine)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key, result="7"))
+    completions.succeed(engine, helpers.succeeded(claimed.key, result="7"))
     assert job.wait(5) == 7
 
 

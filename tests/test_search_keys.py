@@ -14,8 +14,10 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import InvalidTask, enqueue_many, every, history, lifecycle
+from django_pgqueue import InvalidTask, enqueue_many, every, history
 from django_pgqueue.declared.limits import NO_LIMIT
+from django_pgqueue.lifecycle import history as lifecycle_history
+from django_pgqueue.lifecycle import operator, orphans, pruning, search_keys, ticks
 from django_pgqueue.models import Job, SearchKey
 from django_pgqueue.schedules import declarations
 from django_pgqueue.states import State
@@ -206,7 +208,7 @@ def test_enqueue_failing_key_leaves_no_job(monkeypatch):
     def fail(*args: Any) -> None:
         raise RuntimeError("lost")
 
-    monkeypatch.setattr(lifecycle, "add_search_keys", fail)
+    monkeypatch.setattr(search_keys, "add_search_keys", fail)
     with pytest.raises(RuntimeError, match="lost"):
         bill().enqueue(1)
     assert not Job.objects.exists(), "the job and its keys are one transaction"
@@ -224,8 +226,8 @@ def test_fire_stores_keys_unless_it_adds_no_job():
     assert fired is not None
     assert keys_of(fired.job_id) == {"a": "4711", "b": 'é"x'}
     keyed = helpers.new_job("k", search_keys=job.search_keys)
-    first = lifecycle.run_schedule(connection, helpers.schedule_of(connection, schedule_id), keyed)
-    again = lifecycle.run_schedule(connection, helpers.schedule_of(connection, schedule_id), keyed)
+    first = ticks.run_schedule(connection, helpers.schedule_of(connection, schedule_id), keyed)
+    again = ticks.run_schedule(connection, helpers.schedule_of(connection, schedule_id), keyed)
     assert (first and first.what, again and again.what) == ("fired", "duplicate")
     assert SearchKey.objects.count() == 4
 
@@ -242,7 +244,7 @@ def finished(count: int = 1, **options: Any) -> list[Job]:
 def test_delete_of_job_removes_its_keys():
     kept, deleted, by_statement = finished(3)
     deleted.delete()
-    assert lifecycle.delete(connection, [by_statement.pk]) == {by_statement.pk: "succeeded"}
+    assert operator.delete(connection, [by_statement.pk]) == {by_statement.pk: "succeeded"}
     assert SearchKey.objects.values_list("job_id", flat=True).get() == kept.pk
 
 
@@ -258,17 +260,19 @@ def test_success_that_discards_job_removes_its_keys(monkeypatch):
 def test_prune_removes_keys(task_name):
     finished(2)
     waiting = bill().enqueue(7)
-    lifecycle.prune(connection, State.SUCCEEDED, 0.0, task_name=task_name)
+    pruning.prune(connection, State.SUCCEEDED, 0.0, task_name=task_name)
     assert list(Job.objects.all()) == [waiting]
     assert SearchKey.objects.values_list("job_id", flat=True).get() == waiting.pk
 
 
 def test_archive_removes_keys(tmp_path):
     to_table, to_file = finished(2)
-    assert lifecycle.archive(connection, {to_table.pk: Job.objects.get(pk=to_table.pk).finished_at}) == [to_table.pk]
+    assert lifecycle_history.archive(connection, {to_table.pk: Job.objects.get(pk=to_table.pk).finished_at}) == [
+        to_table.pk
+    ]
     assert SearchKey.objects.values_list("job_id", flat=True).get() == to_file.pk
     seen = {to_file.pk: Job.objects.get(pk=to_file.pk).finished_at}
-    assert lifecycle.remove_archived(connection, seen) == [to_file.pk]
+    assert lifecycle_history.remove_archived(connection, seen) == [to_file.pk]
     assert not SearchKey.objects.exists()
 
 
@@ -281,17 +285,17 @@ def test_erase_of_arguments_removes_keys():
 
 def test_prune_search_keys_removes_only_those_without_job():
     job_ids = helpers.make_jobs(connection, 3)
-    lifecycle.add_search_keys(connection, {job_id: {"a": "1", "b": "2"} for job_id in job_ids})
+    search_keys.add_search_keys(connection, {job_id: {"a": "1", "b": "2"} for job_id in job_ids})
     Job.objects.filter(pk__in=job_ids[:2])._raw_delete(connection.alias)
-    assert lifecycle.prune_orphans(connection, "search keys", 0, 1) == (2, job_ids[0])  # all keys of the last job
-    assert lifecycle.prune_orphans(connection, "search keys", job_ids[0], 3) == (2, job_ids[2])
-    assert lifecycle.prune_orphans(connection, "search keys", job_ids[2], 3) == (0, None)
+    assert orphans.prune_orphans(connection, "search keys", 0, 1) == (2, job_ids[0])  # all keys of the last job
+    assert orphans.prune_orphans(connection, "search keys", job_ids[0], 3) == (2, job_ids[2])
+    assert orphans.prune_orphans(connection, "search keys", job_ids[2], 3) == (0, None)
     assert set(SearchKey.objects.values_list("job_id", flat=True)) == {job_ids[2]}
 
 
 def test_enqueue_job_with_reused_id_overwrites_left_over_key():
     job = bill().enqueue(1)
-    lifecycle.add_search_keys(connection, {job.pk + 1: {"a": "old"}})
+    search_keys.add_search_keys(connection, {job.pk + 1: {"a": "old"}})
     assert keys_of(bill().enqueue(2).pk) == {"a": "2"}
 
 

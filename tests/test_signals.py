@@ -7,10 +7,10 @@ from contextlib import nullcontext
 import pytest
 from django.db import DataError, transaction
 
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import signals
 from django_pgqueue.exceptions import QueueError
 from django_pgqueue.ground.endings import ENDINGS, Ending
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.types import OpenExecution, TransitionResult, TransitionStatus
 from django_pgqueue.models import Job
 from django_pgqueue.reactions import ARGUMENTS, AnyWaiters, Reactions, SendSignals, ended
 from django_pgqueue.signals import TaskSignal
@@ -83,7 +83,7 @@ def test_release_of_prefetched_job_sends_job_released(engine, received):
 @pytest.mark.parametrize("is_rescued", [False, True])
 def test_signals_of_lost_workers_have_their_arguments(received, ending, is_rescued):
     """A worker that was lost leaves no duration. The process that closes its executions sends the signals."""
-    execution = lifecycle.OpenExecution(7, 3, "a.task", "default", 1, 5, 0, True, 0.0)
+    execution = OpenExecution(7, 3, "a.task", "default", 1, 5, 0, True, 0.0)
     for state in ENDINGS[ending].signals:
         result = TransitionResult(TransitionStatus.DONE, state)
         SendSignals().observe(ended(execution, result, ending, is_due=True, is_rescued=is_rescued), "default")

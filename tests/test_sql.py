@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db import statements
 from django_pgqueue.db.fields import FIRST_INSTANT
 from django_pgqueue.declared.breakers import Breaker
@@ -31,9 +31,50 @@ from django_pgqueue.declared.limits import Limit
 from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.ground.job_log import LogBuffer
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import ExecutionKey, bulk_selection, claims, ranges, rescues
+from django_pgqueue.lifecycle import (
+    audit,
+    batches,
+    bulk_selection,
+    chunks,
+    claims,
+    completions,
+    enqueueing,
+    events,
+    expiry,
+    graphs,
+    history,
+    installations,
+    leases,
+    limit_overrides,
+    limits,
+    logs,
+    operator,
+    orphans,
+    pauses,
+    pruning,
+    ranges,
+    remote_tokens,
+    requeues,
+    rescues,
+    rollups,
+    sagas,
+    schedules,
+    search_keys,
+    stored_calls,
+    ticks,
+    unique,
+    worker_requests,
+    workers,
+)
+from django_pgqueue.lifecycle import breakers as lifecycle_breakers
+from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
+from django_pgqueue.lifecycle import ends as lifecycle_ends
+from django_pgqueue.lifecycle import steps as lifecycle_steps
+from django_pgqueue.lifecycle.claims import AHEAD_BYTES
 from django_pgqueue.lifecycle.enqueueing import NewJob, Uniqueness
-from django_pgqueue.lifecycle.pruning import needs_of
+from django_pgqueue.lifecycle.logs import KeptLog
+from django_pgqueue.lifecycle.pruning import EVER, needs_of
+from django_pgqueue.lifecycle.types import EPOCH, Cancelled, Cursor, ExecutionKey, Lane, Noted, Released
 from django_pgqueue.options.task_options import UNSET
 from django_pgqueue.sql import clauses
 from django_pgqueue.states import Pausable, RequestKind, State, StepKind
@@ -142,34 +183,34 @@ def call_fallbacks(engine):
     helpers.make_job(engine)
     lost = helpers.claim_one(engine)
     engine.execute("DELETE FROM pgqueue_execution WHERE id = %s", [lost.execution_id])
-    lifecycle.requeue(engine, lambda held: 0.0, worker_id=1, error="")
+    requeues.requeue(engine, lambda held: 0.0, worker_id=1, error="")
     [late] = helpers.make_jobs(engine, expires_seconds=-1.0)
     old = "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES (%s, '{}', 'dead', '2001-01-01')"
     engine.execute(old, [helpers.NOOP])
     with helpers.users_trigger(engine, "true", event="UPDATE OR DELETE"):
-        lifecycle.expire(engine, worker_id=1, error="")
+        expiry.expire(engine, worker_id=1, error="")
         for task_name in (None, helpers.NOOP):
-            lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
+            pruning.prune(engine, State.DEAD, 0.0, task_name=task_name)
     assert helpers.state_of(engine, late) == "ready"
 
 
 def call_everything(engine, job_in):
     """Call every function of lifecycle, so that every statement runs."""
-    worker_id = lifecycle.register_worker(
+    worker_id = workers.register_worker(
         engine, hostname="here", pid=1, version="1", queue_names="default", concurrency=1
     )
-    lifecycle.extend(engine, [worker_id], lease_seconds=60.0)
-    lifecycle.note_started(engine, [worker_id], [1])
-    lifecycle.unregister_worker(engine, worker_id)
+    leases.extend(engine, [worker_id], lease_seconds=60.0)
+    leases.note_started(engine, [worker_id], [1])
+    workers.unregister_worker(engine, worker_id)
     call_statements_of_worker_requests(engine)
     call_statements_of_steps(engine)
-    lifecycle.prune_workers(engine, 0.0)
-    lifecycle.append_rollups(engine, [{}], 0.0)  # refused, because it has no values
-    lifecycle.merge_rollups(engine)
-    lifecycle.prune_rollups(engine, 0.0)
-    own, _ = lifecycle.read_installations(engine, "staging")
-    lifecycle.record_installation(engine, own, "")
-    lifecycle.adopt(engine, own, "")
+    workers.prune_workers(engine, 0.0)
+    rollups.append_rollups(engine, [{}], 0.0)  # refused, because it has no values
+    rollups.merge_rollups(engine)
+    rollups.prune_rollups(engine, 0.0)
+    own, _ = installations.read_installations(engine, "staging")
+    installations.record_installation(engine, own, "")
+    installations.adopt(engine, own, "")
     one_call: dict[str, Any] = {
         "queue_name": "default",
         "priority": 0,
@@ -177,58 +218,58 @@ def call_everything(engine, job_in):
         "run_after": None,
         "delay_seconds": 0,
     }
-    lifecycle.enqueue(engine, NewJob({"task_name": helpers.NOOP, **one_call}, helpers.NO_ARGUMENTS))
-    lifecycle.enqueue_many(engine, task_name=helpers.NOOP, arguments=f"[{helpers.NO_ARGUMENTS}]", **one_call)
-    lifecycle.pause(engine, Pausable.QUEUE, "other")
-    lifecycle.resume(engine, Pausable.QUEUE, "other")
-    lifecycle.prune_pauses(engine, 0.0)
-    lanes = lifecycle.scan_lanes(engine).due_in
-    lifecycle.scan_lanes(engine, cursors=helpers.lanes_from_start(*lanes))
-    lifecycle.newest_lanes(engine, limit=10)
-    lifecycle.next_in_line(engine, helpers.lanes_from_start(*lanes))
+    enqueueing.enqueue(engine, NewJob({"task_name": helpers.NOOP, **one_call}, helpers.NO_ARGUMENTS))
+    enqueueing.enqueue_many(engine, task_name=helpers.NOOP, arguments=f"[{helpers.NO_ARGUMENTS}]", **one_call)
+    pauses.pause(engine, Pausable.QUEUE, "other")
+    pauses.resume(engine, Pausable.QUEUE, "other")
+    pauses.prune_pauses(engine, 0.0)
+    lanes = claims.scan_lanes(engine).due_in
+    claims.scan_lanes(engine, cursors=helpers.lanes_from_start(*lanes))
+    claims.newest_lanes(engine, limit=10)
+    claims.next_in_line(engine, helpers.lanes_from_start(*lanes))
     for free_slots in (0, 1):
         options = {"limit": 1, "free_slots": free_slots, "worker_id": 1, "lease_seconds": 60.0}
-        lifecycle.claim(engine, helpers.lanes_from_start(*lanes), **options)
+        claims.claim(engine, helpers.lanes_from_start(*lanes), **options)
     helpers.claim_all(engine)
-    lifecycle.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
-    lifecycle.extend_executions(engine, [helpers.key_of(engine, 1)], lease_seconds=60.0)
-    lifecycle.cancel_requests(engine, [1])
-    lifecycle.open_executions(engine, 1)
-    lifecycle.note_progress(engine, [lifecycle.Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
-    lifecycle.add_search_keys(engine, {1: {"customer_id": "4711"}})
-    lifecycle.remove_search_keys(engine, [1])
-    lifecycle.prune_orphans(engine, "search keys")
-    lifecycle.keep_logs(engine, [lifecycle.KeptLog(helpers.key_of(engine, 1), LogBuffer().content())])
-    lifecycle.prune_orphans(engine, "logs")
-    lifecycle.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
-    lifecycle.succeed_and_discard(engine, [helpers.key_of(engine, 2)])
-    lifecycle.fail(engine, helpers.failed(job_in("running").key))
+    claims.claim_one(engine, 1_000_000, worker_id=1, lease_seconds=60.0)
+    leases.extend_executions(engine, [helpers.key_of(engine, 1)], lease_seconds=60.0)
+    leases.cancel_requests(engine, [1])
+    leases.open_executions(engine, 1)
+    completions.note_progress(engine, [Noted(helpers.key_of(engine, 1), Progress(1.0), 0.0)])
+    search_keys.add_search_keys(engine, {1: {"customer_id": "4711"}})
+    search_keys.remove_search_keys(engine, [1])
+    orphans.prune_orphans(engine, "search keys")
+    logs.keep_logs(engine, [KeptLog(helpers.key_of(engine, 1), LogBuffer().content())])
+    orphans.prune_orphans(engine, "logs")
+    completions.succeed(engine, helpers.succeeded(*(helpers.key_of(engine, one) for one in (1, 1_000_000))))
+    completions.succeed_and_discard(engine, [helpers.key_of(engine, 2)])
+    completions.fail(engine, helpers.failed(job_in("running").key))
     helpers.claim_all(engine)
-    lifecycle.release(engine, [lifecycle.Released(helpers.key_of(engine, 4))])
-    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(helpers.key_of(engine, 4), None, 0.0)])
-    lifecycle.set_aside(engine, 3, worker_id=1, exception_class="", error="")
-    lifecycle.remove_orphans(engine, [helpers.key_of(engine, 5)])
-    lifecycle.stored_results(engine, [helpers.key_of(engine, 5)])
-    lifecycle.expire(engine, worker_id=1, error="")
+    completions.release(engine, [Released(helpers.key_of(engine, 4))])
+    completions.end_cancelled(engine, [Cancelled(helpers.key_of(engine, 4), None, 0.0)])
+    claims.set_aside(engine, 3, worker_id=1, exception_class="", error="")
+    completions.remove_orphans(engine, [helpers.key_of(engine, 5)])
+    completions.stored_results(engine, [helpers.key_of(engine, 5)])
+    expiry.expire(engine, worker_id=1, error="")
     job_in("running")
     helpers.end_lease(engine)
     rescues.ending_leases(engine, 40.0)
     rescues.prove_commit(engine)
     helpers.rescue(engine)
-    for act in (lifecycle.cancel, lifecycle.retry, lifecycle.run_now):
+    for act in (operator.cancel, operator.retry, operator.run_now):
         act(engine, [1, 1_000_000])
-    lifecycle.move(engine, [1, 1_000_000], queue_name="other")
-    lifecycle.delete(engine, [1_000_000])
+    operator.move(engine, [1, 1_000_000], queue_name="other")
+    operator.delete(engine, [1_000_000])
     needs_of(engine, [1_000_000])
     for task_name in (None, "other"):
-        lifecycle.prune(engine, State.DEAD, 0.0, task_name=task_name)
-        lifecycle.prunable(engine, State.DEAD, 0.0, task_name=task_name)
+        pruning.prune(engine, State.DEAD, 0.0, task_name=task_name)
+        pruning.prunable(engine, State.DEAD, 0.0, task_name=task_name)
     call_fallbacks(engine)
     call_everything_of_schedules(engine)
     for replace in (False, True):
         helpers.enqueue_unique(engine, "key", replace=replace)
         one_each = {"calls": f'[{{"key": "other", "call": {helpers.NO_ARGUMENTS}}}]', "task_name": helpers.NOOP}
-        lifecycle.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
+        unique.enqueue_many_unique(engine, ready_only=True, replace=replace, **one_each, **one_call)
     call_statements_with_own_options(engine, one_call)
     call_statements_of_deploys(engine)
     call_statements_of_history(engine)
@@ -237,102 +278,102 @@ def call_everything(engine, job_in):
     call_statements_of_remote_tokens(engine)
     call_statements_of_batches(engine)
     call_statements_of_graphs(engine)
-    lifecycle.holders(engine, helpers.NOOP, ["key"])
+    unique.holders(engine, helpers.NOOP, ["key"])
     helpers.enqueue_for_period(engine, "key")
     helpers.replace_for_period(engine, "key")
-    lifecycle.open_windows(engine, helpers.NOOP, ["key"])
-    lifecycle.prune_windows(engine)
+    unique.open_windows(engine, helpers.NOOP, ["key"])
+    unique.prune_windows(engine)
 
 
 def call_statements_of_batches(engine):
     callbacks = dict.fromkeys(["on_success", "on_complete", "on_failure"])
-    created = lifecycle.batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
-    lifecycle.batches.join_batch(engine, created.batch_id)
-    lifecycle.batches.close_batch(engine, created.batch_id)
-    lifecycle.batches.batches_to_end(engine, [created.batch_id])
-    lifecycle.batches.end_batches(engine, [created.batch_id])
-    lifecycle.batches.incomplete_batches(engine, 0, 9)
-    lifecycle.batches.unsettled_batches(engine, 0, 9)
-    lifecycle.batches.count_jobs(engine, [created.batch_id])
-    lifecycle.batches.forget_callbacks(engine)
-    lifecycle.batches.delete_batches(engine, [created.batch_id])
-    lifecycle.batches.prune_batches(engine, 0.0)
+    created = batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
+    batches.join_batch(engine, created.batch_id)
+    batches.close_batch(engine, created.batch_id)
+    batches.batches_to_end(engine, [created.batch_id])
+    batches.end_batches(engine, [created.batch_id])
+    batches.incomplete_batches(engine, 0, 9)
+    batches.unsettled_batches(engine, 0, 9)
+    batches.count_jobs(engine, [created.batch_id])
+    batches.forget_callbacks(engine)
+    batches.delete_batches(engine, [created.batch_id])
+    batches.prune_batches(engine, 0.0)
 
 
 def call_statements_of_graphs(engine):
     [first] = helpers.make_nodes(engine)
     [last] = helpers.make_nodes(engine, needs=[first])
-    lifecycle.cancel(engine, [first])
-    lifecycle.retry(engine, [first])
-    lifecycle.graphs.find_missed(engine)
-    lifecycle.advance(engine, (), [last + 1])
-    lifecycle.graphs.read_results(engine, {last: [(first, last)]})
-    lifecycle.graphs.nodes_of(engine, [first, last])
-    lifecycle.graphs.postpone(engine, [first, last])
-    lifecycle.prune_orphans(engine, "dependencies")
+    operator.cancel(engine, [first])
+    operator.retry(engine, [first])
+    graphs.find_missed(engine)
+    graphs.advance(engine, (), [last + 1])
+    graphs.read_results(engine, {last: [(first, last)]})
+    graphs.nodes_of(engine, [first, last])
+    graphs.postpone(engine, [first, last])
+    orphans.prune_orphans(engine, "dependencies")
 
 
 def call_statements_of_worker_requests(engine):
-    lifecycle.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
-    lifecycle.open_request(engine, 1, RequestKind.STACK, execution_id=7)
-    lifecycle.open_requests(engine, 1)
-    lifecycle.answer_request(engine, 1, "")
-    lifecycle.prune_worker_requests(engine, 0.0)
+    worker_requests.request_of_worker(engine, 1, RequestKind.STACK, execution_id=7)
+    worker_requests.open_request(engine, 1, RequestKind.STACK, execution_id=7)
+    worker_requests.open_requests(engine, 1)
+    worker_requests.answer_request(engine, 1, "")
+    worker_requests.prune_worker_requests(engine, 0.0)
 
 
 def call_statements_with_own_options(engine, one_call):
     row = {**UNSET, "task_name": helpers.NOOP, **one_call}
     calls = {"arguments": f"[{helpers.NO_ARGUMENTS}]", "numbers": [0]}
-    lifecycle.enqueue_each(engine, **calls, rows=[row])
+    enqueueing.enqueue_each(engine, **calls, rows=[row])
     rule = Uniqueness(ready_only=False, period_seconds=None, on_conflict="skip", has_steps=False)
-    lifecycle.enqueue_each_unique(engine, [NewJob(row, helpers.NO_ARGUMENTS, uniqueness=rule, key="own")])
+    unique.enqueue_each_unique(engine, [NewJob(row, helpers.NO_ARGUMENTS, uniqueness=rule, key="own")])
 
 
 def call_statements_of_deploys(engine):
-    list(lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, 9))
-    list(lifecycle.stored_calls.ready_calls(engine, helpers.DEFAULT_LANE._replace(is_limited=True), 9))
-    list(lifecycle.stored_calls.running_calls(engine, 9))
-    list(lifecycle.stored_calls.waiting_calls(engine, 9))
-    list(lifecycle.stored_calls.dead_calls(engine, 9))
-    lifecycle.stored_calls.call_shapes(engine, [1])
-    lifecycle.stored_calls.read_calls(engine, [1])
-    list(lifecycle.stored_calls.scheduled_calls(engine, 9))
-    list(lifecycle.stored_calls.pending_callbacks(engine, 9))
-    list(lifecycle.stored_calls.pending_compensations(engine, 9))
-    lifecycle.stored_calls.queues_of_calls(engine)
+    list(stored_calls.ready_calls(engine, helpers.DEFAULT_LANE, 9))
+    list(stored_calls.ready_calls(engine, helpers.DEFAULT_LANE._replace(is_limited=True), 9))
+    list(stored_calls.running_calls(engine, 9))
+    list(stored_calls.waiting_calls(engine, 9))
+    list(stored_calls.dead_calls(engine, 9))
+    stored_calls.call_shapes(engine, [1])
+    stored_calls.read_calls(engine, [1])
+    list(stored_calls.scheduled_calls(engine, 9))
+    list(stored_calls.pending_callbacks(engine, 9))
+    list(stored_calls.pending_compensations(engine, 9))
+    stored_calls.queues_of_calls(engine)
 
 
 def call_statements_of_remote_tokens(engine):
     options = {"queue_names": [], "task_names": [], "requests_per_minute": 1, "expires_in_seconds": 1.0}
-    token_id = lifecycle.create_remote_token(engine, name="test", digest=b"digest", created_by="", **options)
-    assert lifecycle.use_remote_token(engine, b"digest") is not None
-    assert lifecycle.revoke_remote_token(engine, token_id, revoked_by="") == "test"
+    token_id = remote_tokens.create_remote_token(engine, name="test", digest=b"digest", created_by="", **options)
+    assert remote_tokens.use_remote_token(engine, b"digest") is not None
+    assert remote_tokens.revoke_remote_token(engine, token_id, revoked_by="") == "test"
     engine.execute("DELETE FROM pgqueue_remote_token")
 
 
 def call_statements_of_chunks(engine):
     engine.execute("INSERT INTO pgqueue_job (task_name, arguments, limit_key) VALUES ('a', '{}', '+a')")
-    rule = lifecycle.chunks.ChunkRule(9, 0.0)
-    lane = lifecycle.Lane("default", 0, chunk_key="+a")
-    claimed, _ = lifecycle.chunks.claim_chunk(engine, lane, rule, worker_id=1, lease_seconds=60.0)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
+    rule = chunks.ChunkRule(9, 0.0)
+    lane = Lane("default", 0, chunk_key="+a")
+    claimed, _ = chunks.claim_chunk(engine, lane, rule, worker_id=1, lease_seconds=60.0)
+    completions.succeed(engine, helpers.succeeded(claimed.key))
 
 
 def call_statements_of_limits(engine):
-    lane, key, limit = lifecycle.Lane("limited", 0, is_limited=True), "rate", Limit("rate", rate="1/h")
+    lane, key, limit = Lane("limited", 0, is_limited=True), "rate", Limit("rate", rate="1/h")
     engine.execute(
         "INSERT INTO pgqueue_job (task_name, arguments, queue_name, limit_key) VALUES (%s, '{}', 'limited', %s)",
         [helpers.NOOP, key],
     )
-    assert lane in lifecycle.limits.scan_limited_lanes(engine)
-    assert lifecycle.limits.scan_keys(engine, {}, limit=9).found
-    assert lifecycle.limits.newest_keys(engine, limit=9)
-    assert list(lifecycle.bulk_acts.waiting_jobs(engine, limit_key=key, limit=9))
-    assert lifecycle.limits.next_of_key(engine, lane, key, is_ordered=False) is not None
+    assert lane in limits.scan_limited_lanes(engine)
+    assert limits.scan_keys(engine, {}, limit=9).found
+    assert limits.newest_keys(engine, limit=9)
+    assert list(lifecycle_bulk_acts.waiting_jobs(engine, limit_key=key, limit=9))
+    assert limits.next_of_key(engine, lane, key, is_ordered=False) is not None
     with engine.transaction():
-        lifecycle.limits.lock_keys(engine, [key])
-        given = [lifecycle.limits.KeyToClaim(key, policy_of(limit), lifecycle.Cursor())]
-        begun = lifecycle.limits.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
+        limits.lock_keys(engine, [key])
+        given = [limits.KeyToClaim(key, policy_of(limit), Cursor())]
+        begun = limits.claim_keys(engine, lane, given, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0)
     assert begun.claimed
     [_, waiting] = engine.execute(
         "INSERT INTO pgqueue_job (task_name, arguments, limit_key) SELECT %s, '{}', 'one' FROM generate_series(1, 2) "
@@ -340,21 +381,21 @@ def call_statements_of_limits(engine):
         [helpers.NOOP],
     ).fetchall()
     with engine.transaction():
-        job, only = lifecycle.limits.limited_job(engine, waiting[0]), Limit("one", rate="1/h")
-        lifecycle.limits.lock_keys(engine, [job.limit_key])
-        given = [lifecycle.limits.KeyToClaim(job.limit_key, policy_of(only), lifecycle.Cursor())]
-        [claimed], _ = lifecycle.limits.claim_keys(
+        job, only = limits.limited_job(engine, waiting[0]), Limit("one", rate="1/h")
+        limits.lock_keys(engine, [job.limit_key])
+        given = [limits.KeyToClaim(job.limit_key, policy_of(only), Cursor())]
+        [claimed], _ = limits.claim_keys(
             engine, job.lane, given, limit=1, free_slots=1, job_id=waiting[0], worker_id=1, lease_seconds=60.0
         )
-    lifecycle.snooze(engine, [lifecycle.Released(claimed.key, 0.001, holds_key=True)])
-    lifecycle.limits.prune_limit_states(engine)
-    overrides = lifecycle.limit_overrides
+    completions.snooze(engine, [Released(claimed.key, 0.001, holds_key=True)])
+    limits.prune_limit_states(engine)
+    overrides = limit_overrides
     overrides.override(engine, key, {"concurrency": 2})
     overrides.controls_of(engine, [key])
     overrides.restore(engine, key)
     overrides.end_holds(engine, key)
     overrides.prune_overrides(engine, 0.0)
-    breakers, breaker = lifecycle.breakers, Breaker()
+    breakers, breaker = lifecycle_breakers, Breaker()
     breakers.add_counts(engine, {key: breakers.Ended(0, 20)})
     assert breakers.failing_keys(engine, {key: breaker}) == [key]
     breakers.limit_waits(engine)
@@ -367,73 +408,73 @@ def call_statements_of_limits(engine):
 def call_statements_of_steps(engine):
     helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
-    steps = lifecycle.steps
-    lifecycle.events.send_event(engine, "other", "", None)
+    steps = lifecycle_steps
+    events.send_event(engine, "other", "", None)
     suspension = Suspension("wait", 1.0, StepKind.EVENT, 60.0, event_name="approved", event_key="7")
     steps.store_step(engine, claimed.key, steps.EndedStep("a", 1.0, StepKind.STEP, "7", 0.1))
     undo = {"compensation": "{}", "compensation_arguments": "{}"}
     steps.store_step(engine, claimed.key, steps.EndedStep("b", 1.5, StepKind.STEP, "7", 0.1, **undo))
-    lifecycle.suspend(engine, [steps.SuspendedExecution(claimed.key, suspension, *helpers.AGES)])
+    lifecycle_steps.suspend(engine, [steps.SuspendedExecution(claimed.key, suspension, *helpers.AGES)])
     steps.load_steps(engine, claimed.job_id)
-    lifecycle.sagas.compensate(engine, [claimed.job_id])
-    lifecycle.sagas.pending_sagas(engine, 0, 9)
-    lifecycle.sagas.is_compensating(engine, claimed.job_id)
-    lifecycle.ends.find_ended(engine, [claimed.job_id])
+    sagas.compensate(engine, [claimed.job_id])
+    sagas.pending_sagas(engine, 0, 9)
+    sagas.is_compensating(engine, claimed.job_id)
+    lifecycle_ends.find_ended(engine, [claimed.job_id])
     engine.execute("UPDATE pgqueue_step SET compensation = '{}'")
-    lifecycle.sagas.forget_compensations(engine)
-    lifecycle.events.find_event(engine, claimed.job_id, "approved", "7")
-    lifecycle.wake(engine, "approved", "7")
+    sagas.forget_compensations(engine)
+    events.find_event(engine, claimed.job_id, "approved", "7")
+    lifecycle_steps.wake(engine, "approved", "7")
     steps.wake_suspended(engine, [claimed.job_id])
     steps.wake_for_events(engine, [1])
     steps.wake_missed(engine)
     steps.remove_steps(engine, [claimed.job_id])
-    lifecycle.prune_orphans(engine, "steps")
-    lifecycle.prune_orphans(engine, "executions")
-    lifecycle.events.prune_events(engine, 0.0)
+    orphans.prune_orphans(engine, "steps")
+    orphans.prune_orphans(engine, "executions")
+    events.prune_events(engine, 0.0)
 
 
 def call_statements_of_history(engine):
-    list(lifecycle.finished_jobs(engine, State.DEAD, limit=9))
-    seen = {1_000_000: lifecycle.EPOCH}
+    list(pruning.finished_jobs(engine, State.DEAD, limit=9))
+    seen = {1_000_000: EPOCH}
     old = (
         "INSERT INTO pgqueue_job (task_name, arguments, state, finished_at) VALUES ('old', '{}', 'dead', '2001-01-01')"
     )
     for finished_at in engine.execute(f"{old} RETURNING id, finished_at").fetchall():
-        assert lifecycle.archive(engine, dict([finished_at]))
-    lifecycle.read_for_archive(engine, seen)
-    lifecycle.remove_archived(engine, seen)
-    audit_id = lifecycle.begin_audit(engine, "erase", {})
-    lifecycle.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
-    list(lifecycle.history.used_callbacks(engine, lifecycle.EVER, 1))
-    lifecycle.history.erase_callbacks(engine, {1: [None, None, "{}"]})
-    lifecycle.history.calls_of(engine, [1])
-    lifecycle.record_audit(engine, audit_id, [1])
-    lifecycle.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
-    lifecycle.stop_audit(engine, audit_id, "")
-    lifecycle.end_audit(engine, audit_id)
+        assert history.archive(engine, dict([finished_at]))
+    history.read_for_archive(engine, seen)
+    history.remove_archived(engine, seen)
+    audit_id = audit.begin_audit(engine, "erase", {})
+    history.erase(engine, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True)
+    list(history.used_callbacks(engine, EVER, 1))
+    history.erase_callbacks(engine, {1: [None, None, "{}"]})
+    history.calls_of(engine, [1])
+    audit.record_audit(engine, audit_id, [1])
+    audit.begin_audit_once(engine, uuid.uuid4(), "enqueue", {}, done_by="")
+    audit.stop_audit(engine, audit_id, "")
+    audit.end_audit(engine, audit_id)
     call_statements_of_bulk_acts(engine)
-    lifecycle.prune_audit(engine, 0.0)
-    lifecycle.prune_orphans(engine, "audited jobs")
+    audit.prune_audit(engine, 0.0)
+    orphans.prune_orphans(engine, "audited jobs")
 
 
 def call_everything_of_schedules(engine):
     schedule_id = helpers.make_schedule(engine)
-    lifecycle.confirm_schedules(engine, [schedule_id])
+    schedules.confirm_schedules(engine, [schedule_id])
     schedule = helpers.schedule_of(engine, schedule_id)
     helpers.fire(engine, schedule, following_in=0.0)
-    lifecycle.fire_many(engine, [helpers.tick_of(schedule)])
-    lifecycle.plan_schedule(engine, schedule, schedule.next_run_at)
-    lifecycle.change_schedule(
+    ticks.fire_many(engine, [helpers.tick_of(schedule)])
+    schedules.plan_schedule(engine, schedule, schedule.next_run_at)
+    schedules.change_schedule(
         engine, schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
     )
     schedule = helpers.schedule_of(engine, schedule_id)
-    lifecycle.run_schedule(engine, schedule, helpers.new_job())
-    lifecycle.arguments_of(engine, schedule)
-    lifecycle.note_problem(engine, schedule, "why")
-    lifecycle.pause_schedule(engine, schedule_id)
-    lifecycle.resume_schedule(engine, schedule_id, schedule.next_run_at)
-    lifecycle.prune_schedule_runs(engine, 0.0, kept=0)
-    lifecycle.remove_schedules(engine, [schedule_id], 0.0)
+    ticks.run_schedule(engine, schedule, helpers.new_job())
+    schedules.arguments_of(engine, schedule)
+    schedules.note_problem(engine, schedule, "why")
+    schedules.pause_schedule(engine, schedule_id)
+    schedules.resume_schedule(engine, schedule_id, schedule.next_run_at)
+    schedules.prune_schedule_runs(engine, 0.0, kept=0)
+    schedules.remove_schedules(engine, [schedule_id], 0.0)
 
 
 # ------------------------------------------------------------------ plans
@@ -534,7 +575,7 @@ def lane_params(connection):
     return {
         "queue_names": [f"queue{n}" for n in range(LANES)],
         "priorities": [0] * LANES,
-        "after_ats": [lifecycle.EPOCH] * LANES,
+        "after_ats": [EPOCH] * LANES,
         "after_ids": [0] * LANES,
         "skipped_ids": [],
         "paused_task_names": [],
@@ -568,7 +609,7 @@ def lanes_of_queues(connection):
 
 def lanes_from_cursors(connection):
     known = lane_params(connection)
-    lanes = [lifecycle.Lane(name, 0) for name in known["queue_names"]]
+    lanes = [Lane(name, 0) for name in known["queue_names"]]
     return {**known, **walks(*pairwise([claims.FIRST, *lanes, claims.LAST]))}
 
 
@@ -597,13 +638,13 @@ def claim_keys(connection, keys=None):
         "bursts": [9] * len(keys),
         "shares": [1] * len(keys),
         "are_ordered": [key == "key:100070" for key in keys],
-        "after_ats": [lifecycle.EPOCH] * len(keys),
+        "after_ats": [EPOCH] * len(keys),
         "after_ids": [0] * len(keys),
         "open_after_ids": [0] * len(keys),
         "limit_of_key": 1,
         "limit": BATCH,
         "free_slots": BATCH,
-        "ahead_bytes": lifecycle.AHEAD_BYTES,
+        "ahead_bytes": AHEAD_BYTES,
         **WORKER,
         "skipped_ids": [],
         "paused_task_names": [],
@@ -617,13 +658,13 @@ def claim_chunk(connection):
         **limited_lane(connection),
         "chunk_key": "key:100050",
         "task_name": "noop",
-        "after_at": lifecycle.EPOCH,
+        "after_at": EPOCH,
         "after_id": 0,
         "size": BATCH,
         "wait_seconds": 7200.0,
         "skipped_ids": [],
         "paused_task_names": [],
-        "max_bytes": lifecycle.AHEAD_BYTES,
+        "max_bytes": AHEAD_BYTES,
         **WORKER,
     }
 
@@ -679,7 +720,7 @@ TEXTS = {"exception_classes": "E", "errors": "e", "tracebacks": "t"}
 CASES: dict[str, tuple[Any, int, set[str]]] = {
     "CLAIM": (claim, BATCH, {"pgqueue_job_ready", "pgqueue_job_pkey"}),
     "CLAIM_AHEAD": (
-        lambda connection: {**claim(connection), "free_slots": BATCH, "ahead_bytes": lifecycle.AHEAD_BYTES},
+        lambda connection: {**claim(connection), "free_slots": BATCH, "ahead_bytes": AHEAD_BYTES},
         BATCH,
         {"pgqueue_job_ready", "pgqueue_job_pkey"},
     ),
@@ -907,7 +948,7 @@ def test_plan_cases_of_limits_find_rows(filled):
         claimed = {row[17] for row in rows if row[0] is not None}
         assert len(claimed) == BATCH - 1 and "key:100050" not in claimed
         assert filled.execute("SELECT count(*) FROM pgqueue_limit_state").fetchone() == (KEYS,)
-        assert lifecycle.limits.prune_limit_states(filled, 0, BATCH).removed == BATCH
+        assert limits.prune_limit_states(filled, 0, BATCH).removed == BATCH
         assert len(statements.execute(filled, sql.chunks.CLAIM_CHUNK, claim_chunk(filled))) == BATCH + 1
 
 
@@ -924,7 +965,7 @@ def test_engine_connection_accepts_commit_and_rollback(engine):
 
 
 def call_statements_of_bulk_acts(engine):
-    bulk_acts = lifecycle.bulk_acts
+    bulk_acts = lifecycle_bulk_acts
     for word, action in (("dead", "retry"), ("ready", "cancel"), ("running", "cancel")):
         at = bulk_acts.preview(engine, action, bulk_acts.Selection(word)).at
     ended = (

@@ -24,11 +24,33 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import Cancelled, Cursor, ExecutionKey, Lane, Released, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import (
+    claims,
+    completions,
+    expiry,
+    leases,
+    operator,
+    pauses,
+    pruning,
+    rescues,
+    unique,
+    workers,
+)
+from django_pgqueue.lifecycle.completions import SUCCEEDED
+from django_pgqueue.lifecycle.types import (
+    Cancelled,
+    Cursor,
+    ExecutionKey,
+    Heartbeat,
+    Lane,
+    Noted,
+    Released,
+    TransitionResult,
+    TransitionStatus,
+)
 from django_pgqueue.states import FINISHED, Outcome, Pausable, State
 from tests import helpers
 
@@ -179,7 +201,7 @@ class Queue(RuleBasedStateMachine):
         self.engine.execute("DELETE FROM pgqueue_uniqueness_window")
         self.engine.execute("DELETE FROM pgqueue_worker")
         for worker_id in WORKER_IDS:
-            lifecycle.register_worker(
+            workers.register_worker(
                 self.engine, hostname="", pid=1, version="", queue_names="", concurrency=1, worker_id=worker_id
             )
         self.enqueue(LANES[0], 2, 0, 10, helpers.NOOP)  # a history without a job would test nothing
@@ -302,12 +324,12 @@ class Queue(RuleBasedStateMachine):
             if holder is not None and waits:
                 self.replaced(holder, lane, expires=None, **fresh)
         owners = {key: job_id for (name, key), (until, job_id) in self.windows.items() if name == task_name}
-        assert lifecycle.open_windows(self.engine, task_name, [key])[key] == owners[key]
+        assert unique.open_windows(self.engine, task_name, [key])[key] == owners[key]
 
     @rule()
     def prune_windows(self) -> None:
         over = [of for of, (until, _) in self.windows.items() if until <= self.now]
-        assert lifecycle.prune_windows(self.engine) == len(over)
+        assert unique.prune_windows(self.engine) == len(over)
         for of in over:
             del self.windows[of]
 
@@ -321,7 +343,7 @@ class Queue(RuleBasedStateMachine):
                 wanted[job.id] = self.move(job, State.CANCELLED, asked=True)
             elif job.state is State.RUNNING and not job.asked:
                 wanted[job.id] = self.move(job, State.RUNNING, asked=True)
-        assert lifecycle.cancel(self.engine, ids) == wanted
+        assert operator.cancel(self.engine, ids) == wanted
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -340,7 +362,7 @@ class Queue(RuleBasedStateMachine):
                 "counted": [],
             }
             wanted[job_id] = self.move(job, State.READY, 0, **fresh)
-        assert lifecycle.retry(self.engine, [job_id]) == wanted
+        assert operator.retry(self.engine, [job_id]) == wanted
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -349,7 +371,7 @@ class Queue(RuleBasedStateMachine):
         job, wanted = self.jobs.get(job_id), {}
         if job and job.state is State.READY and job.due > self.now:
             wanted[job_id] = self.move(job, State.READY, 0)
-        assert lifecycle.run_now(self.engine, [job_id]) == wanted
+        assert operator.run_now(self.engine, [job_id]) == wanted
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), past_django=st.booleans())
@@ -376,12 +398,12 @@ class Queue(RuleBasedStateMachine):
 
     @rule(what=st.sampled_from(PAUSABLE), ticks=st.sampled_from([1, 2, None]))
     def pause(self, what: tuple[Pausable, str], ticks: int | None) -> None:
-        lifecycle.pause(self.engine, *what, for_seconds=None if ticks is None else ticks * TICK)
+        pauses.pause(self.engine, *what, for_seconds=None if ticks is None else ticks * TICK)
         self.pauses[what] = self.now + (float("inf") if ticks is None else ticks)
 
     @rule(what=st.sampled_from(PAUSABLE))
     def resume(self, what: tuple[Pausable, str]) -> None:
-        assert lifecycle.resume(self.engine, *what) == self.is_paused(*what)
+        assert pauses.resume(self.engine, *what) == self.is_paused(*what)
         self.pauses.pop(what, None)
 
     # ------------------------------------------------------------------ the worker
@@ -389,7 +411,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker_id=WORKERS, lanes=st.permutations(LANES), count=st.integers(1, 3), limit=st.integers(1, 5),
           free=st.integers(0, 5), lease=st.integers(0, 2))  # fmt: skip
     def claim(self, worker_id: int, lanes: list[Lane], count: int, limit: int, free: int, lease: int) -> None:
-        scan = lifecycle.scan_lanes(self.engine)
+        scan = claims.scan_lanes(self.engine)
         lanes = [lane for lane in lanes[:count] if scan.due_in.get(lane, 0.0) < TICK / 2]
         due = sorted(
             (
@@ -405,7 +427,7 @@ class Queue(RuleBasedStateMachine):
         )[:limit]
         last = [place for place, job in enumerate(due) if place >= free and job.attempt + 1 >= job.max_attempts]
         due = due[: last[0]] if last else due
-        claimed = lifecycle.claim(
+        claimed = claims.claim(
             self.engine,
             dict.fromkeys(lanes, Cursor()),
             limit=limit,
@@ -441,8 +463,8 @@ class Queue(RuleBasedStateMachine):
                 wanted[execution_id] = TransitionResult(TransitionStatus.DONE, State.RUNNING)
             else:
                 self.lost(execution_id, Outcome.SUCCEEDED)
-        reports = [lifecycle.Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
-        assert lifecycle.note_progress(self.engine, reports) == wanted
+        reports = [Noted(self.key(execution_id), Progress(done), 0.0) for execution_id in ids]
+        assert completions.note_progress(self.engine, reports) == wanted
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data(), result=st.sampled_from([None, "7"]))
@@ -453,21 +475,21 @@ class Queue(RuleBasedStateMachine):
             if current := self.open_execution(execution_id):
                 self.close(execution_id, Outcome.SUCCEEDED, started=True)
                 self.move(current[1], State.SUCCEEDED, result=result)
-                wanted[execution_id] = lifecycle.SUCCEEDED
+                wanted[execution_id] = SUCCEEDED
             else:
                 wanted[execution_id] = self.lost(execution_id, Outcome.SUCCEEDED)
-        assert lifecycle.succeed(self.engine, helpers.succeeded(*map(self.key, ids), result=result)) == wanted
+        assert completions.succeed(self.engine, helpers.succeeded(*map(self.key, ids), result=result)) == wanted
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data())
     def succeed_and_discard(self, data: st.DataObject) -> None:
         execution_id = self.any_execution(data)
         if current := self.open_execution(execution_id):
-            wanted = lifecycle.SUCCEEDED
+            wanted = SUCCEEDED
             self.forget(current[1].id)
         else:
             wanted = self.lost(execution_id, Outcome.SUCCEEDED, TransitionStatus.ALREADY_DONE)
-        assert lifecycle.succeed_and_discard(self.engine, [self.key(execution_id)]) == {execution_id: wanted}
+        assert completions.succeed_and_discard(self.engine, [self.key(execution_id)]) == {execution_id: wanted}
 
     @precondition(lambda self: self.handed_out)
     @rule(
@@ -485,7 +507,7 @@ class Queue(RuleBasedStateMachine):
         else:
             wanted = self.lost(execution_id, outcome)
         seconds = None if delay is None else delay * TICK
-        done = lifecycle.fail(self.engine, helpers.failed(self.key(execution_id), seconds, outcome.value))
+        done = completions.fail(self.engine, helpers.failed(self.key(execution_id), seconds, outcome.value))
         assert done == {execution_id: wanted}
 
     def end(self, job: Job, delay: int | None, **changes: Any) -> State:
@@ -517,9 +539,9 @@ class Queue(RuleBasedStateMachine):
             wanted = self.lost(execution_id, outcome)
         releases = [Released(self.key(execution_id), None if delay is None else delay * TICK, "why")]
         if snoozed:
-            done = lifecycle.snooze(self.engine, releases)
+            done = completions.snooze(self.engine, releases)
         else:
-            done = lifecycle.release(self.engine, releases, unknown=unknown)
+            done = completions.release(self.engine, releases, unknown=unknown)
         assert done == {execution_id: wanted}
 
     @precondition(lambda self: self.handed_out)
@@ -531,7 +553,7 @@ class Queue(RuleBasedStateMachine):
             self.close(execution_id, Outcome.CANCELLED, "obeyed")
             self.move(current[1], State.CANCELLED)
             wanted = TransitionResult(TransitionStatus.DONE, State.CANCELLED)
-        done = lifecycle.end_cancelled(self.engine, [Cancelled(self.key(execution_id), None, 0.0, "obeyed")])
+        done = completions.end_cancelled(self.engine, [Cancelled(self.key(execution_id), None, 0.0, "obeyed")])
         assert done == {execution_id: wanted}
 
     @rule(data=st.data(), worker_ids=st.lists(WORKERS, unique=True), lease=st.integers(0, 2))
@@ -541,10 +563,10 @@ class Queue(RuleBasedStateMachine):
         }
         first_id = data.draw(st.sampled_from([0, *mine]))
         started = data.draw(st.lists(st.sampled_from(sorted(self.executions)), unique=True)) if self.executions else []
-        answers = lifecycle.extend(self.engine, worker_ids, lease_seconds=(lease + 0.5) * TICK)
-        assert answers == dict.fromkeys(worker_ids, lifecycle.Heartbeat(has_requests=False, is_extended=True))
+        answers = leases.extend(self.engine, worker_ids, lease_seconds=(lease + 0.5) * TICK)
+        assert answers == dict.fromkeys(worker_ids, Heartbeat(has_requests=False, is_extended=True))
         self.leases.update(dict.fromkeys(worker_ids, self.now + lease))
-        lifecycle.note_started(self.engine, worker_ids, started)
+        leases.note_started(self.engine, worker_ids, started)
         for each in mine.values():
             each.started |= each.id in started
         mine = {each.id: each for each in mine.values() if each.id >= first_id}
@@ -553,16 +575,14 @@ class Queue(RuleBasedStateMachine):
             for each in mine.values()
             if (current := self.open_execution(each.id)) and current[1].asked
         ]
-        assert sorted(lifecycle.cancel_requests(self.engine, worker_ids, first_id=first_id)) == sorted(asked)
+        assert sorted(leases.cancel_requests(self.engine, worker_ids, first_id=first_id)) == sorted(asked)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), worker_id=WORKERS)
     def set_aside(self, data: st.DataObject, worker_id: int) -> None:
         job = self.jobs.get(self.any_job(data))
         job_id = job.id if job else 0
-        done = lifecycle.set_aside(
-            self.engine, job_id, worker_id=worker_id, exception_class="X", error="cannot be read"
-        )
+        done = claims.set_aside(self.engine, job_id, worker_id=worker_id, exception_class="X", error="cannot be read")
         assert (done is not None) == (job is not None and job.state is State.READY)
         if done and job:
             [execution_id] = {*helpers.rows_of(self.engine, "pgqueue_execution")} - {*self.executions}
@@ -576,7 +596,7 @@ class Queue(RuleBasedStateMachine):
     def read(self, worker_id: int, lanes: list[Lane], count: int) -> None:
         """Read what a worker reads before it claims, and what a supervisor reads when a process has died."""
         ready = [job for job in self.jobs.values() if job.state is State.READY]
-        waiting = lifecycle.scan_lanes(self.engine).due_in
+        waiting = claims.scan_lanes(self.engine).due_in
         assert {*waiting} == {job.lane for job in ready}
         for lane, seconds in waiting.items():
             first: float = min(job.due - self.now for job in ready if job.lane == lane)
@@ -585,7 +605,7 @@ class Queue(RuleBasedStateMachine):
             assert seconds == first or abs(seconds / TICK - first) < 0.5  # infinity minus infinity is not a number
         lanes = lanes[:count]
         due = [job.id for job in ready if job.lane in lanes and job.due <= self.now]
-        next_in_line = lifecycle.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])
+        next_in_line = claims.next_in_line(self.engine, dict.fromkeys(lanes, Cursor()), skipped_ids=due[1:])
         assert next_in_line == (due[0] if due else None)
         wanted = [
             (each.id, each.job_id, job.task_name, job.attempt, job.crashes, each.started)
@@ -593,7 +613,7 @@ class Queue(RuleBasedStateMachine):
             for job in [self.jobs.get(each.job_id)]
             if each.worker_id == worker_id and each.outcome is None and job is not None
         ]
-        found = lifecycle.open_executions(self.engine, worker_id)
+        found = leases.open_executions(self.engine, worker_id)
         assert [
             (each.execution_id, each.job_id, each.task_name, each.attempt, each.crashes, each.started) for each in found
         ] == wanted
@@ -612,7 +632,7 @@ class Queue(RuleBasedStateMachine):
             for job in self.jobs.values()
             if job.state is State.READY and job.expires is not None and job.expires <= self.now
         ]
-        done = lifecycle.expire(self.engine, worker_id=worker_id, error="too late")
+        done = expiry.expire(self.engine, worker_id=worker_id, error="too late")
         assert sorted(done) == sorted((job.id, job.task_name) for job in late)
         rows = helpers.rows_of(self.engine, "pgqueue_execution")
         for execution_id in {*rows} - {*self.executions}:
@@ -638,7 +658,7 @@ class Queue(RuleBasedStateMachine):
             since = None if execution.started else job.unknown_since
             result = self.end(job, own, crashes=job.crashes + execution.started, unknown_since=since)
             wanted[execution.id] = TransitionResult(TransitionStatus.DONE, result)
-        done = lifecycle.rescue(
+        done = rescues.rescue(
             self.engine,
             lambda lost: None if delay is None or lost.attempt >= lost.max_attempts else delay * TICK,
             error="its worker was lost",
@@ -656,8 +676,8 @@ class Queue(RuleBasedStateMachine):
             if (job.task_name == task_name) == alone
         }
         which: dict[str, Any] = {"task_name": task_name} if alone else {"other_task_names": [task_name]}
-        assert lifecycle.prunable(self.engine, state, retention * TICK, **which) == (len(old), 0)
-        pruned = lifecycle.prune(self.engine, state, retention * TICK, **which, limit=limit)
+        assert pruning.prunable(self.engine, state, retention * TICK, **which) == (len(old), 0)
+        pruned = pruning.prune(self.engine, state, retention * TICK, **which, limit=limit)
         assert pruned.removed == len(old) or (pruned.is_full and pruned.removed <= limit)
         assert pruned.locked == 0
         gone = {*old} - {*helpers.rows_of(self.engine, "pgqueue_job")}

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
 from django_pgqueue.declared.limits import Limit, name_of
-from django_pgqueue.lifecycle import Cursor, ExecutionKey, Released, TransitionStatus
+from django_pgqueue.lifecycle import completions, limit_overrides, limits, operator, pauses, rescues
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.lifecycle.types import Cursor, ExecutionKey, Released, TransitionStatus
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.concurrency.limits import LANE, add, found
@@ -205,20 +205,20 @@ class Limits(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         if job := self.some_job(data, "ready"):
-            assert list(lifecycle.cancel(self.engine, [job.id])) == [job.id]
+            assert list(operator.cancel(self.engine, [job.id])) == [job.id]
             job.state = "cancelled"
 
     @rule(data=st.data())
     def retry(self, data: st.DataObject) -> None:
         if job := self.some_job(data, "dead", "succeeded", "cancelled"):
-            assert list(lifecycle.retry(self.engine, [job.id])) == [job.id]
+            assert list(operator.retry(self.engine, [job.id])) == [job.id]
             self.make_ready(job, 0)
             job.attempt = 0
 
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
         if (job := self.some_job(data, "ready")) and job.due > self.now:
-            assert list(lifecycle.run_now(self.engine, [job.id])) == [job.id]
+            assert list(operator.run_now(self.engine, [job.id])) == [job.id]
             self.make_ready(job, 0)
 
     def make_ready(self, job: Job, delay: int | None) -> None:
@@ -240,7 +240,7 @@ class Limits(RuleBasedStateMachine):
             return
         seconds = None if ticks is None else ticks * TICK
         with self.engine.transaction():
-            lifecycle.limit_overrides.override(self.engine, name, {"concurrency": concurrency}, for_seconds=seconds)
+            limit_overrides.override(self.engine, name, {"concurrency": concurrency}, for_seconds=seconds)
         self.changed.add(name)
         self.overrides.pop(name, None)
         if concurrency is not None:
@@ -250,14 +250,14 @@ class Limits(RuleBasedStateMachine):
     def pause(self, data: st.DataObject, ticks: int | None) -> None:
         if name := self.some_name(data, self.keys):
             seconds = None if ticks is None else ticks * TICK
-            lifecycle.pause(self.engine, Pausable.LIMIT, name, for_seconds=seconds)
+            pauses.pause(self.engine, Pausable.LIMIT, name, for_seconds=seconds)
             self.pauses[name] = math.inf if ticks is None else self.now + ticks
 
     @precondition(lambda self: self.pauses)
     @rule()
     def resume(self) -> None:
         for name in self.pauses:
-            lifecycle.resume(self.engine, Pausable.LIMIT, name)
+            pauses.resume(self.engine, Pausable.LIMIT, name)
         self.pauses.clear()
 
     # ------------------------------------------------------------------ claims
@@ -286,13 +286,13 @@ class Limits(RuleBasedStateMachine):
             self.lock(who)
             keys = self.locked[who]
         session, self.locked[who] = self.sessions[who], None
-        controls = lifecycle.limit_overrides.controls_of(session, keys or [])
+        controls = limit_overrides.controls_of(session, keys or [])
         assert [controls.pause_of(key) is not None for key in keys or []] == [self.is_paused(key) for key in keys or []]
         keys = [key for key in keys or [] if not self.is_paused(key)]
         if keys:
             free_slots = max(0, limit - prefetched)
             expected = self.expected(keys, limit, free_slots)
-            claim = lifecycle.limits.claim_keys(
+            claim = limits.claim_keys(
                 session,
                 LANE,
                 [KeyToClaim(key, controls.policy_of(key, LIMITS[name_of(key)]), Cursor()) for key in keys],
@@ -358,12 +358,12 @@ class Limits(RuleBasedStateMachine):
     def call(self, each: Open, how: str, delay: int, *, is_last: bool) -> TransitionStatus:
         released = [Released(each.key, delay * TICK, "why", how == "throttle")]
         calls: dict[str, Any] = {
-            "succeed": lambda: lifecycle.succeed(self.engine, helpers.succeeded(each.key)),
-            "discard": lambda: lifecycle.succeed_and_discard(self.engine, [each.key]),
-            "fail": lambda: lifecycle.fail(self.engine, helpers.failed(each.key, None if is_last else delay * TICK)),
-            "release": lambda: lifecycle.release(self.engine, [Released(each.key)]),
-            "snooze": lambda: lifecycle.snooze(self.engine, released),
-            "throttle": lambda: lifecycle.snooze(self.engine, released),
+            "succeed": lambda: completions.succeed(self.engine, helpers.succeeded(each.key)),
+            "discard": lambda: completions.succeed_and_discard(self.engine, [each.key]),
+            "fail": lambda: completions.fail(self.engine, helpers.failed(each.key, None if is_last else delay * TICK)),
+            "release": lambda: completions.release(self.engine, [Released(each.key)]),
+            "snooze": lambda: completions.snooze(self.engine, released),
+            "throttle": lambda: completions.snooze(self.engine, released),
         }
         status: TransitionStatus = calls[how]()[each.key.execution_id].status
         return status
@@ -375,7 +375,7 @@ class Limits(RuleBasedStateMachine):
     @rule(delay=st.integers(0, 1))
     def rescue(self, delay: int) -> None:
         lost = [each for each in self.open.values() if each.lease < self.now]
-        done = lifecycle.rescue(
+        done = rescues.rescue(
             self.engine,
             lambda expired: None if expired.attempt >= expired.max_attempts else delay * TICK,
             error="its worker was lost",
@@ -405,7 +405,7 @@ class Limits(RuleBasedStateMachine):
     def prune_states(self) -> None:
         full = [key for key, at in self.full.items() if at <= self.now - PRUNED_TICKS]
         holds = [(key, at) for key, untils in self.holds.items() for at in untils if at <= self.now - PRUNED_TICKS]
-        assert lifecycle.limits.prune_limit_states(self.engine).removed == len(full) + len(holds)
+        assert limits.prune_limit_states(self.engine).removed == len(full) + len(holds)
         for key in full:
             del self.full[key]
         for key, at in holds:

@@ -17,12 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import Scheduled
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle import ticks as lifecycle_ticks
 from django_pgqueue.lifecycle.enqueueing import NewJob
+from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.schedules import expressions, job_options
 from django_pgqueue.worker.maintenance import firing, scheduler
 from tests import helpers
@@ -86,12 +87,12 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 2))
     def read_schedules(self, worker: int) -> None:
-        self.read[worker] = lifecycle.read_schedules(self.engine)[1]
+        self.read[worker] = schedules.read_schedules(self.engine)[1]
 
     @rule(worker=st.integers(0, 2))
     def work(self, worker: int) -> None:
         """Fire the schedules as this worker has read them, however long ago that was."""
-        fire, fire_many = lifecycle.fire, lifecycle.fire_many
+        fire, fire_many = lifecycle_ticks.fire, lifecycle_ticks.fire_many
 
         def record(ticks, results):
             for tick in ticks:
@@ -106,8 +107,8 @@ class Schedules(RuleBasedStateMachine):
             return fired
 
         with (
-            mock.patch.object(lifecycle, "fire", record_fired),
-            mock.patch.object(lifecycle, "fire_many", lambda on, ticks: record(ticks, fire_many(on, ticks))),
+            mock.patch.object(lifecycle_ticks, "fire", record_fired),
+            mock.patch.object(lifecycle_ticks, "fire_many", lambda on, ticks: record(ticks, fire_many(on, ticks))),
             mock.patch.object(job_options, "next_job", self.next_job),
         ):
             enabled = [schedule for schedule in self.read.get(worker, []) if schedule.enabled]
@@ -115,26 +116,26 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(data=st.data(), expression=EXPRESSIONS)
     def change(self, data: st.DataObject, expression: str) -> None:
-        schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
+        schedule = data.draw(st.sampled_from(schedules.read_schedules(self.engine)[1]))
         definition = helpers.definition(schedule.name, expression=expression, missed=schedule.missed)
         following_at = expressions.next_after(expression, "UTC", schedule.seen_at)
-        assert lifecycle.change_schedule(
+        assert schedules.change_schedule(
             self.engine, schedule.schedule_id, definition, revision=schedule.revision, next_run_at=following_at
         )
 
     @rule(data=st.data())
     def switch(self, data: st.DataObject) -> None:
-        schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
+        schedule = data.draw(st.sampled_from(schedules.read_schedules(self.engine)[1]))
         if schedule.enabled:
-            assert lifecycle.pause_schedule(self.engine, schedule.schedule_id)
+            assert schedules.pause_schedule(self.engine, schedule.schedule_id)
         else:
             following_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
-            assert lifecycle.resume_schedule(self.engine, schedule.schedule_id, following_at)
+            assert schedules.resume_schedule(self.engine, schedule.schedule_id, following_at)
 
     @rule(data=st.data())
     def run_now(self, data: st.DataObject) -> None:
-        schedule = data.draw(st.sampled_from(lifecycle.read_schedules(self.engine)[1]))
-        ran = lifecycle.run_schedule(self.engine, schedule, self.next_job(self.engine, schedule))
+        schedule = data.draw(st.sampled_from(schedules.read_schedules(self.engine)[1]))
+        ran = lifecycle_ticks.run_schedule(self.engine, schedule, self.next_job(self.engine, schedule))
         self.own += ran is not None and ran.what == "fired"
 
     @rule()
@@ -153,7 +154,7 @@ class Schedules(RuleBasedStateMachine):
     @rule()
     def clean_up(self) -> None:
         """Prune old runs, but not the last ones. No tick that is removed can come again in these histories."""
-        lifecycle.prune_schedule_runs(self.engine, scheduler.RUN_RETENTION_SECONDS, kept=scheduler.RUNS_KEPT)
+        schedules.prune_schedule_runs(self.engine, scheduler.RUN_RETENTION_SECONDS, kept=scheduler.RUNS_KEPT)
 
     @invariant()
     def no_tick_is_fired_twice(self) -> None:

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.steps import FOREVER_SECONDS, Suspension
-from django_pgqueue.lifecycle import ExecutionKey, Lane, TransitionStatus, events, sagas, steps
+from django_pgqueue.lifecycle import events, operator, sagas, steps
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution, SweepMark
+from django_pgqueue.lifecycle.types import ExecutionKey, Lane, TransitionStatus
 from django_pgqueue.states import FINISHED, State, StepKind
 from tests import helpers
 from tests.histories import TICK, History, action, end_attempt, state_after
@@ -84,7 +84,7 @@ class Steps(History):
         self.model.events[event_id] = key
         if not is_killed:
             woken = self.model.wake(self.model.sleepers(key))
-            assert lifecycle.wake(self.engine, EVENT, key) == (woken, None)
+            assert steps.wake(self.engine, EVENT, key) == (woken, None)
 
     # ------------------------------------------------------------------ attempts
 
@@ -194,7 +194,7 @@ class Steps(History):
             self.suspend(execution_id, execution, job, suspension)
 
     def suspend(self, execution_id: int, key: ExecutionKey, job: Job | None, suspension: Suspension) -> None:
-        result = lifecycle.suspend(self.engine, [SuspendedExecution(key, suspension, *helpers.AGES)])[execution_id]
+        result = steps.suspend(self.engine, [SuspendedExecution(key, suspension, *helpers.AGES)])[execution_id]
         assert (result.status is TransitionStatus.DONE) == (job is not None)
         if job:
             del self.open[execution_id]
@@ -250,17 +250,17 @@ class Steps(History):
             wanted[job.id] = self.model.move(job, State.CANCELLED, asked=True)
         elif job.state is State.RUNNING and not job.asked:
             wanted[job.id] = self.model.move(job, State.RUNNING, asked=True)
-        assert lifecycle.cancel(self.engine, [job.id]) == wanted
+        assert operator.cancel(self.engine, [job.id]) == wanted
 
     def retry(self, job: Job) -> None:
         is_retried = self.model.can_be_retried(job)
-        assert lifecycle.retry(self.engine, [job.id]) == ({job.id: State.READY} if is_retried else {})
+        assert operator.retry(self.engine, [job.id]) == ({job.id: State.READY} if is_retried else {})
         if is_retried:
             self.model.retry(job)
 
     def delete(self, job: Job) -> None:
         gone = {job.id: job.state} if self.model.can_be_deleted(job) else {}
-        assert lifecycle.delete(self.engine, [job.id], lock_seconds=0.0) == gone
+        assert operator.delete(self.engine, [job.id], lock_seconds=0.0) == gone
         self.model.remove(gone)
 
     # ------------------------------------------------------------------ time, and the sweeps

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ends import batches as ends
-from django_pgqueue.lifecycle import TransitionStatus, batches, graphs
+from django_pgqueue.lifecycle import batches, graphs, operator, orphans
 from django_pgqueue.lifecycle.enqueueing import NewJob
+from django_pgqueue.lifecycle.types import TransitionStatus
 from django_pgqueue.states import FINISHED, State
 from tests import helpers
 from tests.histories import TICK, History, action, end_attempt, state_after
@@ -150,7 +150,7 @@ class Workflows(History):
 
     def advance(self, ended: list[int], found: list[int] | None = None) -> dict[int, State]:
         wanted = self.model.advance(ended, found or [])
-        advanced = lifecycle.advance(self.engine, ended, found or [])
+        advanced = graphs.advance(self.engine, ended, found or [])
         assert sorted((job.job_id, job.state) for job in advanced.jobs) == sorted(wanted.items())
         assert (advanced.locked_ids, advanced.refused) == (set(), [])
         return wanted
@@ -189,7 +189,7 @@ class Workflows(History):
                 wanted[job.id] = self.model.move(job, State.RUNNING, asked=True)
         changed = [job_id for job_id, state in wanted.items() if state is State.CANCELLED]
         moved = self.model.advance(changed)
-        assert lifecycle.cancel(self.engine, ids, advanced=advanced) == wanted
+        assert operator.cancel(self.engine, ids, advanced=advanced) == wanted
         assert sorted((job.job_id, job.state) for job in advanced) == sorted(moved.items())
 
     @action(3)
@@ -201,12 +201,12 @@ class Workflows(History):
         self.model.restore([job_id for job_id in ids if self.model.jobs[job_id].is_node])
         states = {job_id: self.model.jobs[job_id].state for job_id in ids}
         wanted = {job_id: state for job_id, state in states.items() if state is not State.CANCELLED}
-        assert lifecycle.retry(self.engine, ids) == wanted
+        assert operator.retry(self.engine, ids) == wanted
 
     def delete(self, ids: list[int]) -> None:
         jobs = [self.model.jobs[job_id] for job_id in ids if self.model.state(job_id) in FINISHED]
         gone = {job.id: job.state for job in jobs if self.model.can_be_removed(job)}
-        assert lifecycle.delete(self.engine, ids) == gone
+        assert operator.delete(self.engine, ids) == gone
         self.model.remove(gone)
 
     def delete_by_sql(self, job_id: int) -> None:
@@ -231,7 +231,7 @@ class Workflows(History):
         open_ends = [batch for batch in self.model.batches.values() if "success" not in batch.ends]
         assert not any(map(self.model.events, open_ends))
         lost = {edge for edge in self.model.edges if edge[0] not in self.model.jobs}
-        assert lifecycle.prune_orphans(self.engine, "dependencies").removed == len(lost)
+        assert orphans.prune_orphans(self.engine, "dependencies").removed == len(lost)
         self.model.edges = {edge: row for edge, row in self.model.edges.items() if edge not in lost}
 
     # ------------------------------------------------------------------ invariants

@@ -14,7 +14,21 @@ import pytest
 from django_pgqueue import lifecycle, states
 from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import Cancelled, Released, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import (
+    audit,
+    claims,
+    completions,
+    expiry,
+    graphs,
+    history,
+    leases,
+    operator,
+    pruning,
+    requeues,
+    steps,
+    ticks,
+)
+from django_pgqueue.lifecycle.types import EPOCH, Cancelled, Noted, Released, TransitionResult, TransitionStatus
 from django_pgqueue.states import FINISHED, GONE, TRANSITIONS, State, StepKind, TransitionName
 from tests import helpers
 
@@ -57,7 +71,7 @@ def claim(engine, specimen):
 
 
 def claim_one(engine, specimen):
-    return lifecycle.claim_one(engine, specimen.job_id or 0, worker_id=1, lease_seconds=60.0)
+    return claims.claim_one(engine, specimen.job_id or 0, worker_id=1, lease_seconds=60.0)
 
 
 def enqueue(engine, specimen):
@@ -80,8 +94,8 @@ def advance(*, succeeds):
             ["succeeded" if succeeds else "dead", ended],
         )
         engine.execute("DELETE FROM pgqueue_dependency WHERE job_id = %s", [specimen.job_id])
-        lifecycle.graphs.add_dependencies(engine, [(specimen.job_id or 0, ended, "cancel")])
-        return lifecycle.advance(engine, [ended]).jobs
+        graphs.add_dependencies(engine, [(specimen.job_id or 0, ended, "cancel")])
+        return graphs.advance(engine, [ended]).jobs
 
     return end_and_advance
 
@@ -95,15 +109,15 @@ def restore(engine, specimen):
     )
     before = helpers.state_of(engine, specimen.job_id)
     with engine.transaction():
-        assert lifecycle.restore(engine, [retried]).keys() <= {specimen.job_id}
+        assert graphs.restore(engine, [retried]).keys() <= {specimen.job_id}
     return helpers.state_of(engine, specimen.job_id) != before
 
 
 def postpone(engine, specimen):
     """Find that a dependency of the specimen has not ended."""
     unfinished = helpers.make_job(engine, queue_name="other")
-    lifecycle.graphs.add_dependencies(engine, [(specimen.job_id or 0, unfinished, "cancel")])
-    return lifecycle.postpone(engine, [specimen.job_id or 0])
+    graphs.add_dependencies(engine, [(specimen.job_id or 0, unfinished, "cancel")])
+    return graphs.postpone(engine, [specimen.job_id or 0])
 
 
 def retry_node(engine, specimen):
@@ -113,8 +127,8 @@ def retry_node(engine, specimen):
     engine.execute(
         "UPDATE pgqueue_job SET in_graph = true WHERE id = %s AND finished_at IS NOT NULL", [specimen.job_id]
     )
-    lifecycle.graphs.add_dependencies(engine, [(specimen.job_id or 0, needed, "cancel")])
-    return lifecycle.retry(engine, [specimen.job_id]).get(specimen.job_id)
+    graphs.add_dependencies(engine, [(specimen.job_id or 0, needed, "cancel")])
+    return operator.retry(engine, [specimen.job_id]).get(specimen.job_id)
 
 
 def fire(engine, specimen):
@@ -127,46 +141,46 @@ def fire(engine, specimen):
 def run_schedule(engine, specimen):
     schedule_id = helpers.make_schedule(engine, f"of {specimen.job_id}", due_in=3600.0)
     schedule = helpers.schedule_of(engine, schedule_id)
-    return lifecycle.run_schedule(engine, schedule, helpers.new_job()).job_id
+    return ticks.run_schedule(engine, schedule, helpers.new_job()).job_id
 
 
 def extend(engine, specimen):
-    return lifecycle.extend_executions(engine, [specimen.key], lease_seconds=600)[specimen.execution_id]
+    return leases.extend_executions(engine, [specimen.key], lease_seconds=600)[specimen.execution_id]
 
 
 def note_progress(engine, specimen):
-    noted = lifecycle.Noted(specimen.key, Progress(1.0, 2.0, "half"), 0.0)
-    return lifecycle.note_progress(engine, [noted])[specimen.execution_id]
+    noted = Noted(specimen.key, Progress(1.0, 2.0, "half"), 0.0)
+    return completions.note_progress(engine, [noted])[specimen.execution_id]
 
 
 def succeed(engine, specimen):
-    return lifecycle.succeed(engine, helpers.succeeded(specimen.key, result='"new"'))[specimen.execution_id]
+    return completions.succeed(engine, helpers.succeeded(specimen.key, result='"new"'))[specimen.execution_id]
 
 
 def discard(engine, specimen):
-    return lifecycle.succeed_and_discard(engine, [specimen.key])[specimen.execution_id]
+    return completions.succeed_and_discard(engine, [specimen.key])[specimen.execution_id]
 
 
 def fail(delay, outcome="failed"):
-    return lambda engine, specimen: lifecycle.fail(engine, helpers.failed(specimen.key, delay, outcome))[
+    return lambda engine, specimen: completions.fail(engine, helpers.failed(specimen.key, delay, outcome))[
         specimen.execution_id
     ]
 
 
 def release(delay=None, unknown=False):
-    return lambda engine, specimen: lifecycle.release(engine, [Released(specimen.key, delay, "why")], unknown=unknown)[
-        specimen.execution_id
-    ]
+    return lambda engine, specimen: completions.release(
+        engine, [Released(specimen.key, delay, "why")], unknown=unknown
+    )[specimen.execution_id]
 
 
 def snooze(engine, specimen):
-    return lifecycle.snooze(engine, [Released(specimen.key, 60.0, "later")])[specimen.execution_id]
+    return completions.snooze(engine, [Released(specimen.key, 60.0, "later")])[specimen.execution_id]
 
 
 def suspend(engine, specimen):
     suspension = Suspension("nap", 1.0, StepKind.SLEEP, 60.0)
-    row = lifecycle.steps.SuspendedExecution(specimen.key, suspension, *helpers.AGES)
-    return lifecycle.suspend(engine, [row])[specimen.execution_id]
+    row = steps.SuspendedExecution(specimen.key, suspension, *helpers.AGES)
+    return steps.suspend(engine, [row])[specimen.execution_id]
 
 
 def wake(engine, specimen):
@@ -177,7 +191,7 @@ def wake(engine, specimen):
         "WHERE id = %s",
         [specimen.job_id],
     )
-    return lifecycle.wake(engine, "approved", "7")[0]
+    return steps.wake(engine, "approved", "7")[0]
 
 
 def replace(engine, specimen):
@@ -191,11 +205,11 @@ def expire(engine, specimen):
     """Expire a ready job that should have started a second ago."""
     past = "statement_timestamp() - interval '1 s'"
     engine.execute(f"UPDATE pgqueue_job SET expires_at = {past} WHERE id = %s AND state = 'ready'", [specimen.job_id])
-    return lifecycle.expire(engine, worker_id=1, error="too late")
+    return expiry.expire(engine, worker_id=1, error="too late")
 
 
 def end_cancelled(engine, specimen):
-    return lifecycle.end_cancelled(engine, [Cancelled(specimen.key, None, 0.0, "obeyed")])[specimen.execution_id]
+    return completions.end_cancelled(engine, [Cancelled(specimen.key, None, 0.0, "obeyed")])[specimen.execution_id]
 
 
 def rescue(delay):
@@ -211,7 +225,7 @@ def requeue(delay):
 
     def delete_and_requeue(engine, specimen):
         engine.execute("DELETE FROM pgqueue_execution WHERE job_id = %s AND outcome IS NULL", [specimen.job_id])
-        found = lifecycle.requeue(engine, lambda job: delay, worker_id=1, error="its execution was removed")
+        found = requeues.requeue(engine, lambda job: delay, worker_id=1, error="its execution was removed")
         return {job.job_id: result for job, result in found.requeued}.get(specimen.job_id)
 
     return delete_and_requeue
@@ -222,9 +236,7 @@ def rescue_too_early(engine, specimen):
 
 
 def set_aside(engine, specimen):
-    return lifecycle.set_aside(
-        engine, specimen.job_id, worker_id=1, exception_class="DataError", error="cannot be read"
-    )
+    return claims.set_aside(engine, specimen.job_id, worker_id=1, exception_class="DataError", error="cannot be read")
 
 
 def operators(function):
@@ -232,31 +244,31 @@ def operators(function):
 
 
 def prune(engine, specimen):
-    return sum(lifecycle.prune(engine, state, 0.0).removed for state in FINISHED)
+    return sum(pruning.prune(engine, state, 0.0).removed for state in FINISHED)
 
 
 def prune_task(engine, specimen):
-    return sum(lifecycle.prune(engine, state, 0.0, task_name=helpers.NOOP).removed for state in FINISHED)
+    return sum(pruning.prune(engine, state, 0.0, task_name=helpers.NOOP).removed for state in FINISHED)
 
 
 def as_finished(engine, specimen):
     """Return the job with its `finished_at`, or with a made-up one if it is not finished."""
     rows = engine.execute("SELECT finished_at FROM pgqueue_job WHERE id = %s", [specimen.job_id]).fetchall()
-    return {specimen.job_id or 0: (rows and rows[0][0]) or lifecycle.EPOCH}
+    return {specimen.job_id or 0: (rows and rows[0][0]) or EPOCH}
 
 
 def archive(engine, specimen):
-    return lifecycle.archive(engine, as_finished(engine, specimen))
+    return history.archive(engine, as_finished(engine, specimen))
 
 
 def remove_archived(engine, specimen):
-    return lifecycle.remove_archived(engine, as_finished(engine, specimen))
+    return history.remove_archived(engine, as_finished(engine, specimen))
 
 
 def erase(engine, specimen):
-    audit_id = lifecycle.begin_audit(engine, "erase", {})
+    audit_id = audit.begin_audit(engine, "erase", {})
     kinds = {"arguments": True, "results": True, "errors": True, "logs": True}
-    return lifecycle.erase(engine, as_finished(engine, specimen), audit_id=audit_id, **kinds)
+    return history.erase(engine, as_finished(engine, specimen), audit_id=audit_id, **kinds)
 
 
 NOT_DONE = (
@@ -298,21 +310,21 @@ VARIANTS = [
     Variant(TransitionName.SET_ASIDE, "one", set_aside, (None,)),
     Variant(TransitionName.REPLACE, "one", replace, (False,)),
     Variant(TransitionName.EXPIRE, "one", expire, ([],)),
-    Variant(TransitionName.CANCEL, "one", operators(lifecycle.cancel), (None,)),
-    Variant(TransitionName.RETRY, "one", operators(lifecycle.retry), (None,)),
+    Variant(TransitionName.CANCEL, "one", operators(operator.cancel), (None,)),
+    Variant(TransitionName.RETRY, "one", operators(operator.retry), (None,)),
     Variant(TransitionName.RETRY, "a node", retry_node, (None,)),
     Variant(TransitionName.ADVANCE, "after a success", advance(succeeds=True), ([],)),
     Variant(TransitionName.ADVANCE, "after a failure", advance(succeeds=False), ([],)),
     Variant(TransitionName.RESTORE, "one", restore, (False,)),
     Variant(TransitionName.POSTPONE, "one", postpone, ([],)),
-    Variant(TransitionName.RUN_NOW, "one", operators(lifecycle.run_now), (None,)),
+    Variant(TransitionName.RUN_NOW, "one", operators(operator.run_now), (None,)),
     Variant(TransitionName.ARCHIVE, "to the table", archive, ([],)),
     Variant(TransitionName.ARCHIVE, "in a file", remove_archived, ([],)),
     Variant(TransitionName.ERASE, "all values", erase, ([],)),
     Variant(TransitionName.WAKE, "one", wake, ([],)),
-    Variant(TransitionName.MOVE, "to a queue", operators(partial(lifecycle.move, queue_name="other")), (None,)),
-    Variant(TransitionName.MOVE, "to a priority", operators(partial(lifecycle.move, priority=7)), (None,)),
-    Variant(TransitionName.DELETE, "one", operators(lifecycle.delete), (None,)),
+    Variant(TransitionName.MOVE, "to a queue", operators(partial(operator.move, queue_name="other")), (None,)),
+    Variant(TransitionName.MOVE, "to a priority", operators(partial(operator.move, priority=7)), (None,)),
+    Variant(TransitionName.DELETE, "one", operators(operator.delete), (None,)),
     Variant(TransitionName.PRUNE, "all tasks", prune, (0,)),
     Variant(TransitionName.PRUNE, "one task", prune_task, (0,)),
 ]
@@ -335,7 +347,7 @@ def reached(engine, specimen, variant):
 def prepared(engine, job_in, situation, variant):
     specimen = job_in(situation)
     if situation == "running" and variant.asked_to_cancel:
-        assert lifecycle.cancel(engine, [specimen.job_id]) == {specimen.job_id: State.RUNNING}
+        assert operator.cancel(engine, [specimen.job_id]) == {specimen.job_id: State.RUNNING}
     return specimen
 
 
@@ -391,7 +403,7 @@ def test_rescue_before_the_lease_ends_changes_nothing(engine, job_in):
 @pytest.mark.quick
 def test_release_does_not_count_the_attempt_but_failure_does(engine, job_in):
     assert helpers.job_row(engine, job_in("ready").job_id)["attempt"] == 0
-    lifecycle.cancel(engine, list(helpers.rows_of(engine, "pgqueue_job")))
+    operator.cancel(engine, list(helpers.rows_of(engine, "pgqueue_job")))
     assert helpers.job_row(engine, job_in("ready later").job_id)["attempt"] == 1
 
 
@@ -412,11 +424,11 @@ def test_fail_after_crash_isolates_later_attempts(engine, outcome, isolated):
     helpers.make_job(engine)
     first = helpers.claim_one(engine)
     assert (first.isolated, first.crashes) == (False, 0)
-    lifecycle.fail(engine, helpers.failed(first.key, outcome=outcome))
+    completions.fail(engine, helpers.failed(first.key, outcome=outcome))
     second = helpers.claim_one(engine)
     assert (second.isolated, second.crashes) == (isolated, int(isolated))
-    lifecycle.fail(engine, helpers.failed(second.key, None))
-    lifecycle.retry(engine, [second.job_id])
+    completions.fail(engine, helpers.failed(second.key, None))
+    operator.retry(engine, [second.job_id])
     after_retry = helpers.claim_one(engine)
     assert (after_retry.isolated, after_retry.crashes, after_retry.attempt) == (isolated, 0, 1)
 
@@ -425,7 +437,7 @@ def test_retry_resets_counters_and_keeps_executions(engine, job_in):
     specimen = job_in("dead")
     engine.execute("UPDATE pgqueue_job SET crashes = 2, cancel_requested_at = now(), unknown_since = now()")
     executions = helpers.rows_of(engine, "pgqueue_execution")
-    assert lifecycle.retry(engine, [specimen.job_id]) == {specimen.job_id: State.READY}
+    assert operator.retry(engine, [specimen.job_id]) == {specimen.job_id: State.READY}
     row = helpers.job_row(engine, specimen.job_id)
     wanted = {"attempt": 0, "crashes": 0, "finished_at": None, "cancel_requested_at": None, "unknown_since": None}
     assert {name: row[name] for name in wanted} == wanted
@@ -439,7 +451,7 @@ def test_retry_keeps_progress_unless_job_succeeded(engine, job_in, state, kept):
     specimen = job_in(state)
     engine.execute("UPDATE pgqueue_job SET progress_done = 1, progress_total = 2, progress_message = 'half', "
                    "progress_at = now()")  # fmt: skip
-    lifecycle.retry(engine, [specimen.job_id])
+    operator.retry(engine, [specimen.job_id])
     row = helpers.job_row(engine, specimen.job_id)
     progress = [row[f"progress_{name}"] for name in ("done", "total", "message", "at")]
     assert progress[0] == kept
@@ -448,42 +460,42 @@ def test_retry_keeps_progress_unless_job_succeeded(engine, job_in, state, kept):
 
 def test_retry_succeeded_job_clears_its_result(engine):
     job_id = helpers.make_job(engine)
-    lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key, result="7"))
+    completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key, result="7"))
     assert helpers.job_row(engine, job_id)["result"] == 7
-    lifecycle.retry(engine, [job_id])
+    operator.retry(engine, [job_id])
     assert helpers.job_row(engine, job_id)["result"] is None
 
 
 @pytest.mark.parametrize("state", sorted(FINISHED))
 def test_prune_keeps_jobs_within_their_retention(engine, job_in, state):
     specimen = job_in(state)
-    assert lifecycle.prune(engine, state, 3600.0).removed == 0
-    assert lifecycle.prunable(engine, state, 0.0) == (1, 0)
+    assert pruning.prune(engine, state, 3600.0).removed == 0
+    assert pruning.prunable(engine, state, 0.0) == (1, 0)
     assert helpers.state_of(engine, specimen.job_id) == state
     others = FINISHED - {state}
-    assert [lifecycle.prune(engine, other, 0.0).removed for other in others] == [0, 0]
-    assert lifecycle.prune(engine, state, 0.0, other_task_names=[helpers.NOOP]).removed == 0
-    assert lifecycle.prune(engine, state, 0.0, task_name="other").removed == 0
-    assert lifecycle.prune(engine, state, 0.0).removed == 1
+    assert [pruning.prune(engine, other, 0.0).removed for other in others] == [0, 0]
+    assert pruning.prune(engine, state, 0.0, other_task_names=[helpers.NOOP]).removed == 0
+    assert pruning.prune(engine, state, 0.0, task_name="other").removed == 0
+    assert pruning.prune(engine, state, 0.0).removed == 1
     assert helpers.rows_of(engine, "pgqueue_execution") == {}
 
 
 def test_prune_continues_from_its_mark(engine):
     job_ids = helpers.make_jobs(engine, 5)
     for job_id in job_ids:
-        lifecycle.cancel(engine, [job_id])
-    first = lifecycle.prune(engine, State.CANCELLED, 0.0, limit=2)
+        operator.cancel(engine, [job_id])
+    first = pruning.prune(engine, State.CANCELLED, 0.0, limit=2)
     assert (first.removed, first.locked, first.is_full) == (2, 0, True)
-    rest = lifecycle.prune(engine, State.CANCELLED, 0.0, after=first.last)
+    rest = pruning.prune(engine, State.CANCELLED, 0.0, after=first.last)
     assert (rest.removed, rest.is_full) == (3, False)
-    assert lifecycle.prune(engine, State.CANCELLED, 0.0, after=rest.last) == (0, 0, rest.last, False)
+    assert pruning.prune(engine, State.CANCELLED, 0.0, after=rest.last) == (0, 0, rest.last, False)
 
 
 def test_prune_jobs_of_one_instant_by_pages(engine):
-    lifecycle.cancel(engine, helpers.make_jobs(engine, 5))
-    first = lifecycle.prune(engine, State.CANCELLED, 0.0, limit=2)
+    operator.cancel(engine, helpers.make_jobs(engine, 5))
+    first = pruning.prune(engine, State.CANCELLED, 0.0, limit=2)
     assert (first.removed, first.is_full) == (2, True)
-    assert lifecycle.prune(engine, State.CANCELLED, 0.0, after=first.last).removed == 3
+    assert pruning.prune(engine, State.CANCELLED, 0.0, after=first.last).removed == 3
 
 
 def test_set_aside_stores_error_and_counts_no_attempt(engine, job_in):
@@ -505,17 +517,17 @@ def test_unknown_since_is_kept_until_an_attempt_has_run(engine):
         return helpers.job_row(engine, job_id)["unknown_since"]
 
     def fail(engine, released):
-        lifecycle.fail(engine, helpers.failed(released[0].key))
+        completions.fail(engine, helpers.failed(released[0].key))
 
     def rescue(engine, released):
         helpers.end_lease(engine)
         helpers.rescue(engine)
 
-    assert since(lifecycle.release) is None
-    first = since(lifecycle.release, unknown=True)
+    assert since(completions.release) is None
+    first = since(completions.release, unknown=True)
     assert first is not None
-    assert since(lifecycle.release, unknown=True) == since(lifecycle.release, started=False) == first
+    assert since(completions.release, unknown=True) == since(completions.release, started=False) == first
     assert since(rescue, started=False) == first
-    for has_run in (lifecycle.snooze, lifecycle.release, rescue, fail):
+    for has_run in (completions.snooze, completions.release, rescue, fail):
         assert since(has_run) is None
-        assert since(lifecycle.release, unknown=True) > first
+        assert since(completions.release, unknown=True) > first

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from django_pgqueue import DuplicateJob, InvalidTask, JobGone, lifecycle, signals
+from django_pgqueue import DuplicateJob, InvalidTask, JobGone, signals
+from django_pgqueue.lifecycle import unique as lifecycle_unique
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from django_pgqueue.testing import run_jobs, time_travel
@@ -143,9 +144,9 @@ def test_enqueue_many_returns_an_id_for_each_call():
 
 def test_enqueue_conflicting_job_just_ended_adds_a_job(monkeypatch):
     """The insert meets another job, which ends before `enqueue()` reads it. So `enqueue()` inserts again."""
-    insert, conflicts = lifecycle.enqueue_unique, [None]
+    insert, conflicts = lifecycle_unique.enqueue_unique, [None]
     monkeypatch.setattr(
-        lifecycle,
+        lifecycle_unique,
         "enqueue_unique",
         lambda *given, **options: conflicts.pop() if conflicts else insert(*given, **options),
     )
@@ -156,13 +157,13 @@ def test_enqueue_conflicting_job_just_ended_adds_a_job(monkeypatch):
 def test_enqueue_many_conflicting_job_just_ended_adds_jobs(monkeypatch):
     """The inserts meet other jobs, which end before `enqueue_many()` reads them. So it inserts again."""
     signalled = []
-    insert, conflicts = lifecycle.enqueue_many_unique, [[]]
+    insert, conflicts = lifecycle_unique.enqueue_many_unique, [[]]
 
     def receiver(job_id, **kwargs):
         signalled.append(job_id)
 
     monkeypatch.setattr(
-        lifecycle,
+        lifecycle_unique,
         "enqueue_many_unique",
         lambda *given, **options: conflicts.pop() if conflicts else insert(*given, **options),
     )

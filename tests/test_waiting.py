@@ -12,7 +12,9 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone, lifecycle
+from django_pgqueue import CannotWait, JobCancelled, JobFailed, JobGone
+from django_pgqueue.lifecycle import completions, operator
+from django_pgqueue.lifecycle.types import Cancelled, Released
 from django_pgqueue.models import Job
 from django_pgqueue.tasks.context import running_job
 from django_pgqueue.testing import run_jobs
@@ -70,7 +72,7 @@ def test_wait_immediate_job_returns_at_once():
 @both
 def test_wait_ends_when_the_job_succeeds(job, engine, before_poll, how):
     def finish():
-        lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key, result="7"))
+        completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key, result="7"))
 
     before_poll[3] = finish
     assert waited(job, how) == 7
@@ -79,7 +81,7 @@ def test_wait_ends_when_the_job_succeeds(job, engine, before_poll, how):
 
 @both
 def test_wait_dead_job_raises_its_error(job, engine, before_poll, how):
-    before_poll[1] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
+    before_poll[1] = lambda: completions.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
     with pytest.raises(JobFailed, match="is dead after 1 of 10 attempts: RuntimeError: as asked") as raised:
         waited(job, how)
     error = raised.value
@@ -89,23 +91,23 @@ def test_wait_dead_job_raises_its_error(job, engine, before_poll, how):
 
 def test_wait_dead_job_raises_error_of_last_attempt(job, engine):
     [first] = helpers.failed(helpers.claim_one(engine).key)
-    lifecycle.fail(engine, [first._replace(error="the first")])
+    completions.fail(engine, [first._replace(error="the first")])
     [last] = helpers.failed(helpers.claim_one(engine).key, None)
-    lifecycle.fail(engine, [last._replace(error="the last")])
+    completions.fail(engine, [last._replace(error="the last")])
     with pytest.raises(JobFailed, match=r"after 2 of 10 attempts: RuntimeError: the last$"):
         job.wait(1)
 
 
 @both
 def test_wait_cancelled_job_raises_job_cancelled(job, engine, before_poll, how):
-    before_poll[1] = lambda: lifecycle.cancel(engine, [job.pk])
+    before_poll[1] = lambda: operator.cancel(engine, [job.pk])
     with pytest.raises(JobCancelled, match=r"was cancelled$"):
         waited(job, how)
 
 
 def test_wait_cancelled_job_has_reason_in_error(job, engine):
     claimed = helpers.claim_one(engine)
-    lifecycle.end_cancelled(engine, [lifecycle.Cancelled(claimed.key, None, 0.0, "not wanted any more")])
+    completions.end_cancelled(engine, [Cancelled(claimed.key, None, 0.0, "not wanted any more")])
     with pytest.raises(JobCancelled, match=r"was cancelled: not wanted any more$"):
         job.wait(1)
 
@@ -121,7 +123,7 @@ def test_wait_deleted_job_raises_job_gone(job, engine, before_poll, how):
 
 def test_wait_discarded_job_mentions_its_retention(engine, committing, before_poll):
     job = tasks.keeps_nothing.enqueue()
-    before_poll[2] = lambda: lifecycle.succeed_and_discard(engine, [helpers.claim_one(engine).key])
+    before_poll[2] = lambda: completions.succeed_and_discard(engine, [helpers.claim_one(engine).key])
     with pytest.raises(JobGone, match=r"retention=0\), so it has most likely succeeded"):
         job.wait(20)
 
@@ -141,7 +143,7 @@ def test_wait_invalid_timeout_is_refused(job, timeout, error):
 
 def test_wait_last_poll_is_at_the_timeout(job, engine, before_poll, monkeypatch):
     monkeypatch.setattr(results, "FIRST_PAUSE_SECONDS", 30.0)
-    before_poll[1] = lambda: lifecycle.cancel(engine, [job.pk])
+    before_poll[1] = lambda: operator.cancel(engine, [job.pk])
     with pytest.raises(JobCancelled):
         job.wait(0.05)
 
@@ -151,8 +153,8 @@ def test_wait_last_poll_is_at_the_timeout(job, engine, before_poll, monkeypatch)
 
 @pytest.mark.promise("wait-ends-when-finished")
 def test_wait_continues_after_release_retry_and_rescue(job, engine, before_poll):
-    before_poll[1] = lambda: lifecycle.release(engine, [lifecycle.Released(helpers.claim_one(engine).key)])
-    before_poll[2] = lambda: lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key))
+    before_poll[1] = lambda: completions.release(engine, [Released(helpers.claim_one(engine).key)])
+    before_poll[2] = lambda: completions.fail(engine, helpers.failed(helpers.claim_one(engine).key))
 
     def rescue():
         helpers.claim_one(engine)
@@ -160,7 +162,7 @@ def test_wait_continues_after_release_retry_and_rescue(job, engine, before_poll)
         helpers.rescue(engine)
 
     before_poll[3] = rescue
-    before_poll[4] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
+    before_poll[4] = lambda: completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     assert job.wait(20) is None
     assert job.attempt == 3
 
@@ -168,15 +170,15 @@ def test_wait_continues_after_release_retry_and_rescue(job, engine, before_poll)
 def test_wait_continues_after_retry_between_poll_and_read(job, engine, before_poll, monkeypatch):
     """The poll finds a dead job. An operator retries the job before the wait refreshes it."""
     original = Job.refresh_from_db
-    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
+    completions.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
 
     def retried(self, **options):
         monkeypatch.setattr(Job, "refresh_from_db", original)
-        lifecycle.retry(engine, [self.pk])
+        operator.retry(engine, [self.pk])
         original(self, **options)
 
     monkeypatch.setattr(Job, "refresh_from_db", retried)
-    before_poll[2] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
+    before_poll[2] = lambda: completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     assert job.wait(20) is None
 
 
@@ -237,7 +239,7 @@ def test_await_result_in_transaction_of_enqueue_is_refused():
 
 
 def test_wait_in_an_unrelated_transaction_is_allowed(job, engine, before_poll):
-    before_poll[2] = lambda: lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
+    before_poll[2] = lambda: completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
     with transaction.atomic():
         tasks.noop.enqueue()
         assert job.wait(20) is None

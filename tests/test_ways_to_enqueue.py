@@ -16,9 +16,10 @@ import pytest
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import Batch, Limit, Step, Workflow, enqueue_many, every, lifecycle, signals
+from django_pgqueue import Batch, Limit, Step, Workflow, enqueue_many, every, signals
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.copies import insert_copy, task_like
+from django_pgqueue.lifecycle import completions, sagas, schedules, search_keys, steps
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.models import Job, SearchKey, UniquenessWindow
 from django_pgqueue.schedules import declarations
@@ -113,18 +114,18 @@ def by_compensation(engine, task):
     claimed = helpers.claim_one(engine)
     options, arguments = step_store.compensation_of(Step("charge", compensate=task), 4711, connection, job_id)
     step = EndedStep("charge", 1, StepKind.STEP, None, 0.1, compensation=options)
-    lifecycle.steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments))
-    lifecycle.fail(engine, helpers.failed(claimed.key, None))
-    [added] = lifecycle.sagas.compensate(engine, [job_id]).added
+    steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments))
+    completions.fail(engine, helpers.failed(claimed.key, None))
+    [added] = sagas.compensate(engine, [job_id]).added
     signals.job_enqueued.send(
         sender=added.task_name, job_id=added.job_id, database="default", queue_name=added.queue_name
     )
 
 
 def define(engine, task) -> int | None:
-    seen_at, _ = lifecycle.read_schedules(engine)
+    seen_at, _ = schedules.read_schedules(engine)
     definition = declarations.define("nightly", task, every(hours=1, args=(4711,)))
-    return lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
+    return schedules.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
 
 
 def by_schedule_of_code(engine, task):
@@ -278,7 +279,7 @@ def test_replaced_job_is_written_as_a_new_one(engine, make_task, key, limit, man
     def add(engine, task):
         first = replace(task, max_attempts=1, priority=1, expires=None, headers={"old": 1}, limit=None, chunk=None)
         job = replace(first, search=[]).enqueue(1)
-        lifecycle.add_search_keys(connection, {job.pk: {"old": "1"}})
+        search_keys.add_search_keys(connection, {job.pk: {"old": "1"}})
         assert (task.enqueue_many([(4711,)]) == [job.pk]) if many else (task.enqueue(4711) == job)
 
     given = task.using(**SET_BY_USING)

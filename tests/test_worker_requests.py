@@ -11,8 +11,9 @@ import pytest
 from django.db import connection as django_connection
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.control import workers as worker_control
+from django_pgqueue.lifecycle import audit, leases, worker_requests, workers
 from django_pgqueue.models import AuditedJob, AuditEntry, Execution, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.claiming.request_answers import ANSWER_BYTES, RequestAnswers
@@ -31,7 +32,7 @@ def add_worker() -> Callable[..., int]:
 
     def add(**columns: Any) -> int:
         about: dict[str, Any] = {"hostname": "vm", "pid": 7, "version": "1", "queue_names": "", "concurrency": 2}
-        return lifecycle.register_worker(django_connection, **{**about, "supervisor_pid": 6, **columns})
+        return workers.register_worker(django_connection, **{**about, "supervisor_pid": 6, **columns})
 
     return add
 
@@ -64,8 +65,8 @@ def test_request_repeated_while_open_is_one_request(add_worker):
     assert worker_control.request(worker_id, STACK, "default", execution_id=5) == (first.request_id, False)
     other = worker_control.request(worker_id, STACK, "default", execution_id=6)
     assert other is not None and other.is_new and other != first
-    lifecycle.answer_request(django_connection, first.request_id, "frames")
-    lifecycle.answer_request(django_connection, first.request_id, "other")
+    worker_requests.answer_request(django_connection, first.request_id, "frames")
+    worker_requests.answer_request(django_connection, first.request_id, "other")
     again = worker_control.request(worker_id, STACK, "default", execution_id=5)
     assert again is not None and again.is_new and again != first
     assert WorkerRequest.objects.get(pk=first.request_id).answer == "frames"
@@ -92,7 +93,7 @@ def test_request_whose_audit_fails_is_not_added(add_worker, monkeypatch):
     def fail(*args, **options):
         raise OSError
 
-    monkeypatch.setattr(lifecycle, "add_audit", fail)
+    monkeypatch.setattr(audit, "add_audit", fail)
     with pytest.raises(OSError):
         worker_control.request(add_worker(), STOP, "default")
     assert not WorkerRequest.objects.exists()
@@ -102,13 +103,13 @@ def test_request_whose_audit_fails_is_not_added(add_worker, monkeypatch):
 def test_request_worker_that_cannot_answer_is_refused(add_worker, case):
     worker_id = add_worker(supervisor_pid=None if case == "without supervisor" else 6)
     if case == "stopped":
-        lifecycle.unregister_worker(django_connection, worker_id)
+        workers.unregister_worker(django_connection, worker_id)
     assert worker_control.request(worker_id + (case == "unknown"), STOP, "default") is None
     assert not WorkerRequest.objects.exists() and not AuditEntry.objects.exists()
 
 
 def has_requests(worker_ids, resident_mib=None):
-    answers = lifecycle.extend(django_connection, worker_ids, lease_seconds=60.0, resident_mib=resident_mib or {})
+    answers = leases.extend(django_connection, worker_ids, lease_seconds=60.0, resident_mib=resident_mib or {})
     return {worker_id: answer.has_requests for worker_id, answer in answers.items()}
 
 
@@ -118,7 +119,7 @@ def test_heartbeat_record_says_which_worker_has_open_requests(add_worker):
     assert request is not None
     assert has_requests([asked, other], {asked: 64}) == {asked: True, other: False}
     assert dict(Worker.objects.values_list("pk", "resident_mib")) == {asked: 64, other: None}
-    lifecycle.answer_request(django_connection, request.request_id, "")
+    worker_requests.answer_request(django_connection, request.request_id, "")
     assert has_requests([asked, other]) == {asked: False, other: False}
 
 
@@ -151,7 +152,7 @@ def test_answers_failed_read_is_expected_again(answers, monkeypatch):
 
     answers.process_state.has_requests = True
     assert answers.are_expected
-    monkeypatch.setattr(lifecycle, "open_requests", fail)
+    monkeypatch.setattr(worker_requests, "open_requests", fail)
     with pytest.raises(OSError):
         answers.answer(None)
     assert answers.are_expected and not answers.process_state.has_requests
@@ -160,9 +161,9 @@ def test_answers_failed_read_is_expected_again(answers, monkeypatch):
 def test_prune_removes_old_requests_only(add_worker):
     worker_id = add_worker()
     worker_control.request(worker_id, STOP, "default")
-    lifecycle.prune_worker_requests(django_connection, 60.0)
+    worker_requests.prune_worker_requests(django_connection, 60.0)
     assert WorkerRequest.objects.count() == 1
-    lifecycle.prune_worker_requests(django_connection, -60.0)
+    worker_requests.prune_worker_requests(django_connection, -60.0)
     assert WorkerRequest.objects.count() == 0
 
 

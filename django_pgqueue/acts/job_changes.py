@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import audit as lifecycle_audit
 from django_pgqueue.models import BATCH_SIZE, Job
 from django_pgqueue.models.operations import JobsToChange, Tally, superseded_ids
 from django_pgqueue.states import ActOutcome, Seen, TransitionName
@@ -27,7 +27,7 @@ class ActAudit:
     def __init__(self, connection: BaseDatabaseWrapper, action: str, chosen: Mapping[str, Any], **options: Any) -> None:
         self.is_stop_asked = False
         self._connection = connection
-        self._begin = partial(lifecycle.begin_audit, connection, action, chosen, **options)
+        self._begin = partial(lifecycle_audit.begin_audit, connection, action, chosen, **options)
         self._id: int | None = None
         self._left = 0
 
@@ -41,13 +41,13 @@ class ActAudit:
         if changed:
             self.begin()
         if self._id:
-            self.is_stop_asked = lifecycle.record_audit(self._connection, self._id, changed, left=self._left)
+            self.is_stop_asked = lifecycle_audit.record_audit(self._connection, self._id, changed, left=self._left)
             self._left = 0
 
     def end(self, outcome: ActOutcome = ActOutcome.DONE, **problem: Any) -> None:
         """Write how the act ended."""
         if self._id:
-            lifecycle.end_audit(self._connection, self._id, outcome, **problem)
+            lifecycle_audit.end_audit(self._connection, self._id, outcome, **problem)
 
 
 class JobChanges:

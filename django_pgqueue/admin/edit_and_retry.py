@@ -22,13 +22,14 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
-from django_pgqueue import display, lifecycle
+from django_pgqueue import display
 from django_pgqueue.acts import EDIT_AND_RETRY
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.encoding import codecs
 from django_pgqueue.encoding.headers import decode_headers
 from django_pgqueue.enqueue.copies import insert_copy, task_like
 from django_pgqueue.ground.placeholders import markers_in
+from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import Job
 from django_pgqueue.states import FINISHED, Seen, State
 from django_pgqueue.task import Task
@@ -187,8 +188,8 @@ def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, c
             job.pk: {"retried_as": new.pk, "changes": changes},
             new.pk: {"made_from": job.pk, "changes": changes},
         }
-        lifecycle.record_audit(connection, audit_id, [job.pk, new.pk], details=details)
-        lifecycle.end_audit(connection, audit_id)
+        audit.record_audit(connection, audit_id, [job.pk, new.pk], details=details)
+        audit.end_audit(connection, audit_id)
         announced(like, new)
         names = ", ".join(sorted(changes)) or _("none")
         changed = _("Changed arguments: %s.") % names

@@ -19,11 +19,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.debug import sensitive_post_parameters
 
-from django_pgqueue import lifecycle
 from django_pgqueue.acts import ENQUEUE
 from django_pgqueue.db.fields import aware
 from django_pgqueue.db.queue_databases import queue_aliases
 from django_pgqueue.enqueue.new_job import alias_of
+from django_pgqueue.lifecycle import audit
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
 
@@ -134,8 +134,8 @@ def _enqueue(request: HttpRequest, task: Task[..., Any], form: EnqueueForm, alia
         job = configured.insert(args, kwargs)
         if job.is_duplicate:
             raise NotEnqueued(_("No job was added: job #%s has the unique key.") % job.pk)
-        lifecycle.record_audit(connection, audit_id, [job.pk])
-        lifecycle.end_audit(connection, audit_id)
+        audit.record_audit(connection, audit_id, [job.pk])
+        audit.end_audit(connection, audit_id)
         announced(configured, job)
         log_change(request, job, _("Enqueued."), ADDITION)
     messages.success(request, _("Job #%s is enqueued.") % job.pk)

@@ -17,8 +17,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from django_pgqueue import lifecycle
 from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
+from django_pgqueue.lifecycle import audit
 from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.task import Task
 from django_pgqueue.worker.execution.stored_values import DoesNotFit
@@ -77,7 +77,7 @@ def read_token(request: HttpRequest) -> UUID | None:
 
 def begin_once(connection: Any, token: UUID, action: str, chosen: dict[str, Any], *, by: str) -> int | None:
     """Begin the audit entry of an act; return its id, or None if the form was sent before."""
-    return lifecycle.begin_audit_once(connection, token, action, chosen, done_by=by)
+    return audit.begin_audit_once(connection, token, action, chosen, done_by=by)
 
 
 def sent_before(request: HttpRequest, connection: Any, token: UUID) -> int:

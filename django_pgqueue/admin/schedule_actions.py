@@ -16,8 +16,10 @@ from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext_lazy
 
-from django_pgqueue import acts, lifecycle
+from django_pgqueue import acts
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import job_options, run_and_resume
 
@@ -32,7 +34,7 @@ class ScheduleOperation(Operation):
     """One operation on a schedule."""
 
     fits: Callable[[Schedule], bool]
-    do: Callable[[Any, lifecycle.Scheduled, datetime | str | None], int]
+    do: Callable[[Any, Scheduled, datetime | str | None], int]
     """Called with the connection, the schedule, and the last run that the page showed.
 
     Returns the id of the job that it enqueued, or True if it changed the schedule, or False if it did nothing.
@@ -43,7 +45,7 @@ class NotDone(Exception):
     """An operation was refused. The message gives the operator the reason."""
 
 
-def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime | str | None) -> int:
+def _run(connection: Any, schedule: Scheduled, seen_last_run: datetime | str | None) -> int:
     try:
         return run_and_resume.run_now(connection, schedule, seen_last_run=seen_last_run) or 0
     except job_options.CannotFire as error:
@@ -51,11 +53,11 @@ def _run(connection: Any, schedule: lifecycle.Scheduled, seen_last_run: datetime
         raise NotDone(_("No job is enqueued for %(name)s: %(why)s") % values) from None
 
 
-def _pause(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
-    return lifecycle.pause_schedule(connection, schedule.schedule_id)
+def _pause(connection: Any, schedule: Scheduled, _seen_last_run: object) -> bool:
+    return schedules.pause_schedule(connection, schedule.schedule_id)
 
 
-def _resume(connection: Any, schedule: lifecycle.Scheduled, _seen_last_run: object) -> bool:
+def _resume(connection: Any, schedule: Scheduled, _seen_last_run: object) -> bool:
     try:
         return run_and_resume.resume(connection, schedule)
     except ValueError:  # the list shows what is wrong with the expression
@@ -97,7 +99,7 @@ def act_on_one(request: HttpRequest, operation: ScheduleOperation, schedule: Sch
     Raise `NotDone` with a reason for the operator if it is refused.
     """
     connection = connections[databases.chosen(request)]
-    found = {each.schedule_id: each for each in lifecycle.read_schedules(connection)[1]}
+    found = {each.schedule_id: each for each in schedules.read_schedules(connection)[1]}
     seen = shown.read_schedule(request, schedule.pk)
     if operation is RUN and seen is None:
         raise NotDone(_("Nothing was changed: the form did not say which run the page showed. Try again from here."))

@@ -17,7 +17,7 @@ from django.forms.fields import InvalidJSONInput
 from django.utils.translation import gettext_lazy as _
 
 from django_pgqueue.encoding.serialization import plain_arguments
-from django_pgqueue.lifecycle import Definition
+from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.models import Schedule
 from django_pgqueue.options.task_options import scheduled_options
 from django_pgqueue.schedules import declarations, expressions, times

@@ -17,8 +17,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import lifecycle, queues
+from django_pgqueue import queues
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.models import Schedule
 from django_pgqueue.schedules import expressions, job_options
 
@@ -213,27 +215,27 @@ class ScheduleAdmin(ScheduleColumns):
         definition = form.definition()
         if definition.has_own_queue and (message := queues.mistyped(definition.options.queue_name, connection.alias)):
             messages.warning(request, message)
-        now, _rows = lifecycle.read_schedules(connection)
+        now, _rows = schedules.read_schedules(connection)
         next_run_at = expressions.next_after(definition.expression, definition.time_zone, now)
         if not change:
             enabled = form.cleaned_data["enabled"]
-            obj.pk = lifecycle.add_schedule(
+            obj.pk = schedules.add_schedule(
                 connection, definition, origin="admin", next_run_at=next_run_at, enabled=enabled
             )
             is_written = obj.pk is not None
         else:
             shown = read_schedule(request, obj.pk)
             revision = shown[0] if shown else obj.revision  # the form's: another editor's change is not overwritten
-            is_written = lifecycle.change_schedule(
+            is_written = schedules.change_schedule(
                 connection, obj.pk, definition, revision=revision, next_run_at=next_run_at, tries=True
             )
         if not is_written:
             raise JobLocked(f"another session has just changed the schedule {obj.name}")
         if change and "enabled" in form.changed_data:
             if form.cleaned_data["enabled"]:
-                lifecycle.resume_schedule(connection, obj.pk, next_run_at)
+                schedules.resume_schedule(connection, obj.pk, next_run_at)
             else:
-                lifecycle.pause_schedule(connection, obj.pk)
+                schedules.pause_schedule(connection, obj.pk)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         self.delete_queryset(request, self.get_queryset(request).filter(pk=obj.pk))
@@ -241,4 +243,4 @@ class ScheduleAdmin(ScheduleColumns):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
         """Remove the selected schedules with the records of their runs. Schedules that workers' code defines stay."""
         ids = list(queryset.values_list("pk", flat=True))
-        lifecycle.remove_schedules(connections[databases.chosen(request)], ids, lifecycle.CONFIRMED_SECONDS)
+        schedules.remove_schedules(connections[databases.chosen(request)], ids, CONFIRMED_SECONDS)

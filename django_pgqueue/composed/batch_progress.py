@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
+from django_pgqueue.lifecycle import batches
 
 
 class BatchProgress(NamedTuple):
@@ -38,5 +38,5 @@ class BatchProgress(NamedTuple):
 
 def progress_of(connection: Connection, batch_ids: Iterable[int]) -> dict[int, BatchProgress]:
     """Return the progress of several batches, by id, with one query."""
-    counted = lifecycle.batches.count_jobs(connection, batch_ids)
+    counted = batches.count_jobs(connection, batch_ids)
     return {batch_id: BatchProgress(**counts) for batch_id, counts in counted.items()}

@@ -17,7 +17,6 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, router, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ends.batches import settle
 from django_pgqueue.enqueue import bulk, inserting
 from django_pgqueue.enqueue.advice import called_in_coroutine, listed
@@ -26,6 +25,7 @@ from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.enqueue.job_ids import JobIds
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.batch_reference import BatchReference, check_parent
+from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.tasks.context import running_database, running_job
 
@@ -122,7 +122,7 @@ class Batch(BatchReference):
             # Without a nested block: an error in one would make the caller's transaction roll back.
             with nullcontext() if connection.in_atomic_block else transaction.atomic(using=self.database):
                 inserting.check_open(connection, parent_id)
-                created = lifecycle.batches.create_batch(
+                created = batches.create_batch(
                     connection, description=self._description, parent_id=parent_id, callbacks=callbacks
                 )
         except SynchronousOnlyOperation as error:
@@ -139,7 +139,7 @@ class Batch(BatchReference):
             Whether the batch was open.
         """
         connection, batch_id = self._connection, self._stored_id
-        was_open = lifecycle.batches.close_batch(connection, batch_id)
+        was_open = batches.close_batch(connection, batch_id)
         settle(connection, [batch_id]).raise_refused()
         if connection.in_atomic_block:
             # A job that ends while this transaction is open does not see that the batch is closed. And this transaction

@@ -17,11 +17,11 @@ from django.db import Error as DatabaseError
 from django.db import connections, router, transaction
 from psycopg.errors import InsufficientPrivilege
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import notify_event_sent, wake_workers_after_commit
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.declared.steps import EventKey, checked_name, key_text
 from django_pgqueue.encoding.serialization import encode_result
+from django_pgqueue.lifecycle import events, steps
 
 logger = logging.getLogger("django_pgqueue")
 
@@ -59,7 +59,7 @@ def send_event(name: str, key: EventKey = None, payload: Any = None, *, using: s
     connection = connections[using or router.db_for_write(Job)]
     stored = None if payload is None else encode_result(payload, "the payload of the event")
     try:
-        event_id = lifecycle.events.send_event(connection, event_name, event_key, stored)
+        event_id = events.send_event(connection, event_name, event_key, stored)
     except SynchronousOnlyOperation as error:
         raise SynchronousOnlyOperation(
             f"the event {event_name!r} was sent from a coroutine: use `await asend_event(…)` there. To share a "
@@ -86,7 +86,7 @@ def _wake(alias: str, event_id: int, event_name: str, event_key: str) -> None:
     try:
         after_id, woken = 0, False
         for _ in range(PAGES):
-            job_ids, next_id = lifecycle.wake(connection, event_name, event_key, after_id)
+            job_ids, next_id = steps.wake(connection, event_name, event_key, after_id)
             woken = woken or bool(job_ids)
             if next_id is None:
                 break

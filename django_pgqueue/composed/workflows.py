@@ -15,7 +15,6 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import connections, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.enqueue.advice import called_in_coroutine, listed
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.enqueue.new_job import alias_of, check_fit
@@ -23,6 +22,7 @@ from django_pgqueue.enqueue.nodes import EncodedNodes, NodeCall
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.batch_reference import check_parent
 from django_pgqueue.ground.placeholders import ResultPlaceholder, has_placeholders, placeholders_in
+from django_pgqueue.lifecycle import batches
 from django_pgqueue.states import FailurePolicy
 
 from .batch_progress import BatchProgress
@@ -249,7 +249,7 @@ class Workflow:
             with nullcontext() if connection.in_atomic_block else transaction.atomic(using=self._database):
                 nodes = EncodedNodes(connection, self._calls, lambda node: int(node.place))
                 batch_id = int(batch.open().id or 0)
-                lifecycle.batches.close_batch(connection, batch_id)  # nobody sees it before its jobs are there
+                batches.close_batch(connection, batch_id)  # nobody sees it before its jobs are there
                 self._batch, self.job_ids = batch, nodes.job_ids
                 nodes.write(batch_id)
         except SynchronousOnlyOperation as error:

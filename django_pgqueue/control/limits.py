@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.declared.limit_policies import Override
 from django_pgqueue.declared.limits import Limit, name_of
 from django_pgqueue.exceptions import Duration, InvalidTask
+from django_pgqueue.lifecycle import limit_overrides
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
 
@@ -108,7 +108,7 @@ def override_shown(
     bounds, connection = bounds_of(until), connections[database]
     with transaction.atomic(using=database):
         _check_values(connection, limit_key, given)
-        is_changed = lifecycle.limit_overrides.override(
+        is_changed = limit_overrides.override(
             connection, limit_key, given, **bounds, **_note(by, reason), only_new=only_new
         )
         wake_workers_after_commit(connection, PAUSES_CHANGED)
@@ -139,7 +139,7 @@ def restore_limit(limit_key: str, *, reason: str = "", by: str = "", database: s
     check_limit_key(limit_key)
     alias = alias_of(database)
     with transaction.atomic(using=alias):
-        restored = lifecycle.limit_overrides.restore(connections[alias], limit_key, **_note(by, reason))
+        restored = limit_overrides.restore(connections[alias], limit_key, **_note(by, reason))
         wake_workers_after_commit(connections[alias], PAUSES_CHANGED)
     if not restored:
         check_use(Pausable.LIMIT, limit_key, alias)
@@ -170,7 +170,7 @@ def end_hold(limit_key: str, *, reason: str = "", by: str = "", database: str | 
     check_limit_key(limit_key)
     alias = alias_of(database)
     with transaction.atomic(using=alias):
-        ended = lifecycle.limit_overrides.end_holds(connections[alias], limit_key, **_note(by, reason))
+        ended = limit_overrides.end_holds(connections[alias], limit_key, **_note(by, reason))
         wake_workers_after_commit(connections[alias], PAUSES_CHANGED)
     if not ended:
         check_use(Pausable.LIMIT, limit_key, alias)
@@ -184,7 +184,7 @@ def _note(by: str, reason: str) -> dict[str, Any]:
 def _check_values(connection: BaseDatabaseWrapper, limit_key: str, given: Mapping[str, Any]) -> None:
     """Raise `ValueError` if a limit with these values would be invalid, or if there is nothing to override."""
     name = name_of(limit_key)
-    overrides = lifecycle.limit_overrides.controls_of(connection, [limit_key]).overrides
+    overrides = limit_overrides.controls_of(connection, [limit_key]).overrides
     if not given and limit_key not in overrides:
         raise ValueError("nothing to override: pass concurrency, rate, burst or share")
     declared = registry.limits().get(name) or Limit(name, key=str, rate="1/s")  # one of other code may have a rate

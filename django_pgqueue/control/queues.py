@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import connections
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import PAUSES_CHANGED, wake_workers_after_commit
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.ends import job_operations
 from django_pgqueue.exceptions import Duration, seconds
+from django_pgqueue.lifecycle import bulk_acts, pauses
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.tasks import registry
 
@@ -103,9 +103,9 @@ def _pause(
 ) -> bool:
     connection = connections[database]
     for former_name in names_of(kind, name)[1:]:  # a pause from before the task was renamed would outlast the new one
-        lifecycle.resume(connection, kind, former_name)
+        pauses.resume(connection, kind, former_name)
     by, reason = stored_text(by, 150), stored_text(reason, 1000)
-    is_paused = lifecycle.pause(connection, kind, name, **bounds, paused_by=by, reason=reason, only_new=only_new)
+    is_paused = pauses.pause(connection, kind, name, **bounds, paused_by=by, reason=reason, only_new=only_new)
     wake_workers_after_commit(connection, PAUSES_CHANGED)
     return is_paused
 
@@ -151,7 +151,7 @@ def resume_named(kind: Pausable, name: str, database: str) -> bool:
 
     The admin uses it, because a row written by hand may have a name that `pause()` would refuse.
     """
-    resumed = [lifecycle.resume(connections[database], kind, any_name) for any_name in names_of(kind, name)]
+    resumed = [pauses.resume(connections[database], kind, any_name) for any_name in names_of(kind, name)]
     wake_workers_after_commit(connections[database], PAUSES_CHANGED)
     return any(resumed)
 
@@ -256,7 +256,7 @@ def _clear(kind: Pausable, name: str, connection: BaseDatabaseWrapper) -> int:
 
     cancelled = 0
     for any_name in names_of(kind, name):
-        for batch in lifecycle.bulk_acts.waiting_jobs(connection, **{FILTERS[kind]: any_name}, limit=CLEAR_BATCH):
+        for batch in bulk_acts.waiting_jobs(connection, **{FILTERS[kind]: any_name}, limit=CLEAR_BATCH):
             cancelled += len(job_operations.cancel(JobsToChange(connection, batch), running=False))
     return cancelled
 

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from django.db import connections, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import WORKER_REQUESTED, wake_workers_after_commit
+from django_pgqueue.lifecycle import audit, worker_requests
 from django_pgqueue.states import RequestKind
 
 AUDITED_AS: Final = {RequestKind.STOP: "stop_worker", RequestKind.STACK: "live_stack"}
@@ -46,14 +46,14 @@ def request(
     """
     connection = connections[database]
     with transaction.atomic(using=database):
-        added = lifecycle.request_of_worker(connection, worker_id, kind, execution_id=execution_id, by=by[:150])
+        added = worker_requests.request_of_worker(connection, worker_id, kind, execution_id=execution_id, by=by[:150])
         if added is None:
-            request_id = lifecycle.open_request(connection, worker_id, kind, execution_id=execution_id)
+            request_id = worker_requests.open_request(connection, worker_id, kind, execution_id=execution_id)
             found = None if request_id is None else Requested(request_id, is_new=False)
         else:
             chosen = {"worker": added.worker, "worker_id": worker_id}
             jobs = [] if added.job_id is None else [added.job_id]
-            lifecycle.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)
+            audit.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)
             found = Requested(added.request_id, is_new=True)
         if found is not None:  # a repetition too, because the first notification may be lost
             wake_workers_after_commit(connection, WORKER_REQUESTED)

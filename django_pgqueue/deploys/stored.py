@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.encoding.serialization import decode_arguments
-from django_pgqueue.lifecycle import FAILURES, may_divide, savepoint, stored_calls
+from django_pgqueue.lifecycle import claims, stored_calls
+from django_pgqueue.lifecycle.execute import FAILURES, may_divide, savepoint
 from django_pgqueue.lifecycle.stored_calls import StoredShape
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.schedules import declarations
 from django_pgqueue.stats.limited_lanes import limited_lanes
 from django_pgqueue.tasks import registry
@@ -183,8 +184,8 @@ def _read_all(sources: Sequence[stored_calls.Ids], calls: _Calls, limit: int) ->
 
 def _lanes(connection: Connection) -> Iterator[stored_calls.Ids]:
     """Yield the ready jobs of each lane."""
-    lanes = [*lifecycle.scan_lanes(connection).due_in]
-    lanes += [lifecycle.Lane(*lane, is_limited=True) for lane in limited_lanes(connection)]
+    lanes = [*claims.scan_lanes(connection).due_in]
+    lanes += [Lane(*lane, is_limited=True) for lane in limited_lanes(connection)]
     return (stored_calls.ready_calls(connection, lane, BATCH) for lane in lanes)
 
 

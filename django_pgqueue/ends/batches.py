@@ -7,9 +7,10 @@ from functools import partial
 from typing import Final
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import Refused, batches, divided
+from django_pgqueue.lifecycle import batches
 from django_pgqueue.lifecycle.batches import BatchEvent
 from django_pgqueue.lifecycle.ends import EndedJob
+from django_pgqueue.lifecycle.execute import Refused, divided
 
 from .end_check import APPLICATION, SWEEP_LIMIT, Checked, Page, Reactor, Sweep, page_of
 

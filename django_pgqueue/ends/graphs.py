@@ -8,9 +8,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus, graphs
+from django_pgqueue.lifecycle import graphs
 from django_pgqueue.lifecycle.ends import EndedJob
 from django_pgqueue.lifecycle.graphs import AdvancedJob
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.encoding.codecs import readable as readable
 from django_pgqueue.history.deletion import delete_batches as delete_batches
 from django_pgqueue.history.deletion import delete_job as delete_job
 from django_pgqueue.history.deletion import delete_jobs as delete_jobs
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.lifecycle.graphs import waiting_ids
 from django_pgqueue.reactions import after_application, after_operator
 from django_pgqueue.states import State
@@ -42,7 +42,7 @@ def retry(act: JobsToChange) -> dict[int, State]:
 
     def transition(*args: Any, **options: Any) -> dict[int, State]:
         restored: dict[int, Restored] = {}
-        changed = lifecycle.retry(*args, **options, restored=restored)
+        changed = operator.retry(*args, **options, restored=restored)
         act.others.update(found := waiting_ids(restored))
         return dict.fromkeys(found & act.task_names.keys(), State.WAITING) | changed
 
@@ -57,7 +57,7 @@ def cancel(act: JobsToChange, *, running: bool = True) -> dict[int, State]:
     advanced: list[AdvancedJob] = []
 
     def transition(*args: Any, **options: Any) -> dict[int, State]:
-        changed = lifecycle.cancel(*args, **options, running=running, advanced=advanced)
+        changed = operator.cancel(*args, **options, running=running, advanced=advanced)
         act.others.update(job.job_id for job in advanced if job.state is State.CANCELLED)
         return changed
 
@@ -69,17 +69,17 @@ def cancel(act: JobsToChange, *, running: bool = True) -> dict[int, State]:
 
 def run_now(act: JobsToChange) -> dict[int, State]:
     """Make ready jobs due at once, and wake the workers after the commit."""
-    return _run(act, lifecycle.run_now, makes_due=True)
+    return _run(act, operator.run_now, makes_due=True)
 
 
 def move(act: JobsToChange, *, queue_name: str | None = None, priority: int | None = None) -> dict[int, State]:
     """Change the queue or the priority of ready jobs, and wake the workers after the commit."""
-    return _run(act, partial(lifecycle.move, queue_name=queue_name, priority=priority), makes_due=True)
+    return _run(act, partial(operator.move, queue_name=queue_name, priority=priority), makes_due=True)
 
 
 def delete(act: JobsToChange) -> dict[int, State]:
     """Delete finished jobs; return the state that each had. Nobody waits for a finished job, so nobody is notified."""
-    return _run(act, lifecycle.delete, reacts=False)
+    return _run(act, operator.delete, reacts=False)
 
 
 def _run(

@@ -20,12 +20,12 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.declared.limits import CallLimit
 from django_pgqueue.encoding.serialization import CHUNK, CHUNK_SIZE, chunks, normalise_call
 from django_pgqueue.enqueue import inserting, many_unique
 from django_pgqueue.exceptions import InvalidTask
+from django_pgqueue.lifecycle import enqueueing
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 from django_pgqueue.reactions import after_enqueue
 from django_pgqueue.tasks.redaction import has_sensitive_tasks, hidden_from_reports
@@ -137,9 +137,9 @@ class MixedChunk:
             limits[number] = job.limit
         given: dict[str, Any] = {"arguments": arguments, "limits": limits}
         if len(rows) == 1:
-            ids = lifecycle.enqueue_many(connection, **given, **rows[0])
+            ids = enqueueing.enqueue_many(connection, **given, **rows[0])
         else:
-            ids = lifecycle.enqueue_each(connection, **given, numbers=self._numbers, rows=rows)
+            ids = enqueueing.enqueue_each(connection, **given, numbers=self._numbers, rows=rows)
         inserting.write_search_keys(connection, [(ids[number], job) for number, job in self._jobs.items()])
         inserting.announce(connection, zip(ids, map(rows.__getitem__, self._numbers), strict=True))
         return list(map(Placed, self._places, ids))
@@ -355,7 +355,7 @@ class Insertion:
             )
 
     def _insert_plain(self, arguments: str) -> None:
-        job_ids = lifecycle.enqueue_many(self._connection, arguments=arguments, **self._row)
+        job_ids = enqueueing.enqueue_many(self._connection, arguments=arguments, **self._row)
         self._recorder.add_next(job_ids)
         after_enqueue(self._connection, self._task.name, self._task.queue_name, job_ids)
 

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.db import router
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import atomic_unless_open
 from django_pgqueue.encoding import codecs
 from django_pgqueue.exceptions import DuplicateJob, InvalidTask, QueueError
 from django_pgqueue.ground.batch_reference import BatchFinished
 from django_pgqueue.ground.envelope import CODEC
+from django_pgqueue.lifecycle import batches, enqueueing, search_keys, unique
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
+from django_pgqueue.lifecycle.types import Enqueued
 from django_pgqueue.reactions import after_enqueue
 
 from .new_job import job_model
@@ -71,7 +72,7 @@ def insert(connection: BaseDatabaseWrapper, job: NewJob) -> Job:
 
 def _insert_row(connection: BaseDatabaseWrapper, job: NewJob) -> Job:
     if job.uniqueness is None or job.key is None:
-        return as_job(connection.alias, lifecycle.enqueue(connection, job), job)
+        return as_job(connection.alias, enqueueing.enqueue(connection, job), job)
     return _insert_unique(connection, job, job.uniqueness, job.key)
 
 
@@ -100,23 +101,21 @@ def _insert_unique(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uni
     )
 
 
-def _add_one(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness) -> lifecycle.Enqueued | None:
+def _add_one(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness) -> Enqueued | None:
     """Insert or replace a job whose key lasts as long as the job; return None if another job keeps the key."""
     given: dict[str, Any] = {"arguments": job.arguments, "unique_key": job.key, "ready_only": uniqueness.ready_only}
     if uniqueness.on_conflict == "replace":
-        return lifecycle.replace(connection, **given, has_steps=uniqueness.has_steps, **job.columns())
-    return lifecycle.enqueue_unique(connection, **given, **job.columns())
+        return unique.replace(connection, **given, has_steps=uniqueness.has_steps, **job.columns())
+    return unique.enqueue_unique(connection, **given, **job.columns())
 
 
-def _add_one_for_period(
-    connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness
-) -> lifecycle.Enqueued | None:
+def _add_one_for_period(connection: BaseDatabaseWrapper, job: NewJob, uniqueness: Uniqueness) -> Enqueued | None:
     """Insert or replace a job whose key has a uniqueness window; return None if another job keeps the key."""
     given: dict[str, Any] = {"calls": calls_as_json([job]), "limits": [job.limit]}
     period_seconds = uniqueness.period_seconds or 0.0
-    added = lifecycle.enqueue_for_period(connection, **given, period_seconds=period_seconds, **job.row)
+    added = unique.enqueue_for_period(connection, **given, period_seconds=period_seconds, **job.row)
     if not added and uniqueness.on_conflict == "replace":
-        replaced = lifecycle.replace_for_period(connection, **given, has_steps=uniqueness.has_steps, **job.row)
+        replaced = unique.replace_for_period(connection, **given, has_steps=uniqueness.has_steps, **job.row)
         added = [enqueued for enqueued, _ in replaced]
     return added[0] if added else None
 
@@ -130,7 +129,7 @@ def holders(
     connection: BaseDatabaseWrapper, task_name: str, uniqueness: Uniqueness, keys: Collection[str]
 ) -> dict[str, int]:
     """Return, by key, the ids of the existing jobs of a task that have these keys."""
-    find = lifecycle.holders if uniqueness.period_seconds is None else lifecycle.open_windows
+    find = unique.holders if uniqueness.period_seconds is None else unique.open_windows
     return find(connection, task_name, keys) if keys else {}
 
 
@@ -172,7 +171,7 @@ def check_open(connection: BaseDatabaseWrapper, batch_id: int | None) -> None:
     """
     if batch_id is None:
         return
-    is_complete = lifecycle.batches.join_batch(connection, batch_id)
+    is_complete = batches.join_batch(connection, batch_id)
     if is_complete is None:
         raise InvalidTask(f"there is no batch {batch_id} in the database {connection.alias!r}: it was removed")
     if is_complete:
@@ -188,11 +187,11 @@ def write_search_keys(connection: BaseDatabaseWrapper, jobs: Iterable[tuple[int,
     replaced = [
         job_id for job_id, job in searched.items() if job.uniqueness and job.uniqueness.on_conflict == "replace"
     ]
-    lifecycle.remove_search_keys(connection, replaced)
-    lifecycle.add_search_keys(connection, {job_id: job.search_keys or {} for job_id, job in searched.items()})
+    search_keys.remove_search_keys(connection, replaced)
+    search_keys.add_search_keys(connection, {job_id: job.search_keys or {} for job_id, job in searched.items()})
 
 
-def as_job(alias: str, enqueued: lifecycle.Enqueued, new: NewJob) -> Job:
+def as_job(alias: str, enqueued: Enqueued, new: NewJob) -> Job:
     """Return a `Job` for a row that was just inserted, without a query."""
     call = json.loads(new.arguments)
     values = {

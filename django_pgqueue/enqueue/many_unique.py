@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import unique
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row, Uniqueness
 
 from . import inserting
@@ -103,7 +103,7 @@ def _add_all(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> list[Ad
     if not rule.can_share_statement or all(job.row is row for job in jobs):
         add = _add_many if rule.period_seconds is None else _add_many_for_period
         return [(job_id, jobs[0].task_name, key) for job_id, key in add(connection, jobs, row, rule)]
-    return lifecycle.enqueue_each_unique(connection, jobs)
+    return unique.enqueue_each_unique(connection, jobs)
 
 
 def _all_holders(connection: BaseDatabaseWrapper, jobs: Sequence[NewJob]) -> dict[TaskAndKey, int]:
@@ -128,7 +128,7 @@ def _add_many(
     connection: BaseDatabaseWrapper, jobs: Sequence[NewJob], row: Row, rule: Uniqueness
 ) -> list[tuple[int, str | None]]:
     """Insert the jobs whose keys are free, or replace waiting ones; return ids and keys of these jobs."""
-    return lifecycle.enqueue_many_unique(
+    return unique.enqueue_many_unique(
         connection,
         **_given(jobs),
         ready_only=rule.ready_only,
@@ -151,14 +151,14 @@ def _add_many_for_period(
     period_seconds = rule.period_seconds or 0.0
     ids = [
         enqueued.job_id
-        for enqueued in lifecycle.enqueue_for_period(connection, **_given(once), period_seconds=period_seconds, **row)
+        for enqueued in unique.enqueue_for_period(connection, **_given(once), period_seconds=period_seconds, **row)
     ]
-    windows = lifecycle.open_windows(connection, jobs[0].task_name, kept.keys(), ids)
+    windows = unique.open_windows(connection, jobs[0].task_name, kept.keys(), ids)
     keys = {job_id: key for key, job_id in windows.items()}
     added = [(job_id, keys.get(job_id)) for job_id in ids]
     new = {key for _, key in added}
     taken = [job for job in once if job.key is not None and job.key not in new]
     if replaces and taken:
-        replaced = lifecycle.replace_for_period(connection, **_given(taken), has_steps=rule.has_steps, **row)
+        replaced = unique.replace_for_period(connection, **_given(taken), has_steps=rule.has_steps, **row)
         added += [(enqueued.job_id, key) for enqueued, key in replaced]
     return added

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgqueue.arguments.plan import CallArguments
-    from django_pgqueue.lifecycle import Scheduled
+    from django_pgqueue.lifecycle.schedules import Scheduled
     from django_pgqueue.models import Job
     from django_pgqueue.tasks.definition import TaskDefinition
 

@@ -12,8 +12,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ground.placeholders import has_placeholders, refuse_markers, with_markers
+from django_pgqueue.lifecycle import graphs
 from django_pgqueue.lifecycle.enqueueing import NewJob, Row
 
 from . import inserting
@@ -53,7 +53,7 @@ class EncodedNodes:
         Raises the errors of `Task.enqueue()`.
         """
         self._connection = connection
-        self.job_ids = lifecycle.graphs.draw_ids(connection, len(nodes))
+        self.job_ids = graphs.draw_ids(connection, len(nodes))
         self._rows: dict[int, Row] = {}
         self._jobs = [self._new_job(node, lambda found: self.job_ids[place_of(found)]) for node in nodes]
         self._waits = [bool(node.policies) for node in nodes]
@@ -77,10 +77,10 @@ class EncodedNodes:
         for row in self._rows.values():
             row["batch_id"] = batch_id
         for page in _pages(self._jobs):
-            lifecycle.graphs.add_nodes(self._connection, self.job_ids[page], self._waits[page], self._jobs[page])
+            graphs.add_nodes(self._connection, self.job_ids[page], self._waits[page], self._jobs[page])
         edges = iter(self._edges)
         while edge_page := list(islice(edges, EDGES_PAGE)):
-            lifecycle.graphs.add_dependencies(self._connection, edge_page)
+            graphs.add_dependencies(self._connection, edge_page)
         inserting.write_search_keys(self._connection, zip(self.job_ids, self._jobs, strict=True))
         inserting.announce(
             self._connection, ((job_id, job.row) for job_id, job in zip(self.job_ids, self._jobs, strict=True))

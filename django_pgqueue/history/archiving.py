@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connections, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.transactions import is_in_transaction
 from django_pgqueue.exceptions import Duration, JobLocked, seconds
 from django_pgqueue.ground.posix import CAN_FORK
+from django_pgqueue.lifecycle import history
 from django_pgqueue.states import State
 
 from .batches import Choice, Move, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
@@ -226,7 +226,7 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
     from django_pgqueue.models import Job  # models can be imported only after the apps are loaded
 
     batch = target.last_batch
-    removed = lifecycle.remove_archived(connection, batch) if batch else []
+    removed = history.remove_archived(connection, batch) if batch else []
     rows = Job.objects.using(connection.alias).filter(pk__in=set(batch) - set(removed))
     if locked := [pk for pk, finished_at in rows.values_list("pk", "finished_at") if finished_at == batch[pk]]:
         raise JobLocked(
@@ -238,7 +238,7 @@ def _resume(connection: Any, target: ArchiveFile) -> int:
 
 def _to_table(connection: Any, choice: Choice, pace: Pace) -> Iterator[Move]:
     for jobs in choice.pages(connection, pace.limit(TABLE_BATCH)):
-        yield jobs, lifecycle.archive(connection, jobs)
+        yield jobs, history.archive(connection, jobs)
 
 
 def _to_file(connection: Any, choice: Choice, pace: Pace, target: ArchiveFile) -> Iterator[Move]:
@@ -253,10 +253,10 @@ def _move_to_file(connection: Any, jobs: dict[int, datetime], target: ArchiveFil
     is not written.
     """
     with transaction.atomic(using=connection.alias):
-        rows = lifecycle.read_for_archive(connection, jobs)
+        rows = history.read_for_archive(connection, jobs)
         if not rows:
             return set()
-        removed = set(lifecycle.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows}))
+        removed = set(history.remove_archived(connection, {job_id: finished_at for job_id, finished_at, _ in rows}))
         if removed:
             target.append([line for job_id, _, line in rows if job_id in removed])
     return removed

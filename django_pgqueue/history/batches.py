@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from django.db import router
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle.pruning import needs_of
+from django_pgqueue.lifecycle import pruning
+from django_pgqueue.lifecycle.pruning import EVER, needs_of
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.tasks import registry
@@ -29,13 +29,13 @@ class Choice:
     states: tuple[State, ...]
     task_names: tuple[str, ...] = ()
     queue_names: tuple[str, ...] = ()
-    before: datetime = lifecycle.EVER
+    before: datetime = EVER
     older_than_seconds: float = 0.0
 
     def pages(self, connection: Connection, limit: int) -> Iterator[dict[int, datetime]]:
         """Yield the wanted jobs, each with its `finished_at`, from pages of `limit` finished jobs."""
         for state in self.states:
-            yield from lifecycle.finished_jobs(
+            yield from pruning.finished_jobs(
                 connection,
                 state,
                 limit=limit,

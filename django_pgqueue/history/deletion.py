@@ -19,9 +19,9 @@ from django.db import connections, transaction
 from django.db.models import Count, F, Model, signals
 from django.db.models.deletion import Collector, get_candidate_relations_to_delete
 
-from django_pgqueue import lifecycle
 from django_pgqueue.exceptions import CannotDelete
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle import batches, operator
 from django_pgqueue.lifecycle.pruning import Needed, needs_of
 from django_pgqueue.states import FINISHED, KEPT_BY_DELETE, NEED_TEXTS, Need, Seen
 
@@ -70,7 +70,7 @@ def delete_job(job: Job, using: str | None) -> Deleted:
     with transaction.atomic(using=alias):
         own = _own_rows(alias, [job_id])
         referred = _referred_rows(alias, [job_id])
-        removed = lifecycle.delete(connection, [job_id], alone=True)
+        removed = operator.delete(connection, [job_id], alone=True)
         left = needs_of(connection, [job_id])
         if job_id in left and left[job_id].need is Need.UNFINISHED:
             raise _unfinished(job_id, left[job_id].state)
@@ -107,7 +107,7 @@ def _delete_page(
     referred = _referred_rows(alias, job_ids)
     chosen = jobs.model._base_manager.using(alias).filter(pk__in=job_ids).annotate(of_job=F("pk"))
     rows = list(chosen) if _is_referred_to(jobs.model) else []
-    removed = lifecycle.delete(connections[alias], job_ids, seen=seen)
+    removed = operator.delete(connections[alias], job_ids, seen=seen)
     left |= needs_of(connections[alias], seen.keys() - removed.keys())
     groups = [[row for row in group if row.of_job in removed] for group in (rows, *referred)]
     return _counted(_with_project_rows(alias, groups, jobs), removed, own)[1]
@@ -129,7 +129,7 @@ def delete_batches(chosen: QuerySet[JobBatch], alias: str, origin: Any) -> Delet
                     "and delete it when its jobs have ended"
                 )
         removed: list[int] = []
-        while gone := lifecycle.batches.delete_batches(connection, rows.keys() - set(removed)):
+        while gone := batches.delete_batches(connection, rows.keys() - set(removed)):
             removed += gone  # a batch goes after those that are nested in it
         for batch_id in sorted(rows.keys() - set(removed)):
             text = "batch %s was not deleted: it is locked, or has jobs or nested batches. Delete those first"

@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connections
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.envelope import ERASED, seal
+from django_pgqueue.lifecycle import audit, history
 from django_pgqueue.lifecycle.history import calls_of, used_callbacks
 from django_pgqueue.lifecycle.history import erase_callbacks as store_callbacks
+from django_pgqueue.lifecycle.pruning import EVER
 from django_pgqueue.states import FINISHED
 
 from .batches import Choice, Pace, alias, check_rate, counted, finished_states, names_of_queues, names_of_tasks
@@ -98,26 +99,26 @@ def erase(
         states=finished_states(FINISHED),
         task_names=names_of_tasks(tasks),
         queue_names=names_of_queues(queues),
-        before=before or lifecycle.EVER,
+        before=before or EVER,
     )
     job_ids = sorted(set(jobs))
     _check(choice, job_ids, kinds)
     connection = connections[alias(database)]
-    audit_id = lifecycle.begin_audit(
+    audit_id = audit.begin_audit(
         connection, "erase", _described(choice, job_ids, kinds), done_by=by[:150], reason=reason
     )
     found = _Found(connection, job_ids)
     callbacks = erase_callbacks(connection, choice, list(found.finished)) if arguments and not found.is_vain else 0
     pace = Pace(rate)
     pages = found.pages() if job_ids else choice.pages(connection, pace.limit(BATCH))
-    erased = ((page, lifecycle.erase(connection, page, audit_id=audit_id, **kinds)) for page in pages)
+    erased = ((page, history.erase(connection, page, audit_id=audit_id, **kinds)) for page in pages)
     done = counted(connection, erased, pace)
-    lifecycle.end_audit(connection, audit_id)
+    audit.end_audit(connection, audit_id)
     return Erased(done.changed, done.left, found.unfinished, found.missing, audit_id, callbacks, done.needed)
 
 
 def _check(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> None:
-    filters = [choice.task_names, choice.queue_names, choice.before != lifecycle.EVER]
+    filters = [choice.task_names, choice.queue_names, choice.before != EVER]
     if job_ids and any(filters):
         raise ValueError("erase() takes either jobs, or a filter of tasks, queues and before")
     if not job_ids and not any(filters):
@@ -133,7 +134,7 @@ def _described(choice: Choice, job_ids: list[int], kinds: dict[str, bool]) -> di
     described: dict[str, Any] = {"erased": [kind for kind, is_erased in kinds.items() if is_erased]}
     if job_ids:
         return {**described, "jobs": job_ids}
-    before = None if choice.before == lifecycle.EVER else choice.before.isoformat()
+    before = None if choice.before == EVER else choice.before.isoformat()
     return {**described, "tasks": list(choice.task_names), "queues": list(choice.queue_names), "before": before}
 
 

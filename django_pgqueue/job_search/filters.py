@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 from django.db import connections
 from django.db.models import OuterRef, Q, QuerySet, Subquery
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.control.targets import in_limit
+from django_pgqueue.lifecycle import claims
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.models.operations import BATCH_SIZE, database_now
 from django_pgqueue.states import State
@@ -39,7 +40,7 @@ class Pauses:
     @classmethod
     def of(cls, alias: str) -> Pauses:
         """Read the active pauses of a database."""
-        scan = lifecycle.scan_lanes(connections[alias])
+        scan = claims.scan_lanes(connections[alias])
         return cls(scan.paused_queues, scan.paused_tasks)
 
     def stop(self, queue_name: str, task_name: str) -> bool:

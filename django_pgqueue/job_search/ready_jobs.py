@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from django.db import connections
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.db.statements import execute
+from django_pgqueue.lifecycle import claims, limits
 from django_pgqueue.stats.limited_lanes import limited_lanes
 
 from .filters import Filters, Moment, Part, Pauses
@@ -100,7 +101,7 @@ class _Lane(NamedTuple):
 def find_ready(filters: Filters, word: str, limit: int) -> Part:
     """Return the first `limit` ready jobs that meet the filters. Runs three or more read-only statements."""
     connection = connections[filters.alias]
-    scan = lifecycle.scan_lanes(connection)
+    scan = claims.scan_lanes(connection)
     pauses = Pauses(scan.paused_queues, scan.paused_tasks)
     every_lane = [(-lane.priority, lane.queue_name, False) for lane in scan.due_in]
     every_lane += [(-priority, queue_name, True) for queue_name, priority in limited_lanes(connection)]
@@ -130,7 +131,7 @@ def _lanes(filters: Filters, word: str, in_order: Sequence[tuple[int, str, bool]
             continue
         chooses = word in ("due", "paused") and not is_queue_paused and pauses.tasks
         is_paused = str(word == "paused").lower() if chooses else ""
-        for first_key, end_key in [EVERY_KEY] if filters.limit is None else lifecycle.limits.key_ranges(filters.limit):
+        for first_key, end_key in [EVERY_KEY] if filters.limit is None else limits.key_ranges(filters.limit):
             yield _Lane(queue_name, -negative_priority, is_limited, is_paused, first_key, end_key)
 
 

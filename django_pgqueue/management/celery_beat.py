@@ -18,9 +18,10 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections, transaction
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, queues
+from django_pgqueue import queues
 from django_pgqueue.encoding.serialization import plain_arguments
-from django_pgqueue.lifecycle import Definition
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.schedules import declarations, expressions
 from django_pgqueue.schedules import times as schedule_times
 from django_pgqueue.tasks import registry
@@ -207,9 +208,9 @@ def _result(each: Move, alias: str, *, is_applied: bool, is_paused: bool) -> str
     is_enabled = each.entry.is_enabled and not is_paused
     if is_applied:
         connection = connections[alias]
-        now, _ = lifecycle.read_schedules(connection)
+        now, _ = schedules.read_schedules(connection)
         next_run_at = expressions.next_after(each.definition.expression, each.definition.time_zone, now)
-        added = lifecycle.add_schedule(
+        added = schedules.add_schedule(
             connection, each.definition, origin="admin", next_run_at=next_run_at, enabled=is_enabled
         )
         if added is None:  # another session has just added it

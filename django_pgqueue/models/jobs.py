@@ -159,7 +159,7 @@ class Job(TaskResultAttributes):
             would wait in a workflow and a job that it depends on has failed.
 
         Raises:
-            JobLocked: Another session kept the row locked for 5 s (`lifecycle.LOCK_WAIT_SECONDS`).
+            JobLocked: Another session kept the row locked for 5 s (`lifecycle.operator.LOCK_WAIT_SECONDS`).
         """
         return self._run(operations().retry, Seen(self.state, self.finished_at), using)
 

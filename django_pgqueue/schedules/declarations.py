@@ -19,7 +19,7 @@ from django_pgqueue.encoding.serialization import normalise_call, plain_argument
 from django_pgqueue.enqueue.new_job import search_keys_of
 from django_pgqueue.exceptions import InvalidTask
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Definition
+from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.options.task_options import columns_of, scheduled_options
 from django_pgqueue.options.validation import check_call
 from django_pgqueue.tasks import registry

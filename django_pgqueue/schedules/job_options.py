@@ -15,13 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from django_pgqueue import lifecycle, middleware, signals
+from django_pgqueue import middleware, signals
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.enqueue.new_job import new_job, row_of
 from django_pgqueue.exceptions import InvalidTask
-from django_pgqueue.lifecycle import Scheduled
+from django_pgqueue.lifecycle import execute, schedules, unique
 from django_pgqueue.lifecycle.enqueueing import NewJob
+from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.options.task_options import UNSET, JobOptions, scheduled_options
 from django_pgqueue.signals import TaskSignal
 from django_pgqueue.tasks import registry
@@ -91,7 +92,7 @@ class NotReturned(Exception):
 
 
 def next_job(connection: Connection, schedule: Scheduled, application: Application = IN_THIS_THREAD) -> NewJob:
-    """Return a schedule's next job, for `lifecycle.fire()`. Calls the middleware, like every enqueue.
+    """Return a schedule's next job, for `lifecycle.ticks.fire()`. Calls the middleware, like every enqueue.
 
     A schedule declared in code has the options in its row, because this process may have older or newer code. If the
     row says that the jobs are unique or limited, only code with a unique key or a limit may fire it. A schedule of the
@@ -112,7 +113,7 @@ def next_job(connection: Connection, schedule: Scheduled, application: Applicati
         with suppress(InvalidTask):  # newer code has stored a queue that this process does not accept
             task = replace(task, queue_name=options.queue_name, priority=options.priority)
     needs_arguments = task.search or task.has_limit_key or callable(task.unique_key)
-    arguments = lifecycle.arguments_of(connection, schedule) if needs_arguments else ""
+    arguments = schedules.arguments_of(connection, schedule) if needs_arguments else ""
     code = _ProjectCode(task, schedule, connection.alias, options, arguments)
     if needs_arguments or middleware.is_used():
         return _call_application(connection, code, application)
@@ -178,7 +179,7 @@ def _call_application(connection: Connection, code: _ProjectCode, application: A
     schedule = code.schedule
     owner, occasion = f"schedule {schedule.schedule_id}", (schedule.revision, schedule.next_run_at)
     try:
-        with lifecycle.savepoint(connection):
+        with execute.savepoint(connection):
             return application.ask(code, owner, occasion, lambda: code.source)
     except (NotReturned, CannotFire):
         raise
@@ -211,6 +212,6 @@ def send_enqueued(
 def holder_of(connection: Connection, job: NewJob) -> str:
     """Return a description of the job that has the unique key, when a tick created no job because of that key."""
     key, is_for_period = job.key or "", job.uniqueness is not None and job.uniqueness.period_seconds is not None
-    find = lifecycle.open_windows if is_for_period else lifecycle.holders
+    find = unique.open_windows if is_for_period else unique.holders
     job_ids = find(connection, job.task_name, [key])
     return f"job {job_ids[key]}" if key in job_ids else "a job that has just ended"

@@ -1,7 +1,7 @@
 """Run and resume schedules for an operator. The admin and `manage.py pgqueue schedules` call these functions.
 
 They write with `lifecycle`, on a Django connection and in the caller's transaction, and wake the workers after the
-commit. To pause a schedule, call `lifecycle.pause_schedule()`.
+commit. To pause a schedule, call `lifecycle.schedules.pause_schedule()`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import wake_workers_after_commit
-from django_pgqueue.lifecycle import Scheduled
+from django_pgqueue.lifecycle import schedules, ticks
+from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.lifecycle.ticks import ANY
 
 from . import expressions, job_options
@@ -29,7 +29,7 @@ def run_now(
     job can be enqueued, and `JobLocked` if the row stays locked.
     """
     job = job_options.next_job(connection, schedule)
-    fired = lifecycle.run_schedule(connection, schedule, job, seen_last_run=seen_last_run)
+    fired = ticks.run_schedule(connection, schedule, job, seen_last_run=seen_last_run)
     if fired is None:
         return None
     if fired.job_id is None:
@@ -45,4 +45,4 @@ def resume(connection: BaseDatabaseWrapper, schedule: Scheduled) -> bool:
     Raise `ValueError` if the schedule's expression is invalid, and `JobLocked` if the row stays locked.
     """
     next_run_at = expressions.next_after(schedule.expression, schedule.time_zone, schedule.seen_at)
-    return lifecycle.resume_schedule(connection, schedule.schedule_id, next_run_at)
+    return schedules.resume_schedule(connection, schedule.schedule_id, next_run_at)

@@ -4,7 +4,7 @@ from typing import Final
 
 # Begin an entry of the audit.
 #
-# Caller: lifecycle.begin_audit()
+# Caller: lifecycle.audit.begin_audit()
 BEGIN_AUDIT: Final = """/* pgqueue:begin_audit */
 INSERT INTO pgqueue_audit (action, done_by, reason, began_at, filter, job_count, total, rate, stops_on_repeat)
 VALUES (
@@ -16,7 +16,7 @@ RETURNING id
 
 # Begin an entry of the audit for a form, unless an entry has the token of the form. Then return no row.
 #
-# Caller: lifecycle.begin_audit_once(), in the transaction that makes the job
+# Caller: lifecycle.audit.begin_audit_once(), in the transaction that makes the job
 # Locks:  waits for another transaction that has just begun an entry for the same form
 # Index:  pgqueue_audit_form
 BEGIN_AUDIT_ONCE: Final = """/* pgqueue:begin_audit_once */
@@ -32,7 +32,7 @@ RETURNING id
 # Add jobs to an entry of the audit: those that a batch has changed, and the change of the number of those that were
 # left. A job that the entry has already is not counted again. Return whether somebody has asked the act to stop.
 #
-# Caller: lifecycle.record_audit(), in the transaction that changes the jobs
+# Caller: lifecycle.audit.record_audit(), in the transaction that changes the jobs
 # Locks:  waits for the entry, which only its own act and a request to stop update
 # Index:  the primary key, pgqueue_audit_job_once
 RECORD_AUDIT: Final = """/* pgqueue:record_audit */
@@ -51,7 +51,7 @@ RETURNING stop_asked_at IS NOT NULL
 
 # End an entry of the audit. An entry that has ended stays as it is.
 #
-# Caller: lifecycle.end_audit()
+# Caller: lifecycle.audit.end_audit()
 # Index:  the primary key
 END_AUDIT: Final = """/* pgqueue:end_audit */
 UPDATE pgqueue_audit
@@ -63,7 +63,7 @@ WHERE id = %(audit_id)s::bigint AND ended_at IS NULL
 # Ask an act to stop. If workers execute it, it ends at once, because each of its batches is a transaction that holds
 # the row lock of the entry. Another program reads the request after its next batch.
 #
-# Caller: lifecycle.stop_audit()
+# Caller: lifecycle.audit.stop_audit()
 # Locks:  waits for the batch that is under way, which takes less than a second
 # Index:  the primary key
 STOP_AUDIT: Final = """/* pgqueue:stop_audit */
@@ -79,7 +79,7 @@ RETURNING id
 # Remove a batch of old entries that have ended or were interrupted, the oldest first. Their jobs are removed by
 # PRUNE_AUDITED_JOBS.
 #
-# Caller: lifecycle.prune_audit()
+# Caller: lifecycle.audit.prune_audit()
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  the primary key, because ids rise with `began_at`
 PRUNE_AUDIT: Final = """/* pgqueue:prune_audit */
@@ -113,8 +113,8 @@ SELECT count(*) FROM mine
 # act that deleted jobs stay as long as their entry. Return how many rows the page had, how many of them were removed,
 # and the last id of the page.
 #
-# Caller: lifecycle.prune_orphans(), page by page. A prune itself does not touch these rows, so that it costs nothing
-#         more for jobs that nobody has changed
+# Caller: lifecycle.orphans.prune_orphans(), page by page. A prune itself does not touch these rows, so that it costs
+#         nothing more for jobs that nobody has changed
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
 PRUNE_AUDITED_JOBS: Final = """/* pgqueue:prune_audited_jobs */

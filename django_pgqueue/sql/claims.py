@@ -35,7 +35,7 @@ OF_LANE: Final = """        FROM pgqueue_job
 # once.
 #
 # Moves:  ready → running
-# Caller: lifecycle.claim(), from the fetcher, for as many jobs as slots are free
+# Caller: lifecycle.claims.claim(), from the fetcher, for as many jobs as slots are free
 # Locks:  the job rows it returns
 # Index:  pgqueue_job_ready: each lane is a range of it, starting at its cursor
 # Cost:   0.4 ms idle, 1.5 ms for 100 jobs
@@ -60,7 +60,7 @@ CLAIM: Final = """/* pgqueue:claim */
 # The same, for more jobs than slots are free.
 #
 # Moves:  ready → running
-# Caller: lifecycle.claim(), from the fetcher
+# Caller: lifecycle.claims.claim(), from the fetcher
 # Locks:  as CLAIM, and until it ends the rows that `due` leaves unclaimed
 # Index:  as CLAIM
 #
@@ -99,7 +99,7 @@ due AS MATERIALIZED (
 # also due. A job with a chunk key has no limit.
 #
 # Moves:  ready → running
-# Caller: lifecycle.claim_one()
+# Caller: lifecycle.claims.claim_one()
 # Locks:  the job's row, SKIP LOCKED
 CLAIM_ONE: Final = """/* pgqueue:claim_one */
 WITH picked AS MATERIALIZED (
@@ -126,7 +126,7 @@ due AS MATERIALIZED (
 # Return the first job that a claim of the given lanes would take. The claimer uses this
 # to find the row that makes a claim fail.
 #
-# Caller: lifecycle.next_in_line(), from the fetcher's claimer
+# Caller: lifecycle.claims.next_in_line(), from the fetcher's claimer
 NEXT_IN_LINE: Final = """/* pgqueue:next_in_line */
 SELECT job.id
 FROM unnest(
@@ -153,7 +153,7 @@ LIMIT 1
 # Make a job dead, and record the reason. The claimer uses this for a job whose row makes every claim fail.
 #
 # Moves:  ready → dead
-# Caller: lifecycle.set_aside()
+# Caller: lifecycle.claims.set_aside()
 #
 # The execution that carries the reason is opened and closed here. Nothing ran, so no attempt is counted.
 SET_ASIDE: Final = """/* pgqueue:set_aside */
@@ -187,7 +187,7 @@ CROSS JOIN recorded
 
 # Return the lanes that have ready jobs, and in a last row all pauses and the database's clock.
 #
-# Caller: lifecycle.scan_lanes(), at most once a second, and before a worker sleeps
+# Caller: lifecycle.claims.scan_lanes(), at most once a second, and before a worker sleeps
 # Index:  pgqueue_job_ready: one index search per lane finds the first entry of the next lane
 # Cost:   0.2 ms; 4 ms for 600 lanes. `extract()` computes in numeric and cost a quarter more than `date_part()`.
 #
@@ -288,8 +288,8 @@ SELECT NULL, NULL, NULL, NULL,
 # Return the lanes and the limit keys of the newest jobs that are ready, with the time at which the first of these jobs
 # is due, and the seconds until then.
 #
-# Caller: lifecycle.newest_lanes() and lifecycle.limits.newest_keys(), after a notification, in workers that read lanes
-#         or keys page by page
+# Caller: lifecycle.claims.newest_lanes() and lifecycle.limits.newest_keys(), after a notification, in workers that read
+#         lanes or keys page by page
 # Index:  pgqueue_job_pkey, backwards
 #
 # A notification does not say which queue has a new job. The job is almost always among the newest ones.

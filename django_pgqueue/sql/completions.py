@@ -21,7 +21,7 @@ SELECT id FROM mine
 # Close executions as succeeded, and their jobs with them.
 #
 # Moves:  running → succeeded
-# Caller: lifecycle.succeed(), from the completer or from an atomic task's own transaction
+# Caller: lifecycle.completions.succeed(), from the completer or from an atomic task's own transaction
 # Fence:  id and time of the claim, outcome IS NULL
 # Locks:  execution and job, SKIP LOCKED, in the order of `execution_ids`, which is ascending
 # Index:  primary keys
@@ -67,7 +67,7 @@ RETURNING execution.id
 # Close executions as succeeded, and remove their jobs. The completer uses this for tasks that keep no finished jobs.
 #
 # Moves:  running → removed
-# Caller: lifecycle.succeed_and_discard()
+# Caller: lifecycle.completions.succeed_and_discard()
 # Fence, Locks, Index: as SUCCEED
 SUCCEED_AND_DISCARD: Final = """/* pgqueue:succeed_and_discard */
 WITH mine AS MATERIALIZED (
@@ -96,7 +96,7 @@ SELECT id FROM mine
 # Close executions as failed or crashed. Their jobs become ready for the next attempt, dead or cancelled.
 #
 # Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
-# Caller: lifecycle.fail(), from the completer, and from the supervisor for a child process that died
+# Caller: lifecycle.completions.fail(), from the completer, and from the supervisor for a child process that died
 # Fence, Locks, Index: as SUCCEED
 #
 # Only executions that had started are charged with a crash. If no heartbeat has recorded the start of a crashed
@@ -155,7 +155,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' WHEN delay_seconds IS NULL THEN 
 # Release executions without counting the attempt. Their jobs become ready again.
 #
 # Moves:  running → ready (at its old time, or after a delay), cancelled (if a cancellation was requested)
-# Caller: lifecycle.release() and snooze()
+# Caller: lifecycle.completions.release() and snooze()
 # Fence, Locks, Index: as SUCCEED
 #
 # `unknown`: the worker cannot run the job. The job keeps the time of the first such release until an attempt has
@@ -219,7 +219,7 @@ SELECT id, CASE WHEN cancelled THEN 'cancelled' ELSE 'ready' END FROM mine
 # Close executions whose task raised `Cancel`, or that stopped because of a cancellation request.
 #
 # Moves:  running → cancelled
-# Caller: lifecycle.end_cancelled()
+# Caller: lifecycle.completions.end_cancelled()
 # Fence, Locks, Index: as SUCCEED
 END_CANCELLED: Final = """/* pgqueue:end_cancelled */
 WITH mine AS MATERIALIZED (
@@ -246,8 +246,8 @@ done AS (
 # Write the progress that running attempts have reported.
 #
 # Moves:  running, unchanged
-# Caller: lifecycle.note_progress(), at most once a second from each completer, and before the end of an attempt is
-#         written
+# Caller: lifecycle.completions.note_progress(), at most once a second from each completer, and before the end of an
+#         attempt is written
 # Fence, Locks, Index: as SUCCEED
 # Cost:   one HOT update per job, because no index has these columns. Progress is in the job's row and not in the
 #         execution's, because it outlives the attempt.
@@ -291,7 +291,7 @@ CROSS JOIN LATERAL (
 
 # Return the stored results of jobs that have succeeded in these executions, as text.
 #
-# Caller: lifecycle.stored_results(), for completions of remote workers that were written before
+# Caller: lifecycle.completions.stored_results(), for completions of remote workers that were written before
 # Cost:   nothing for a completion that is not repeated
 STORED_RESULTS: Final = """/* pgqueue:stored_results */
 SELECT asked.id, asked.result
@@ -330,9 +330,9 @@ DELETE FROM pgqueue_execution WHERE id = ANY (ARRAY (SELECT id FROM orphan))
 # Remove the executions of jobs that no longer exist, from one page of the table. Return how many rows the page had, how
 # many of them were removed, and the last job of the page. The page has all rows of its last job.
 #
-# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their executions too; this one
-#         is for jobs that were deleted by SQL. No index finds their open executions, because that of running jobs has
-#         an entry only while the job exists
+# Caller: lifecycle.orphans.prune_orphans(), page by page. The statements that remove jobs remove their executions too;
+#         this one is for jobs that were deleted by SQL. No index finds their open executions, because that of running
+#         jobs has an entry only while the job exists
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  pgqueue_execution_job, primary keys
 PRUNE_EXECUTIONS: Final = """/* pgqueue:prune_executions */

@@ -7,7 +7,7 @@ from .clauses import OPTIONS_OF_EACH, TIMES, TIMES_OF_EACH
 # Add one job.
 #
 # Moves:  new → ready
-# Caller: lifecycle.enqueue(), from `Task.enqueue()`, on the application's connection and in its transaction
+# Caller: lifecycle.enqueueing.enqueue(), from `Task.enqueue()`, on the application's connection and in its transaction
 # Cost:   one insert into three indexes (a ready job is in two of them)
 ENQUEUE: Final = """/* pgqueue:enqueue */
 INSERT INTO pgqueue_job
@@ -24,7 +24,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # Add many jobs of one task, and return their ids in the order of the calls.
 #
 # Moves:  new → ready
-# Caller: lifecycle.enqueue_many(), from `Task.enqueue_many()`, a chunk at a time
+# Caller: lifecycle.enqueueing.enqueue_many(), from `Task.enqueue_many()`, a chunk at a time
 # Cost:   5 µs per job. The calls come as one JSON array whose elements are stored as they are written, because building
 #         an array of texts cost the client 5 µs per job.
 ENQUEUE_MANY: Final = """/* pgqueue:enqueue_many */
@@ -46,7 +46,8 @@ RETURNING id
 # Add many jobs, each with a task and options of its own, and return their ids in the order of the calls.
 #
 # Moves:  new → ready
-# Caller: lifecycle.enqueue_each(), from `enqueue_many()`, a chunk at a time, if the calls differ in task or options
+# Caller: lifecycle.enqueueing.enqueue_each(), from `enqueue_many()`, a chunk at a time, if the calls differ in task or
+#         options
 # Cost:   that of ENQUEUE_MANY for 2,000 jobs; up to a third more CPU time of client and server for one job
 #
 # The calls come as in ENQUEUE_MANY. `numbers` has the number of each call's options, and `options` has the options with

@@ -34,7 +34,8 @@ SELECT id, task_name FROM late
 # Cancel jobs that have not started by their `expires_at`, and record the reason.
 #
 # Moves:  ready → cancelled
-# Caller: lifecycle.expire(), for jobs that no worker claims. A job that is claimed too late is cancelled at its start
+# Caller: lifecycle.expiry.expire(), for jobs that no worker claims. A job that is claimed too late is cancelled at its
+#         start
 # Locks:  SKIP LOCKED: a session that has locked the row may be claiming the job
 # Index:  pgqueue_job_expiring
 EXPIRE: Final = """/* pgqueue:expire */
@@ -49,7 +50,7 @@ WITH late AS MATERIALIZED (
 # Return the jobs that EXPIRE would cancel. `expire()` uses this if EXPIRE failed because of one row: EXPIRE_JOBS then
 # cancels in parts.
 #
-# Caller: lifecycle.expire()
+# Caller: lifecycle.expiry.expire()
 # Index:  pgqueue_job_expiring
 LATE_JOBS: Final = """/* pgqueue:late_jobs */
 SELECT id
@@ -60,7 +61,7 @@ FROM pgqueue_job
 # Cancel these jobs if they are still ready and past their `expires_at`.
 #
 # Moves:  ready → cancelled
-# Caller: lifecycle.expire(), after EXPIRE failed because of one row
+# Caller: lifecycle.expiry.expire(), after EXPIRE failed because of one row
 # Locks:  as EXPIRE
 # Index:  primary keys
 EXPIRE_JOBS: Final = """/* pgqueue:expire_jobs */

@@ -184,7 +184,7 @@ SELECT (SELECT count(*) FROM page), (SELECT max(id) FROM page),
 
 # Lock waiting jobs until the end of the transaction. ADVANCE then makes them ready or cancels them.
 #
-# Caller: lifecycle.advance(), before ADVANCE in the same transaction
+# Caller: lifecycle.graphs.advance(), before ADVANCE in the same transaction
 # Locks:  NO KEY UPDATE, SKIP LOCKED, in id order. A skipped job is tried again by the caller or by the sweep
 # Index:  pgqueue_job_pkey
 #
@@ -201,7 +201,7 @@ CROSS JOIN LATERAL (
 
 # Return the jobs that still wait. LOCK_WAITING has skipped them, so another session has locked them.
 #
-# Caller: lifecycle.advance(), if LOCK_WAITING has not returned all jobs
+# Caller: lifecycle.graphs.advance(), if LOCK_WAITING has not returned all jobs
 # Index:  pgqueue_job_pkey
 STILL_WAITING: Final = """/* pgqueue:still_waiting */
 SELECT job.id
@@ -213,7 +213,7 @@ CROSS JOIN LATERAL (SELECT id FROM pgqueue_job WHERE id = given.id AND state = '
 # the changed jobs, and whether each is due.
 #
 # Moves:  waiting → ready, cancelled
-# Caller: lifecycle.advance()
+# Caller: lifecycle.graphs.advance()
 # Fence:  the lock of LOCK_WAITING, which finds jobs only while they wait: each job is advanced once
 # Locks:  the jobs, which the transaction has locked already, and the edges of the cancelled ones
 # Index:  primary keys, pgqueue_dependency_needs
@@ -315,7 +315,7 @@ RESTORED: Final = """WITH RECURSIVE restored AS (
 # Return the dependents that a retry of these jobs can change: the jobs that wait for them or are ready, the jobs that
 # were cancelled because of them, and the dependents of those.
 #
-# Caller: lifecycle.restore(), before RESTORE in the same transaction, until all of them are locked
+# Caller: lifecycle.graphs.restore(), before RESTORE in the same transaction, until all of them are locked
 # Index:  pgqueue_dependency_needs, primary key of pgqueue_job
 RESTORABLE: Final = """/* pgqueue:restorable */
 """ + RESTORED + """
@@ -332,7 +332,7 @@ WHERE (SELECT state FROM pgqueue_job WHERE id = edge.job_id) IN ('waiting', 'rea
 
 # Lock dependents until the end of the transaction, so that no session advances or claims them meanwhile.
 #
-# Caller: lifecycle.restore()
+# Caller: lifecycle.graphs.restore()
 # Locks:  NO KEY UPDATE, SKIP LOCKED. The caller asks again for a skipped job
 # Index:  pgqueue_job_pkey
 LOCK_RESTORABLE: Final = """/* pgqueue:lock_restorable */
@@ -351,7 +351,7 @@ CROSS JOIN LATERAL (
 # had ended before.
 #
 # Moves:  cancelled → waiting; ready → waiting
-# Caller: lifecycle.restore(), in the transaction of RETRY
+# Caller: lifecycle.graphs.restore(), in the transaction of RETRY
 # Fence:  has_cancelled, which ADVANCE has set: a job that an operator has cancelled stays cancelled
 # Locks:  jobs that RETRY and LOCK_RESTORABLE have locked, and edges
 # Index:  primary keys, pgqueue_dependency_needs
@@ -440,7 +440,7 @@ SELECT id FROM mine
 
 # Return which of these jobs are nodes of workflows.
 #
-# Caller: lifecycle.retry(), when it retries jobs one by one because the database refuses one of them
+# Caller: lifecycle.operator.retry(), when it retries jobs one by one because the database refuses one of them
 # Index:  pgqueue_job_pkey
 NODES_OF: Final = """/* pgqueue:nodes_of */
 SELECT job.id
@@ -482,7 +482,7 @@ WHERE %(most_bytes)s::integer IS NULL
 # Remove the edges of dependents that no longer exist, from one page of the table. Return how many rows the page had,
 # how many of them were removed, and the last dependent of the page. The page has all edges of its last dependent.
 #
-# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their edges too;
+# Caller: lifecycle.orphans.prune_orphans(), page by page. The statements that remove jobs remove their edges too;
 #         this one is for jobs that were deleted by SQL
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys

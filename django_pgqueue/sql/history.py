@@ -59,7 +59,7 @@ DOCUMENT: Final = """    json_build_object(
 
 # Copy these jobs with their executions and kept log lines to the archive table.
 #
-# Caller: lifecycle.archive(), between LOCK_FINISHED and REMOVE
+# Caller: lifecycle.history.archive(), between LOCK_FINISHED and REMOVE
 # Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once. The statement looks up the key of
 #         pgqueue_execution_log for each execution
 ARCHIVE: Final = """/* pgqueue:archive */
@@ -77,7 +77,7 @@ WHERE id = ANY (%(job_ids)s::bigint[])
 # Return each of these jobs as one line of JSON. A line end in JSON text can only be between two tokens, so replacing it
 # by a space changes no value.
 #
-# Caller: lifecycle.read_for_archive(), after LOCK_FINISHED
+# Caller: lifecycle.history.read_for_archive(), after LOCK_FINISHED
 # Index:  as ARCHIVE
 READ_FOR_ARCHIVE: Final = """/* pgqueue:read_for_archive */
 SELECT
@@ -106,7 +106,7 @@ ERASED_KEY: Final = """            CASE WHEN strpos(limit_key, ':') > 0 AND left
 # blocks an ordered key keeps its key, because otherwise the later jobs of the key would run. A chunk key has no value.
 #
 # Moves:  none: the jobs stay finished
-# Caller: lifecycle.erase()
+# Caller: lifecycle.history.erase()
 # Locks:  SKIP LOCKED, as ARCHIVE
 # Index:  primary keys, pgqueue_execution_job, pgqueue_audit_job_once, pgqueue_audit_job_entry
 ERASE: Final = """/* pgqueue:erase */

@@ -5,7 +5,7 @@ from typing import Final
 # Return the OID of this database, and the installations that have worked on it. Without any, the only row has the OID
 # alone.
 #
-# Caller: lifecycle.read_installations(), when a worker connects, and at each heartbeat of its supervisor
+# Caller: lifecycle.installations.read_installations(), when a worker connects, and at each heartbeat of its supervisor
 # Cost:   0.1 ms; the table has one row, or two after a restore
 INSTALLATIONS: Final = """/* pgqueue:installations */
 SELECT here.database_oid, installation.system_identifier, installation.database_oid, installation.environment,
@@ -17,7 +17,7 @@ ORDER BY installation.id
 
 # Return the identifier that the server got when its data directory was made. A standby has that of its primary.
 #
-# Caller: lifecycle.read_installations()
+# Caller: lifecycle.installations.read_installations()
 #
 # Every role may call the function, unless an administrator has revoked that. It is a statement of its own, because
 # PostgreSQL checks the privilege even if a CASE skips the call.
@@ -27,7 +27,7 @@ SELECT system_identifier::text FROM pg_control_system()
 
 # Record the first installation of a database.
 #
-# Caller: lifecycle.record_installation(), when the first worker of a database starts
+# Caller: lifecycle.installations.record_installation(), when the first worker of a database starts
 #
 # The id is the time in microseconds. With ids of a sequence, the rows of two databases would have the same id, and
 # restoring a dump into existing tables would refuse the row that says where the dump is from.
@@ -42,7 +42,7 @@ ON CONFLICT DO NOTHING
 
 # Make one installation the only one of a database.
 #
-# Caller: lifecycle.adopt(), for an operator
+# Caller: lifecycle.installations.adopt(), for an operator
 ADOPT: Final = """/* pgqueue:adopt */
 WITH former AS (
     DELETE FROM pgqueue_installation

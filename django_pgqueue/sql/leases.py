@@ -7,7 +7,7 @@ from typing import Final
 # session has locked the record.
 #
 # Moves:  running, unchanged: all open executions of a worker have its lease
-# Caller: lifecycle.extend(), from the supervisor's heartbeat
+# Caller: lifecycle.leases.extend(), from the supervisor's heartbeat
 # Locks:  SKIP LOCKED
 # Index:  primary key; pgqueue_worker_request_open, which has entries for unanswered requests only
 # Cost:   one row for each worker process, however many jobs it runs. A lock on the jobs or on the executions, as a
@@ -39,7 +39,7 @@ WHERE worker.id = ANY (%(worker_ids)s::bigint[])
 # completion writes the exact start time.
 #
 # Moves:  running, unchanged
-# Caller: lifecycle.note_started(), after a heartbeat
+# Caller: lifecycle.leases.note_started(), after a heartbeat
 # Fence:  outcome IS NULL, and the worker
 # Locks:  SKIP LOCKED. A locked execution is being completed
 # Index:  primary key
@@ -62,7 +62,7 @@ WHERE id = ANY (ARRAY (SELECT id FROM mine))
 # Extend the leases of the given executions, which run on remote workers.
 #
 # Moves:  running, unchanged
-# Caller: lifecycle.extend_executions()
+# Caller: lifecycle.leases.extend_executions()
 # Fence:  id and time of the claim, outcome IS NULL
 # Locks:  SKIP LOCKED. A locked execution is being completed
 # Index:  primary key
@@ -89,7 +89,7 @@ RETURNING execution.id
 
 # Return the open executions of these workers whose jobs have a cancellation request.
 #
-# Caller: lifecycle.cancel_requests(), from a worker process that has jobs in flight
+# Caller: lifecycle.leases.cancel_requests(), from a worker process that has jobs in flight
 # Index:  pgqueue_job_running, starting at the oldest execution in flight
 CANCEL_REQUESTS: Final = """/* pgqueue:cancel_requests */
 SELECT mine.worker_id, mine.execution_id
@@ -106,7 +106,8 @@ WHERE mine.cancel_requested_at IS NOT NULL
 
 # Return the open executions of one worker, with the values that the retry policy needs.
 #
-# Caller: lifecycle.open_executions(), from the lease monitor, and from the supervisor for a child process that died
+# Caller: lifecycle.leases.open_executions(), from the lease monitor, and from the supervisor for a child process that
+#         died
 # Index:  pgqueue_job_running, and the primary key of the executions
 OPEN_EXECUTIONS: Final = """/* pgqueue:open_executions */
 SELECT execution.id, job.id, job.task_name, job.queue_name, job.attempt, job.max_attempts, job.crashes,

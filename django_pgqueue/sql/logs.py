@@ -4,7 +4,8 @@ from typing import Final
 
 # Write the log lines of executions. The lines replace those that were written before.
 #
-# Caller: lifecycle.keep_logs(), at most once a second from each completer, and before the end of an attempt is written
+# Caller: lifecycle.logs.keep_logs(), at most once a second from each completer, and before the end of an attempt is
+#         written
 # Fence:  The id and the time of the claim. The execution may be closed, because the lines describe this attempt only.
 # Locks:  FOR KEY SHARE on the execution, so that its deletion leaves no lines. It blocks no transition. SKIP LOCKED: an
 #         execution that is being deleted needs no lines.
@@ -34,8 +35,8 @@ RETURNING execution_id
 # Remove the log lines of executions that no longer exist, from one page of the table. Return how many rows the page
 # had, how many of them were removed, and the last id of the page.
 #
-# Caller: lifecycle.prune_orphans(), page by page. A prune itself does not touch the lines, so that it costs nothing
-#         more for jobs that have none.
+# Caller: lifecycle.orphans.prune_orphans(), page by page. A prune itself does not touch the lines, so that it costs
+#         nothing more for jobs that have none.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
 # Cost:   Measured with 100,000 executions, of which 1,000 have 20 lines each, on a busy machine with two cores: a page

@@ -23,7 +23,7 @@ LOCKED_AS_SEEN: Final = """        FROM pgqueue_job
 # Cancel ready and waiting jobs. With `running`, also request the cancellation of running jobs.
 #
 # Moves:  ready, waiting → cancelled; running: sets the job's cancel_requested_at
-# Caller: lifecycle.cancel()
+# Caller: lifecycle.operator.cancel()
 # Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`
 #
 # The rows are found by id only, and their state is checked after they are locked. With the state in the WHERE clause
@@ -63,7 +63,7 @@ FROM asked
 # several jobs with the same key, only the latest is retried.
 #
 # Moves:  finished → ready
-# Caller: lifecycle.retry(), for an operator
+# Caller: lifecycle.operator.retry(), for an operator
 # Fence:  what the operator saw, if `seen_states` has it ('' if not): the state and the exact `finished_at`. A job that
 #         another operator has retried and that has failed again has another `finished_at`
 #
@@ -139,7 +139,7 @@ SELECT id, CASE WHEN id IN (SELECT id FROM fit) THEN 'ready' END, in_graph FROM 
 # Set the due time of ready and waiting jobs that are due later to now.
 #
 # Moves:  ready, waiting, unchanged
-# Caller: lifecycle.run_now(), for an operator
+# Caller: lifecycle.operator.run_now(), for an operator
 # Fence:  what the operator saw, as for RETRY, with `run_after` in place of `finished_at`: each retry sets a new one
 RUN_NOW: Final = """/* pgqueue:run_now */
 WITH asked AS MATERIALIZED (
@@ -164,7 +164,7 @@ SELECT id, CASE WHEN waits THEN state END FROM asked
 # unchanged.
 #
 # Moves:  ready, waiting, unchanged
-# Caller: lifecycle.move(), for an operator
+# Caller: lifecycle.operator.move(), for an operator
 # Fence:  what the operator saw, as for RUN_NOW
 #
 # `run_after` stays, so a moved job keeps its place in line. The job can lie behind a worker's cursor of its new lane.
@@ -195,7 +195,7 @@ SELECT id, CASE WHEN moves THEN state END FROM asked
 # of an operator, who lets the others run.
 #
 # Moves:  finished → gone
-# Caller: lifecycle.delete(), for an operator and for `delete()` of the models
+# Caller: lifecycle.operator.delete(), for an operator and for `delete()` of the models
 # Fence:  what the operator saw, as for RETRY
 # Locks:  as LOCK_FINISHED. A job with a locked execution is not in the answer, like a job with a locked row
 # Index:  primary keys, pgqueue_execution_job

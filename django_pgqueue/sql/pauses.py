@@ -5,7 +5,7 @@ from typing import Final
 # Pause a queue or a task. If it is already paused, replace the end, the person and the reason. With `only_new`, leave a
 # pause in force as it is, and return no row.
 #
-# Caller: lifecycle.pause(), in the operator's transaction
+# Caller: lifecycle.pauses.pause(), in the operator's transaction
 # Locks:  the row of the pause. No job is changed: workers skip what is paused once they have read the pauses again.
 PAUSE: Final = """/* pgqueue:pause */
 INSERT INTO pgqueue_pause (kind, name, paused_at, paused_until, paused_by, reason)
@@ -28,7 +28,7 @@ RETURNING id
 
 # End a pause. A pause that has ended by itself counts as not paused.
 #
-# Caller: lifecycle.resume()
+# Caller: lifecycle.pauses.resume()
 RESUME: Final = """/* pgqueue:resume */
 WITH ended AS (
     DELETE FROM pgqueue_pause WHERE kind = %(kind)s AND name = %(name)s RETURNING paused_until
@@ -40,7 +40,7 @@ FROM ended
 
 # Remove pauses that ended by themselves long ago.
 #
-# Caller: lifecycle.prune_pauses()
+# Caller: lifecycle.pauses.prune_pauses()
 PRUNE_PAUSES: Final = """/* pgqueue:prune_pauses */
 DELETE FROM pgqueue_pause
 WHERE paused_until < statement_timestamp() + %(time_shift)s::interval

@@ -4,7 +4,7 @@ from typing import Final
 
 # Add a token, and return its id.
 #
-# Caller: lifecycle.create_remote_token(), for an operator
+# Caller: lifecycle.remote_tokens.create_remote_token(), for an operator
 ADD_REMOTE_ACCESS: Final = """/* pgqueue:add_remote_access */
 INSERT INTO pgqueue_remote_token
     (name, digest, queue_names, task_names, requests_per_minute, created_at, created_by, expires_at, revoked_by)
@@ -18,7 +18,7 @@ RETURNING id
 
 # Return a valid token by its digest, and record that it was used.
 #
-# Caller: lifecycle.use_remote_token(), at each request of a remote worker
+# Caller: lifecycle.remote_tokens.use_remote_token(), at each request of a remote worker
 # Locks:  the token's row, SKIP LOCKED
 # Index:  pgqueue_remote_token_digest
 # Cost:   0.1 ms. The row is written once a minute at most, because each write makes a dead row.
@@ -50,7 +50,7 @@ SELECT id, name, queue_names::text, task_names::text, requests_per_minute FROM f
 
 # Revoke a token. Return its name, or nothing if it does not exist or was revoked before.
 #
-# Caller: lifecycle.revoke_remote_token(), for an operator
+# Caller: lifecycle.remote_tokens.revoke_remote_token(), for an operator
 # Index:  primary key
 REVOKE_REMOTE_ACCESS: Final = """/* pgqueue:revoke_remote_access */
 UPDATE pgqueue_remote_token

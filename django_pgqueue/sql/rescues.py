@@ -91,7 +91,7 @@ SELECT pg_logical_emit_message(true, 'pgqueue', '')
 # Return the open executions whose lease has expired, oldest first, with the values that the retry policy needs, and
 # whether the worker has recorded its stop. With `execution_ids`, return only these.
 #
-# Caller: lifecycle.rescue()
+# Caller: lifecycle.rescues.rescue()
 # Index:  as ENDING_LEASES, and primary keys
 # Locks:  execution and job of each returned row, SKIP LOCKED, until the statement ends. Rows that RESCUE could not lock
 #         do not use up the limit
@@ -144,7 +144,7 @@ LEASE_END: Final = """greatest(
 # Close executions whose lease has expired. Their jobs become ready for the next attempt, dead or cancelled.
 #
 # Moves:  running → ready later (with a delay), dead (without one), cancelled (if a cancellation was requested)
-# Caller: lifecycle.rescue()
+# Caller: lifecycle.rescues.rescue()
 # Fence:  id and time of the claim, outcome IS NULL, and the lease still expired: a heartbeat may have extended it since
 #         RESCUABLE ran. If a lease is given, it must be the same: a heartbeat whose commit hung can leave another lease
 #         that has expired too

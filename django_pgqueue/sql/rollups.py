@@ -4,7 +4,7 @@ from typing import Final
 
 # Append what one process has counted.
 #
-# Caller: lifecycle.append_rollups(), every 10 s from each process that has counted something
+# Caller: lifecycle.rollups.append_rollups(), every 10 s from each process that has counted something
 # Cost:   one row per queue, task and exception class. No row is updated, so that no two processes wait for one another
 APPEND_ROLLUPS: Final = """/* pgqueue:append_rollups */
 INSERT INTO pgqueue_rollup
@@ -32,7 +32,7 @@ FROM json_to_recordset(%(tallies)s::json) AS given (
 # Merge the rows of ended minutes (or hours) into one row for each queue, task and exception class. If %(total_span)s is
 # not NULL, add one row for all of them together, so that a reader who filters by nothing reads one row per minute.
 #
-# Caller: lifecycle.merge_rollups(), from the maintenance of each worker
+# Caller: lifecycle.rollups.merge_rollups(), from the maintenance of each worker
 # Locks:  SKIP LOCKED: another worker merges these rows. If two workers merge parts of one minute, it keeps two rows,
 #         which is harmless because readers add the rows
 # Index:  pgqueue_rollup_starts
@@ -112,7 +112,7 @@ SELECT count(*) FROM old
 
 # Remove counts past their retention.
 #
-# Caller: lifecycle.prune_rollups()
+# Caller: lifecycle.rollups.prune_rollups()
 # Locks:  SKIP LOCKED, because another worker removes or merges these rows
 # Index:  pgqueue_rollup_starts
 PRUNE_ROLLUPS: Final = """/* pgqueue:prune_rollups */

@@ -110,7 +110,7 @@ SELECT count(*) FROM forgotten
 
 # Return whether the compensation of a job has begun and is not over.
 #
-# Caller: lifecycle.retry(), to say why it has not retried a single job
+# Caller: lifecycle.operator.retry(), to say why it has not retried a single job
 # Index:  pgqueue_step_pkey, pgqueue_job_pkey. A condition `compensation_id IS NOT NULL` would let the planner read
 #         pgqueue_step_undone, the index of all compensations
 IS_COMPENSATING: Final = """/* pgqueue:is_compensating */

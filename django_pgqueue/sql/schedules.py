@@ -4,7 +4,7 @@ from typing import Final
 
 # Return all schedules with the columns that a worker needs, and the database's clock.
 #
-# Caller: lifecycle.read_schedules(), every few seconds while there are any
+# Caller: lifecycle.schedules.read_schedules(), every few seconds while there are any
 # Cost:   0.13 ms without schedules; 0.6 ms for 100. The arguments are left out. FIRE reads them, and SCHEDULE_ARGUMENTS
 #         returns them if a unique key has to be computed
 #
@@ -30,7 +30,7 @@ ORDER BY schedule.id
 
 # Return the arguments of a schedule's jobs, to compute their unique key.
 #
-# Caller: lifecycle.arguments_of()
+# Caller: lifecycle.schedules.arguments_of()
 # Fence:  the definition as the caller has read it
 SCHEDULE_ARGUMENTS: Final = """/* pgqueue:schedule_arguments */
 SELECT arguments::text FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revision = %(revision)s
@@ -46,7 +46,7 @@ AS_PLANNED: Final = """WITH mine AS MATERIALIZED (
 
 # Record why a schedule does not fire. The text stays until the schedule fires or its definition changes.
 #
-# Caller: lifecycle.note_problem(), from a worker that could not create the job
+# Caller: lifecycle.schedules.note_problem(), from a worker that could not create the job
 # Fence:  the definition and the next tick as the caller has read them: another worker may have fired it
 NOTE_PROBLEM: Final = """/* pgqueue:note_problem */
 """ + AS_PLANNED + """
@@ -59,7 +59,7 @@ UPDATE pgqueue_schedule SET problem = %(problem)s WHERE id = ANY (ARRAY (SELECT 
 # Set the next tick of a schedule without adding a job. The scheduler uses this to skip missed ticks, and after a clock
 # was corrected.
 #
-# Caller: lifecycle.plan_schedule(), from any worker
+# Caller: lifecycle.schedules.plan_schedule(), from any worker
 # Fence:  the definition and the next tick as the caller has read them, in the form that SCHEDULES returns
 PLAN_SCHEDULE: Final = """/* pgqueue:plan_schedule */
 """ + AS_PLANNED + """
@@ -73,7 +73,7 @@ RETURNING id
 
 # Add a schedule of the code or of the admin, unless one with the same name and origin exists.
 #
-# Caller: lifecycle.add_schedule(), from any worker whose code has the schedule, or for an operator
+# Caller: lifecycle.schedules.add_schedule(), from any worker whose code has the schedule, or for an operator
 ADD_SCHEDULE: Final = """/* pgqueue:add_schedule */
 INSERT INTO pgqueue_schedule
     (name, origin, task_name, arguments, expression, time_zone, missed, if_running, jitter_seconds, queue_name,
@@ -93,7 +93,7 @@ RETURNING id
 
 # Change the definition of a schedule.
 #
-# Caller: lifecycle.change_schedule(), from any worker whose code has the schedule, or for an operator
+# Caller: lifecycle.schedules.change_schedule(), from any worker whose code has the schedule, or for an operator
 # Fence:  the definition as the caller has read it
 #
 # A tick that is due belongs to the former definition, so it stays due.
@@ -125,7 +125,7 @@ SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s AND revis
 
 # Confirm that the code of a living worker defines these schedules as they are.
 #
-# Caller: lifecycle.confirm_schedules(), once a minute for all workers together
+# Caller: lifecycle.schedules.confirm_schedules(), once a minute for all workers together
 CONFIRM_SCHEDULES: Final = """/* pgqueue:confirm_schedules */
 WITH mine AS MATERIALIZED (
     SELECT id
@@ -142,7 +142,7 @@ RETURNING id
 
 # Pause or resume a schedule. No job is added later for the ticks during the pause.
 #
-# Caller: lifecycle.pause_schedule(), lifecycle.resume_schedule(), for an operator
+# Caller: lifecycle.schedules.pause_schedule(), lifecycle.schedules.resume_schedule(), for an operator
 SWITCH_SCHEDULE: Final = """/* pgqueue:switch_schedule */
 WITH mine AS MATERIALIZED (
     SELECT id, enabled FROM pgqueue_schedule WHERE id = %(schedule_id)s FOR NO KEY UPDATE SKIP LOCKED
@@ -162,7 +162,7 @@ SELECT EXISTS (SELECT FROM pgqueue_schedule WHERE id = %(schedule_id)s), (SELECT
 # Remove schedules with the records of their ticks. Only schedules of the admin are removed, and schedules of the code
 # that no worker confirms any more.
 #
-# Caller: lifecycle.remove_schedules(), for an operator, or from any worker after a week
+# Caller: lifecycle.schedules.remove_schedules(), for an operator, or from any worker after a week
 REMOVE_SCHEDULES: Final = """/* pgqueue:remove_schedules */
 WITH old AS MATERIALIZED (
     SELECT id
@@ -186,7 +186,7 @@ DELETE FROM pgqueue_schedule WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNI
 # ones stay, because they prevent a second firing if a clock jumps. The record of an unfinished job keeps `if_running`
 # from firing beside it.
 #
-# Caller: lifecycle.prune_schedule_runs(), once an hour
+# Caller: lifecycle.schedules.prune_schedule_runs(), once an hour
 # Index:  pgqueue_schedulerun_tick, pgqueue_job_pkey
 PRUNE_SCHEDULE_RUNS: Final = """/* pgqueue:prune_schedule_runs */
 WITH old AS MATERIALIZED (
@@ -223,7 +223,8 @@ DELETE FROM pgqueue_schedulerun WHERE id = ANY (ARRAY (SELECT id FROM old)) RETU
 # Decide about the next ticks of schedules, record them, and set the ticks that follow: all of this or nothing. Return
 # what happens at each tick. If its job is to be added, return the id that was drawn for it, and its arguments.
 #
-# Caller: lifecycle.fire() and lifecycle.fire_many(), from any worker. They add the jobs in the same transaction
+# Caller: lifecycle.ticks.fire() and lifecycle.ticks.fire_many(), from any worker. They add the jobs in the same
+#         transaction
 # Fence:  the definition and the next tick as the caller has read them; the unique constraint on (schedule, tick)
 # Locks:  the rows of the schedules, SKIP LOCKED. For a job with a unique key, `drawn` sets how long its INSERT may wait
 #         (`key_wait`), because the session has no `lock_timeout` behind a pooler. A process that is frozen before the
@@ -310,7 +311,7 @@ SELECT id, what, job_id, CASE WHEN job_id IS NOT NULL THEN arguments::text END F
 # Record that a job of a schedule is enqueued now, in addition to its ticks. Return the id that was drawn for the job,
 # and its arguments.
 #
-# Caller: lifecycle.run_schedule(), for an operator. It adds the job in the same transaction, and rolls it back if
+# Caller: lifecycle.ticks.run_schedule(), for an operator. It adds the job in the same transaction, and rolls it back if
 #         another job has the unique key
 # Fence:  the definition as the caller has read it
 # Locks:  the row of the schedule, SKIP LOCKED

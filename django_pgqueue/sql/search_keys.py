@@ -6,7 +6,7 @@ from .clauses import LEFT_OVER
 
 # Add search keys of jobs.
 #
-# Caller: lifecycle.add_search_keys(), in the transaction that has added the jobs
+# Caller: lifecycle.search_keys.add_search_keys(), in the transaction that has added the jobs
 # Index:  the primary key. A row that exists is of a removed job with the same id, for example after TRUNCATE
 ADD_SEARCH_KEYS: Final = """/* pgqueue:add_search_keys */
 INSERT INTO pgqueue_search_key (job_id, name, value)
@@ -17,7 +17,7 @@ ON CONFLICT (job_id, name) DO UPDATE SET value = excluded.value
 
 # Remove all search keys of these jobs.
 #
-# Caller: lifecycle.remove_search_keys(), in the transaction that has replaced the calls of the jobs
+# Caller: lifecycle.search_keys.remove_search_keys(), in the transaction that has replaced the calls of the jobs
 # Index:  the primary key
 REMOVE_SEARCH_KEYS: Final = """/* pgqueue:remove_search_keys */
 DELETE FROM pgqueue_search_key WHERE job_id = ANY (%(job_ids)s::bigint[])
@@ -26,8 +26,8 @@ DELETE FROM pgqueue_search_key WHERE job_id = ANY (%(job_ids)s::bigint[])
 # Remove the search keys of jobs that no longer exist, from one page of the table. Return how many rows the page had,
 # how many of them were removed, and the last job of the page. The page has all rows of its last job.
 #
-# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their keys too; this one
-#         is for jobs that were deleted by SQL.
+# Caller: lifecycle.orphans.prune_orphans(), page by page. The statements that remove jobs remove their keys too; this
+#         one is for jobs that were deleted by SQL.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
 PRUNE_SEARCH_KEYS: Final = """/* pgqueue:prune_search_keys */

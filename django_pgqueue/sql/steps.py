@@ -75,7 +75,7 @@ RETURNING job_id
 # the row of the step. The job becomes ready, due at the time at which it continues. The attempt is not counted.
 #
 # Moves:  running → ready later, cancelled (if a cancellation was requested)
-# Caller: lifecycle.suspend(), from the completer
+# Caller: lifecycle.steps.suspend(), from the completer
 # Fence, Locks, Index: as SUCCEED
 #
 # A job that has started in time does not expire while it is suspended. If a job is suspended again by the same sleep or
@@ -171,7 +171,7 @@ moved AS (
 # and the jobs that are due now.
 #
 # Moves:  ready, unchanged
-# Caller: lifecycle.wake(), after the transaction that has sent the event has committed
+# Caller: lifecycle.steps.wake(), after the transaction that has sent the event has committed
 # Locks:  SKIP LOCKED, in id order. The sweep wakes a job that was locked
 # Index:  pgqueue_step_waiting
 #
@@ -330,8 +330,8 @@ DELETE FROM pgqueue_step WHERE job_id = ANY (%(job_ids)s::bigint[]) RETURNING jo
 # Remove the steps of jobs that no longer exist, from one page of the table. Return how many rows the page had, how many
 # of them were removed, and the last job of the page. The page has all rows of its last job.
 #
-# Caller: lifecycle.prune_orphans(), page by page. The statements that remove jobs remove their steps too; this one is
-#         for jobs that were deleted by SQL, and for a crash between SUCCEED_AND_DISCARD and REMOVE_STEPS.
+# Caller: lifecycle.orphans.prune_orphans(), page by page. The statements that remove jobs remove their steps too; this
+#         one is for jobs that were deleted by SQL, and for a crash between SUCCEED_AND_DISCARD and REMOVE_STEPS.
 # Locks:  SKIP LOCKED: another worker may be removing the same rows
 # Index:  primary keys
 PRUNE_STEPS: Final = """/* pgqueue:prune_steps */

@@ -8,7 +8,7 @@ from .clauses import TIMES, TIMES_OF_EACH
 #
 # Moves:  new → ready. If another session adds a job with this key in an open transaction, the statement waits. If that
 #         transaction commits, no job is added
-# Caller: lifecycle.enqueue_unique()
+# Caller: lifecycle.unique.enqueue_unique()
 # Locks:  waits for the end of an uncommitted transaction that has enqueued the same key: only its end decides which
 #         session was first
 # Index:  pgqueue_job_unique. The statement repeats the predicate of the index; PostgreSQL would not find it otherwise
@@ -70,7 +70,7 @@ KEPT_STATE: Final = """        SELECT CASE
 # Add one job, or replace the call of the ready job with the same key. A running job is not changed.
 #
 # Moves:  new → ready; ready, unchanged
-# Caller: lifecycle.replace()
+# Caller: lifecycle.unique.replace()
 # Locks, Index: as ENQUEUE_UNIQUE. It also waits for a session that has locked the ready job, such as a claim that is
 #         committing
 # Cost:   one search in the primary key of pgqueue_step
@@ -108,7 +108,7 @@ SELECT id, run_after, enqueued_at, expires_at FROM placed
 # added.
 #
 # Moves:  new → ready
-# Caller: lifecycle.enqueue_many_unique()
+# Caller: lifecycle.unique.enqueue_many_unique()
 # Locks:  keys are taken in sorted order. In the order of the calls, two such statements could deadlock
 #
 # Each call is an object with its `call` and its `key`. The ids are assigned in the order of the calls, because workers
@@ -140,7 +140,8 @@ RETURNING id, unique_key
 # Add many jobs as ENQUEUE_MANY_UNIQUE does, each with a task and options of its own.
 #
 # Moves:  new → ready
-# Caller: lifecycle.enqueue_each_unique(), and the transitions that add jobs themselves, for ids that they have drawn
+# Caller: lifecycle.unique.enqueue_each_unique(), and the transitions that add jobs themselves, for ids that they have
+#         drawn
 # Locks:  the keys of all tasks are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
 #
 # The calls and their options come as in ENQUEUE_EACH, and the keys as a JSON array beside the calls. The ids are
@@ -181,7 +182,7 @@ RETURNING id, task_name, unique_key
 # several calls with the same key, only the last counts, because a statement must not write a row twice.
 #
 # Moves:  new → ready; ready, unchanged
-# Caller: lifecycle.enqueue_many_unique()
+# Caller: lifecycle.unique.enqueue_many_unique()
 # Locks:  keys are taken in sorted order, as by ENQUEUE_MANY_UNIQUE
 # Cost:   one search in the primary key of pgqueue_step for each job. Steps are removed as by ENQUEUE_OR_REPLACE
 ENQUEUE_MANY_OR_REPLACE: Final = """/* pgqueue:enqueue_many_or_replace */
@@ -222,7 +223,7 @@ SELECT id, unique_key FROM placed
 
 # Return the jobs that currently have these keys of a task.
 #
-# Caller: lifecycle.holders()
+# Caller: lifecycle.unique.holders()
 # Index:  pgqueue_job_unique
 HOLDERS: Final = """/* pgqueue:holders */
 SELECT wanted.key, owner.id
@@ -241,7 +242,7 @@ CROSS JOIN LATERAL (
 # null key are always added. The keys must be distinct.
 #
 # Moves:  new → ready. Nothing for a key with an open window
-# Caller: lifecycle.enqueue_for_period()
+# Caller: lifecycle.unique.enqueue_for_period()
 # Locks:  waits for an uncommitted transaction that has taken the same key; keys are taken in sorted order
 # Index:  pgqueue_uniqueness_window_key
 #
@@ -294,7 +295,7 @@ RETURNING id, run_after, enqueued_at, expires_at
 # windows do not change. The keys must be distinct and not null.
 #
 # Moves:  ready, unchanged
-# Caller: lifecycle.replace_for_period()
+# Caller: lifecycle.unique.replace_for_period()
 # Locks:  waits for a session that has locked such a job, as ENQUEUE_OR_REPLACE does. The CTE `waiting` locks the jobs
 #         in the order of their ids. The UPDATE alone would lock them in the order of its join, so that two calls could
 #         deadlock
@@ -349,7 +350,7 @@ SELECT id, run_after, enqueued_at, expires_at, key FROM placed
 # Return the ids of the jobs that opened the uniqueness windows of these keys of a task. The jobs may have ended, and
 # their rows may be removed.
 #
-# Caller: lifecycle.open_windows()
+# Caller: lifecycle.unique.open_windows()
 # Index:  pgqueue_uniqueness_window_key
 #
 # Jobs in `job_ids` are returned even if their window has ended: the caller has just added them, and may have waited
@@ -372,7 +373,7 @@ CROSS JOIN LATERAL (
 
 # Remove uniqueness windows that have ended.
 #
-# Caller: lifecycle.prune_windows()
+# Caller: lifecycle.unique.prune_windows()
 # Locks:  SKIP LOCKED: another session may be taking the key again
 # Index:  pgqueue_uniqueness_window_ends
 PRUNE_WINDOWS: Final = """/* pgqueue:prune_windows */

@@ -6,7 +6,7 @@ from typing import Final
 # the execution if the worker has claimed it. If the same request waits for its answer, return nothing. `supervisor_pid`
 # is NULL for a worker that answers no requests.
 #
-# Caller: lifecycle.request_of_worker()
+# Caller: lifecycle.worker_requests.request_of_worker()
 # Locks:  the entry of the unique index, so that a double click adds one request
 # Index:  primary keys of workers and executions; pgqueue_worker_request_open
 ADD_REQUEST: Final = """/* pgqueue:add_request */
@@ -35,7 +35,7 @@ CROSS JOIN asked
 
 # Return the request of this kind that waits for its answer.
 #
-# Caller: lifecycle.open_request(), after ADD_REQUEST added none
+# Caller: lifecycle.worker_requests.open_request(), after ADD_REQUEST added none
 # Index:  pgqueue_worker_request_open
 OPEN_REQUEST: Final = """/* pgqueue:open_request */
 SELECT id
@@ -46,8 +46,8 @@ WHERE worker_id = %(worker_id)s AND answered_at IS NULL AND kind = %(kind)s
 
 # Return the requests to one worker that wait for their answer, oldest first.
 #
-# Caller: lifecycle.open_requests(), from a worker process after a notification or a heartbeat that announces one, and
-#         while it polls for requests to cancel its running jobs
+# Caller: lifecycle.worker_requests.open_requests(), from a worker process after a notification or a heartbeat that
+#         announces one, and while it polls for requests to cancel its running jobs
 # Index:  pgqueue_worker_request_open, which is empty unless a request waits
 WORKER_REQUESTS: Final = """/* pgqueue:worker_requests */
 SELECT id, kind, execution_id, requested_by
@@ -59,7 +59,7 @@ LIMIT %(limit)s
 
 # Store the answer to a request. An answer that is there already stays.
 #
-# Caller: lifecycle.answer_request()
+# Caller: lifecycle.worker_requests.answer_request()
 # Index:  primary key
 ANSWER_REQUEST: Final = """/* pgqueue:answer_request */
 UPDATE pgqueue_worker_request
@@ -69,7 +69,7 @@ WHERE id = %(request_id)s AND answered_at IS NULL
 
 # Remove old requests, answered or not.
 #
-# Caller: lifecycle.prune_worker_requests(), once an hour
+# Caller: lifecycle.worker_requests.prune_worker_requests(), once an hour
 # Index:  primary key. The table has one row for each request of the last day.
 PRUNE_WORKER_REQUESTS: Final = """/* pgqueue:prune_worker_requests */
 WITH old AS MATERIALIZED (

@@ -4,7 +4,7 @@ from typing import Final
 
 # Add a worker to the register, and return its id.
 #
-# Caller: lifecycle.register_worker()
+# Caller: lifecycle.workers.register_worker()
 #
 # A new id is the time in microseconds. Ids of the column's sequence would recur after TRUNCATE ... RESTART IDENTITY:
 # two live workers with the same id would extend and release each other's executions. If two workers register in the
@@ -25,7 +25,7 @@ RETURNING id
 # Record that a worker has stopped, and when it was first found out. Return whether that is recorded, or the worker has
 # no record. Otherwise the record is locked.
 #
-# Caller: lifecycle.unregister_worker()
+# Caller: lifecycle.workers.unregister_worker()
 UNREGISTER_WORKER: Final = """/* pgqueue:unregister_worker */
 WITH mine AS MATERIALIZED (
     SELECT id FROM pgqueue_worker WHERE id = %(worker_id)s FOR NO KEY UPDATE SKIP LOCKED
@@ -40,7 +40,7 @@ SELECT EXISTS (SELECT FROM mine) OR NOT EXISTS (SELECT FROM pgqueue_worker WHERE
 
 # Remove the records of workers whose last heartbeat is older than the retention (a week).
 #
-# Caller: lifecycle.prune_workers()
+# Caller: lifecycle.workers.prune_workers()
 PRUNE_WORKERS: Final = """/* pgqueue:prune_workers */
 WITH old AS MATERIALIZED (
     SELECT id

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from django.apps import apps
 from django.db import connections, router, transaction
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.fields import statement_time
 from django_pgqueue.db.statements import Connection, clock
 from django_pgqueue.ends.end_check import APPLICATION
@@ -18,8 +17,9 @@ from django_pgqueue.ends.end_checks import CHECKS, sweep
 from django_pgqueue.exceptions import Duration, seconds
 from django_pgqueue.ground.served_queues import ServedQueues
 from django_pgqueue.history.deletion import APP, GOES_WITH_JOB
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.chunks import ChunkRule
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.key_pages import STEP_SECONDS, rule_of
@@ -123,7 +123,7 @@ def run_jobs(
             tick_in = _fire_schedules(alias) if schedules else math.inf
             if tick_in <= 0:
                 continue
-            lifecycle.steps.wake_missed(connections[alias])  # send_event() wakes nobody before it commits
+            steps.wake_missed(connections[alias])  # send_event() wakes nobody before it commits
             claimed = claims.claim(math.inf if max_jobs is None else max_jobs - count)
             if claimed is not None:
                 count += len(claimed.members)

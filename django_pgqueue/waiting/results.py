@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 from asgiref.sync import sync_to_async
 from django.db import connections
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import connect
 from django_pgqueue.db.transactions import is_in_transaction, sees_new_commits
 from django_pgqueue.exceptions import (
@@ -31,6 +30,7 @@ from django_pgqueue.exceptions import (
     seconds,
 )
 from django_pgqueue.ground.envelope import EncodedValue
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.states import FINISHED, UNCOUNTED, State
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import running_job
@@ -175,7 +175,7 @@ def _others_see(job: Job, alias: str) -> bool:
     Its row's transaction id (`xmin`) does not show it, because a savepoint has another id than its transaction.
     """
     with connect(alias, "waiting") as connection:
-        return bool(lifecycle.existing(connection, [job.pk]))
+        return bool(operator.existing(connection, [job.pk]))
 
 
 def _result(job: Job) -> Any:

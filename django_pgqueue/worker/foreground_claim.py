@@ -10,10 +10,11 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.declared import limits
 from django_pgqueue.display import visible
+from django_pgqueue.lifecycle import claims as lifecycle_claims
+from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.lifecycle.execute import own_transaction
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.key_figures import read_states
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from django_pgqueue.db.engine_connection import EngineConnection
     from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle import Claimed
     from django_pgqueue.lifecycle.limits import LimitedJob
+    from django_pgqueue.lifecycle.types import Claimed
 
 LOCK_SECONDS: Final = 2.0
 """How long `claim()` retries while another session claims jobs of the key, which usually takes milliseconds."""
@@ -66,10 +67,10 @@ def claim_at_enqueue(connection: BaseDatabaseWrapper, job_id: int, *, worker_id:
 
 def _claim(connection: Connection, job_id: int, *, worker_id: int, only_due: bool) -> ForegroundClaim:
     options: dict[str, Any] = {"worker_id": worker_id, "lease_seconds": get_settings().LEASE}
-    claimed = lifecycle.claim_one(connection, job_id, only_due=only_due, **options)
+    claimed = lifecycle_claims.claim_one(connection, job_id, only_due=only_due, **options)
     if claimed is not None or (only_due and not registry.limits()):
         return ForegroundClaim(claimed)
-    job = lifecycle.limits.limited_job(connection, job_id)
+    job = lifecycle_limits.limited_job(connection, job_id)
     if job is None or (only_due and job.due_seconds > 0):
         return ForegroundClaim(None)
     if limits.name_of(job.limit_key) not in registry.limits():

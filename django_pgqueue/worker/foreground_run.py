@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import leases, workers
 from django_pgqueue.settings.conf import get_settings
 
 from .completion.progress_writer import Notes
@@ -50,9 +50,9 @@ class ForegroundHeartbeat(Service):
             if not self.notes.due_in_seconds:
                 self.notes.write(connection)
             if time.monotonic() >= self._due_at:
-                lifecycle.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
+                leases.extend(connection, [self.worker_id], lease_seconds=get_settings().LEASE)
                 self._due_at = time.monotonic() + get_settings().heartbeat_seconds
-            self.is_asked = self.is_asked or bool(lifecycle.cancel_requests(connection, [self.worker_id]))
+            self.is_asked = self.is_asked or bool(leases.cancel_requests(connection, [self.worker_id]))
         return min(CANCEL_POLL_SECONDS, self.notes.due_in_seconds, max(0.0, self._due_at - time.monotonic()))
 
 
@@ -80,7 +80,7 @@ def run_one(alias: str, job_id: int) -> ForegroundRun:
         heartbeat.stop()
         heartbeat.join()
         with link.use() as connection:
-            lifecycle.unregister_worker(connection, worker_id)
+            workers.unregister_worker(connection, worker_id)
         link.close()
         heartbeat_link.close()
 

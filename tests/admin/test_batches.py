@@ -12,7 +12,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, Workflow, lifecycle
+from django_pgqueue import Batch, Workflow
+from django_pgqueue.lifecycle import bulk_acts
 from django_pgqueue.models import AuditEntry, Job
 from django_pgqueue.stats.answers import Count
 from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts
@@ -339,7 +340,7 @@ def test_retry_repairs_a_batch_with_nested_jobs(client_of: ClientOf) -> None:
     fields = dict(client.get(f"{BATCHES}{parent.id}/retry/").context["fields"])
     response = client.post(f"{JOBS}bulk_preview/request/", {**fields, "action": "retry", "total": "1"})
     assert response.status_code == 302 and "bulk_act" in response.headers["Location"]
-    [act] = lifecycle.bulk_acts.waiting_acts(connection)
+    [act] = bulk_acts.waiting_acts(connection)
     dead = Job.objects.get(state="dead")
     assert dead.batch_id == nested.id and fields["ids"] == str(dead.pk) and act.audit_id
     assert b"no such job now" in client.get(f"{BATCHES}{Batch().open().id}/retry/", follow=True).content

@@ -16,11 +16,12 @@ from django.http import HttpRequest, QueryDict
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
 from django_pgqueue.admin import bulk_acts
 from django_pgqueue.admin.console import bulk_acts as pages
 from django_pgqueue.admin.console import bulk_preview
 from django_pgqueue.admin.formatting import full_date
+from django_pgqueue.lifecycle import audit
+from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.models import AuditEntry, Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
@@ -124,7 +125,7 @@ def test_request_sent_twice_is_one_act(operator: Client, make_job: JobMaker) -> 
     fields = form(text_of(operator, url("retry", state="dead")))
     assert "sent before" not in operator.post(REQUEST, fields, follow=True).content.decode()
     entry = AuditEntry.objects.get()
-    lifecycle.stop_audit(connection, entry.pk, "ada")  # also long after the act has ended
+    audit.stop_audit(connection, entry.pk, "ada")  # also long after the act has ended
     again = operator.post(REQUEST, {**fields, "reason": "other"}, follow=True)
     assert "This form was sent before" in again.content.decode()
     assert again.redirect_chain == [(f"{JOBS}bulk_act/?id={entry.pk}", 302)]
@@ -159,7 +160,7 @@ def test_move_asks_for_the_queue_and_stores_it(client_of: Callable[..., Client],
 
 def test_user_without_the_permission_of_the_action_is_refused(client_of: Callable[..., Client]) -> None:
     viewer = client_of("view_job", "cancel_job")
-    audit_id = lifecycle.begin_audit(connection, "retry", {})
+    audit_id = audit.begin_audit(connection, "retry", {})
     assert viewer.get(url("retry", state="dead")).status_code == 403
     assert viewer.post(REQUEST, {"action": "retry", "state": "dead"}).status_code == 403
     assert viewer.post(STOP, {"id": audit_id}).status_code == 403
@@ -172,8 +173,8 @@ def test_user_without_the_permission_of_the_action_is_refused(client_of: Callabl
 
 def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, make_job: JobMaker) -> None:
     job = make_job("dead")
-    at = lifecycle.bulk_acts.preview(connection, "retry", Selection("dead")).at
-    audit_id = lifecycle.bulk_acts.request_act(connection, "retry", Selection("dead"), previewed_at=at, total=1)
+    at = lifecycle_bulk_acts.preview(connection, "retry", Selection("dead")).at
+    audit_id = lifecycle_bulk_acts.request_act(connection, "retry", Selection("dead"), previewed_at=at, total=1)
     page = f"{JOBS}bulk_act/?id={audit_id}"
     text = text_of(operator, page)
     assert "waiting for a worker" in text and '<noscript><meta http-equiv="refresh"' in text
@@ -229,8 +230,8 @@ def test_history_of_a_job_shows_its_acts(
 ) -> None:
     job, other = make_job("dead"), make_job("dead")
     detail = {job.pk: {"changes": {"amount": ["secret 1", "secret 2"]}}}
-    lifecycle.add_audit(connection, "retry", {}, [job.pk, other.pk], done_by="ada", reason="why not", details=detail)
-    lifecycle.add_audit(connection, "cancel", {}, [other.pk], done_by="bob")
+    audit.add_audit(connection, "retry", {}, [job.pk, other.pk], done_by="ada", reason="why not", details=detail)
+    audit.add_audit(connection, "cancel", {}, [other.pk], done_by="bob")
     client = client_of("view_job", *(["view_arguments"] if sees_arguments else []))
     text = text_of(client, f"{JOBS}{job.pk}/history/")
     assert ">ada" in text and "why not" in text and ">bob" not in text

@@ -12,10 +12,11 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue import Workflow, lifecycle
+from django_pgqueue import Workflow
 from django_pgqueue.acts import job_changes
 from django_pgqueue.admin import shown
 from django_pgqueue.db import engine_connection
+from django_pgqueue.lifecycle import operator as lifecycle_operator
 from django_pgqueue.models import AuditEntry, Job
 from tests.admin.conftest import JobMaker, shown_by
 from tests.app import tasks
@@ -257,7 +258,7 @@ def test_cancel_running_job_requests_stop_once(operator: Client, make_job: JobMa
 def test_retry_locked_job_is_reported_and_unchanged(
     operator: Client, make_job: JobMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle.operator, "LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(lifecycle_operator, "LOCK_WAIT_SECONDS", 0.05)
     locked, free = make_job("dead"), make_job("dead")
     with closing(engine_connection.connect("default", "test")) as holder, holder.transaction():
         holder.execute("SELECT 1 FROM pgqueue_job WHERE id = %s FOR UPDATE", [locked.pk])

@@ -12,10 +12,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import engine_connection
 from django_pgqueue.declared.chunks import chunk_key
-from django_pgqueue.lifecycle import Failed, Lane
+from django_pgqueue.lifecycle import claims, completions, workers
+from django_pgqueue.lifecycle.types import Cursor, Failed, Lane
 from django_pgqueue.models import Job, Worker
 from django_pgqueue.states import Outcome
 from django_pgqueue.tasks import registry
@@ -129,13 +129,13 @@ def test_page_sixty_attempts_needs_at_most_eight_queries(operator: Client, make_
 def test_page_job_failed_by_a_worker_shows_the_error(operator: Client, make_job: JobMaker) -> None:
     job = make_job(max_attempts=1)
     with closing(engine_connection.connect("default", "test")) as engine:
-        worker_id = lifecycle.register_worker(engine, hostname="box", pid=7, version="1", queue_names="", concurrency=1)
-        cursors = {Lane("default", 0): lifecycle.Cursor()}
-        [claimed] = lifecycle.claim(engine, cursors, limit=1, free_slots=1, worker_id=worker_id, lease_seconds=60.0)
+        worker_id = workers.register_worker(engine, hostname="box", pid=7, version="1", queue_names="", concurrency=1)
+        cursors = {Lane("default", 0): Cursor()}
+        [claimed] = claims.claim(engine, cursors, limit=1, free_slots=1, worker_id=worker_id, lease_seconds=60.0)
         page = page_of(operator, job)
         assert "running" in page and f"{JOBS}{job.pk}/cancel/" in page
         failed = Failed(claimed.key, Outcome.FAILED, None, 2.0, 1.0, "app.Error", "broke", "Traceback …")
-        lifecycle.fail(engine, [failed])
+        completions.fail(engine, [failed])
     page = page_of(operator, job)
     for expected in ("pgqueue-dead", "ran 1.0 s", "app.Error", "broke", "pgqueue-own", "box:7"):
         assert expected in page, expected

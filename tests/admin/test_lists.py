@@ -14,9 +14,10 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.admin import readonly
 from django_pgqueue.job_search import ready_jobs, search
+from django_pgqueue.lifecycle import claims
 from django_pgqueue.models import Job
 from tests.admin.conftest import JobMaker, add_execution
 from tests.test_sql import nodes, rows_read
@@ -273,7 +274,7 @@ def test_ready_jobs_of_a_task_read_a_bounded_number_of_rows(operator: Client, mo
             "INSERT INTO pgqueue_job (task_name, queue_name, arguments) "
             "SELECT 'app.many', 'queue' || n % 5, '{}' FROM generate_series(1, 2000) AS n"
         )
-    lanes = len(lifecycle.scan_lanes(connection).due_in)
+    lanes = len(claims.scan_lanes(connection).due_in)
     monkeypatch.setattr(ready_jobs, "READY_SEARCHED", 100 * lanes)
     page = operator.get(JOBS, {"state": "ready", "task": "app.none"})
     assert "No such job among the first 100 jobs of each queue and priority. Other jobs" in page.content.decode()

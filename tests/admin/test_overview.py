@@ -16,8 +16,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import control, lifecycle
+from django_pgqueue import control
 from django_pgqueue.db import statements
+from django_pgqueue.lifecycle import rollups
 from django_pgqueue.models import Worker
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
@@ -42,7 +43,7 @@ def count(
     tally = Tally(Counter(counts))
     tally.add_times([0.5] * len(runs or []), runs or [])
     names = {"queue_name": "default", "task_name": task, "exception_class": error}
-    lifecycle.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
+    rollups.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
 
 
 def add_worker(version: str = "1", queues: str = "", minutes: float = 0.0) -> Worker:

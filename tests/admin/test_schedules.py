@@ -16,7 +16,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import schedules as lifecycle_schedules
+from django_pgqueue.lifecycle import ticks
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
@@ -52,13 +53,13 @@ def planner(client_of: Callable[..., Client]) -> Client:
 def make(name: str = "nightly", *, origin: str = "admin", due_in: float = 3600.0, **changes: Any) -> Schedule:
     definition = helpers.definition(name, **changes)
     next_run_at = timezone.now() + timedelta(seconds=due_in)
-    made = lifecycle.add_schedule(connection, definition, origin=origin, next_run_at=next_run_at)
+    made = lifecycle_schedules.add_schedule(connection, definition, origin=origin, next_run_at=next_run_at)
     assert made is not None
     return Schedule.objects.get(pk=made)
 
 
 def run(schedule: Schedule) -> None:
-    lifecycle.run_schedule(connection, helpers.schedule_of(connection, schedule.pk), helpers.new_job())
+    ticks.run_schedule(connection, helpers.schedule_of(connection, schedule.pk), helpers.new_job())
 
 
 def page(client: Client, url: str = SCHEDULES) -> str:
@@ -301,7 +302,7 @@ def test_edit_of_a_changed_schedule_is_refused(planner: Client, db: None) -> Non
 
 def test_resume_invalid_expression_is_refused(planner: Client, db: None) -> None:
     schedule = make(expression="whenever")
-    lifecycle.pause_schedule(connection, schedule.pk)
+    lifecycle_schedules.pause_schedule(connection, schedule.pk)
     assert "Nothing was changed" in planner.post(f"{SCHEDULES}{schedule.pk}/resume/", follow=True).content.decode()
 
 
@@ -355,7 +356,9 @@ def test_run_now_failing_key_query_keeps_transaction_usable(
 
 def test_list_and_page_show_why_a_schedule_cannot_run(planner: Client, db: None) -> None:
     schedule = make(due_in=-60.0)
-    lifecycle.note_problem(connection, helpers.schedule_of(connection, schedule.pk), "the unique key raised <KeyError>")
+    lifecycle_schedules.note_problem(
+        connection, helpers.schedule_of(connection, schedule.pk), "the unique key raised <KeyError>"
+    )
     for text in (page(planner), page(planner, f"{SCHEDULES}{schedule.pk}/change/")):
         assert "the unique key raised &lt;KeyError&gt;" in text
     assert ">cannot run<" in page(planner)

@@ -13,8 +13,8 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import lifecycle
 from django_pgqueue.admin import search_keys
+from django_pgqueue.lifecycle import search_keys as lifecycle_search_keys
 from django_pgqueue.models import Job
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
@@ -47,7 +47,7 @@ def messages_of(client: Client, term: str) -> str:
 def test_search_finds_jobs_by_key_in_both_lists(operator: Client, bill: Any, make_job: JobMaker) -> None:
     first, other, second = bill.enqueue(4711), bill.enqueue(4712), bill.enqueue(b=1, a="4711")
     dead = make_job("dead", task_name=bill.name)
-    lifecycle.add_search_keys(connection, {dead.pk: {"a": "4711"}})
+    lifecycle_search_keys.add_search_keys(connection, {dead.pk: {"a": "4711"}})
     assert found(operator, "a:4711") == [dead.pk, second.pk, first.pk]
     assert found(operator, " a: 4712 ") == [other.pk]
     assert found(operator, "b:1") == [second.pk]
@@ -58,7 +58,7 @@ def test_search_finds_jobs_by_key_in_both_lists(operator: Client, bill: Any, mak
 
 
 def test_search_by_key_and_word_finds_jobs_with_that_word(operator: Client, one_of_each: dict[str, Job]) -> None:
-    lifecycle.add_search_keys(connection, {job.pk: {"a": "4711"} for job in one_of_each.values()})
+    lifecycle_search_keys.add_search_keys(connection, {job.pk: {"a": "4711"} for job in one_of_each.values()})
     for word, job in one_of_each.items():
         in_state = ("cancelling", "lost", "running") if word == "running" else (word,)
         expected = [one_of_each[each].pk for each in in_state]
@@ -69,7 +69,7 @@ def test_search_by_key_and_word_finds_jobs_with_that_word(operator: Client, one_
 def test_search_of_task_name_with_colon_finds_its_jobs(operator: Client, bill: Any, make_job: JobMaker) -> None:
     job = make_job(task_name="shop:send")
     assert found(operator, "shop:send") == [job.pk]
-    lifecycle.add_search_keys(connection, {job.pk: {"shop": "send"}})
+    lifecycle_search_keys.add_search_keys(connection, {job.pk: {"shop": "send"}})
     assert found(operator, "shop:send") == [job.pk], "a key of a task that this process does not know"
 
 

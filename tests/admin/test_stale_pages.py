@@ -17,7 +17,8 @@ from django.contrib.admin.models import LogEntry
 from django.db import connection, connections
 from django.test import Client
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import completions
+from django_pgqueue.lifecycle import operator as lifecycle_operator
 from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.admin.conftest import JobMaker, shown_by
@@ -46,7 +47,7 @@ def post_at_once(*posts: Callable[[], Any]) -> list[Any]:
 def fail_all(engine: Any) -> int:
     """Claim all jobs and fail them, as a worker does; return their number."""
     claimed = helpers.claim_all(engine)
-    lifecycle.fail(engine, [helpers.failed(job.key, delay_seconds=None)[0] for job in claimed])
+    completions.fail(engine, [helpers.failed(job.key, delay_seconds=None)[0] for job in claimed])
     return len(claimed)
 
 
@@ -108,7 +109,7 @@ def test_retry_skips_jobs_that_died_again_since_the_page(operator: Client) -> No
         ids = helpers.make_jobs(engine, 3)
         fail_all(engine)
         form = {"action": "retry_selected", "_selected_action": ids, **shown_by(operator, DEAD)}
-        lifecycle.retry(engine, ids[:2])
+        lifecycle_operator.retry(engine, ids[:2])
         fail_all(engine)
         page = operator.post(DEAD, form, follow=True).content.decode()
         assert "1 job is ready again" in page and "2 jobs were left as they are: they have changed" in page

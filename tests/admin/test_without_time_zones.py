@@ -11,8 +11,8 @@ from django.contrib import admin
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue import lifecycle
 from django_pgqueue.admin import bulk_acts
+from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.models import Job, LimitOverride, LimitState, Pause, Worker
 from tests import helpers
@@ -58,8 +58,8 @@ def jobs(make_job: JobMaker, without_time_zones: None) -> list[Job]:
     for job in (jobs := list(Job.objects.order_by("pk"))):
         helpers.make_schedule(connection, f"of {job.pk}", due_in=3600.0)
     count(90.0, failed=2, error="builtins.ValueError", runs=[0.1])
-    at = lifecycle.bulk_acts.preview(connection, "retry", Selection("dead")).at
-    lifecycle.bulk_acts.request_act(connection, "retry", Selection("dead"), previewed_at=at, total=1)
+    at = lifecycle_bulk_acts.preview(connection, "retry", Selection("dead")).at
+    lifecycle_bulk_acts.request_act(connection, "retry", Selection("dead"), previewed_at=at, total=1)
     return jobs
 
 

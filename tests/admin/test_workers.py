@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import worker_requests
 from django_pgqueue.models import AuditEntry, Execution, Job, Worker, WorkerRequest
 from tests.admin.conftest import JobMaker, add_execution
 
@@ -159,7 +159,7 @@ def test_stack_of_job_is_requested_shown_and_logged(chief, add_worker, run):
     assert (asked.kind, asked.execution_id, asked.requested_by) == ("stack", execution.pk, "staff")
     waiting = text_of(chief, page)
     assert "Waiting for the answer" in waiting and 'http-equiv="refresh"' in waiting
-    lifecycle.answer_request(connection, asked.pk, 'File "shop.py", line 7 <b>')
+    worker_requests.answer_request(connection, asked.pk, 'File "shop.py", line 7 <b>')
     answered = text_of(chief, page)
     assert "shop.py&quot;, line 7 &lt;b&gt;" in answered and 'http-equiv="refresh"' not in answered
     assert {entry.get_change_message() for entry in LogEntry.objects.all()} == {"Stack requested."}
@@ -193,7 +193,7 @@ def test_stack_of_worker_is_shown_on_its_page(chief, add_worker, run):
     assert "Stacks of all jobs" in text_of(chief, page) and f'value="{execution.pk}"' in text_of(chief, page)
     answer = chief.post(f"{WORKERS}{worker.pk}/stack/")
     assert answer.headers["Location"] == f"{page}#pgqueue-requests"
-    lifecycle.answer_request(connection, WorkerRequest.objects.get().pk, "x" * 200_000)
+    worker_requests.answer_request(connection, WorkerRequest.objects.get().pk, "x" * 200_000)
     shown = region(text_of(chief, page), "pgqueue-requests")
     assert 50_000 < shown.count("x") < 70_000
 

@@ -16,9 +16,10 @@ from asgiref.sync import async_to_sync
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, checks, enqueue_many, lifecycle
+from django_pgqueue import InvalidTask, checks, enqueue_many
 from django_pgqueue.arguments import plan as plans
 from django_pgqueue.enqueue import new_job
+from django_pgqueue.lifecycle import claims
 from django_pgqueue.models import Execution, Job, Schedule
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.times import cron, every
@@ -413,7 +414,7 @@ def test_ambiguous_result_annotation_is_only_a_warning(monkeypatch):
 
 def test_async_attempt_on_event_loop_converts(received):
     job = tasks.charge_async.enqueue(ORDER, at=date(2026, 7, 1))
-    claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
+    claimed = claims.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
     report = copy_context().run(async_to_sync(attempt_of(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{ORDER}"', report.error
     assert received == [(ORDER, date(2026, 7, 1))]

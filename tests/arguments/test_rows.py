@@ -16,10 +16,11 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils.functional import SimpleLazyObject
 
-from django_pgqueue import InvalidTask, lifecycle
+from django_pgqueue import InvalidTask
 from django_pgqueue.arguments import rows
 from django_pgqueue.arguments.annotations import Annotations
 from django_pgqueue.arguments.plan import new_plan
+from django_pgqueue.lifecycle import claims
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
@@ -169,7 +170,7 @@ def test_row_is_loaded_inside_the_middleware(received):
 def test_row_of_coroutine_task_is_loaded_off_the_event_loop(parcel, received):
     """Django raises SynchronousOnlyOperation for a query on the event loop."""
     job = tasks.deliver_async.enqueue(parcel)
-    claimed = lifecycle.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
+    claimed = claims.claim_one(connection, job.pk, worker_id=0, lease_seconds=60)
     report = copy_context().run(async_to_sync(attempt_of(claimed, "default", mock.Mock()).run_async))
     assert report.result == f'"{parcel.pk}"', report.error
     tasks.deliver_async.enqueue(parcel)

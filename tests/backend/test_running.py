@@ -12,8 +12,10 @@ from django_pgqueue.backend import PgQueueBackend, results
 from django_pgqueue.backend.compat import TaskResultStatus, task_finished
 from django_pgqueue.backend.tasks import for_engine
 from django_pgqueue.exceptions import Cancel, TaskTimedOut, WorkerLost
-from django_pgqueue.lifecycle import Cursor, Failed, Lane, claim, fail, release
-from django_pgqueue.lifecycle import Released as GivenBack
+from django_pgqueue.lifecycle.claims import claim
+from django_pgqueue.lifecycle.completions import fail, release
+from django_pgqueue.lifecycle.types import Cursor, Failed, Lane
+from django_pgqueue.lifecycle.types import Released as GivenBack
 from django_pgqueue.models import Job
 from django_pgqueue.states import Outcome
 from django_pgqueue.tasks import registry

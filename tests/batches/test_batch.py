@@ -21,9 +21,9 @@ from django_pgqueue import (
     TaskCall,
     enqueue_many,
     history,
-    lifecycle,
 )
 from django_pgqueue.enqueue import callbacks
+from django_pgqueue.lifecycle import batches, claims, expiry, operator, pruning
 from django_pgqueue.models import BatchRemoval, Job, JobBatch, SearchKey
 from django_pgqueue.states import State
 from django_pgqueue.task import Task
@@ -158,9 +158,9 @@ def test_batch_job_that_ends_without_an_attempt_is_found_by_the_sweep(end):
         job.cancel()
     elif end == "expire":
         connection.cursor().execute("UPDATE pgqueue_job SET expires_at = '2020-01-01'")
-        assert lifecycle.expire(connection, worker_id=1, error="")
+        assert expiry.expire(connection, worker_id=1, error="")
     elif end == "set aside":
-        lifecycle.set_aside(connection, job.pk, worker_id=1, exception_class="", error="")
+        claims.set_aside(connection, job.pk, worker_id=1, exception_class="", error="")
     else:
         connection.cursor().execute("DELETE FROM pgqueue_job")
     assert calls() == []
@@ -345,7 +345,7 @@ def test_batch_block_with_an_error_stores_nothing():
 
 
 def test_batch_block_whose_close_fails_stores_nothing(monkeypatch):
-    monkeypatch.setattr(lifecycle.batches, "close_batch", lambda *args: 1 / 0)
+    monkeypatch.setattr(batches, "close_batch", lambda *args: 1 / 0)
     with pytest.raises(ZeroDivisionError), Batch() as batch:
         tasks.add.using(batch=batch).enqueue(1)
     assert not connection.needs_rollback
@@ -472,10 +472,10 @@ def test_removed_dead_job_is_counted_and_prevents_success(way):
     if way == "archive":
         history.archive(states=["dead"], older_than=0)
     elif way == "delete":
-        lifecycle.delete(connection, [job.pk])
+        operator.delete(connection, [job.pk])
     else:
         task_name = tasks.fail.name if way == "prune task" else None
-        lifecycle.prune(connection, State.DEAD, 0.0, task_name=task_name)
+        pruning.prune(connection, State.DEAD, 0.0, task_name=task_name)
     assert not Job.objects.filter(pk=job.pk).exists()
     assert batch.progress() == BatchProgress(ready=1, dead=1)
     run_jobs(until=timedelta(hours=2))
@@ -491,11 +491,11 @@ def test_old_batch_is_removed_after_its_jobs():
     outer.close()
 
     def pruned() -> int:
-        return lifecycle.batches.prune_batches(connection, 0.0).removed
+        return batches.prune_batches(connection, 0.0).removed
 
-    assert lifecycle.batches.prune_batches(connection, 3600.0).removed == 0
+    assert batches.prune_batches(connection, 3600.0).removed == 0
     assert pruned() == 0  # a job is left in the inner one, and the outer one has the inner one
-    lifecycle.prune(connection, State.SUCCEEDED, 0.0)
+    pruning.prune(connection, State.SUCCEEDED, 0.0)
     assert BatchRemoval.objects.count() == 2
     assert [pruned(), pruned(), JobBatch.objects.count(), BatchRemoval.objects.count()] == [1, 1, 0, 0]
 
@@ -512,8 +512,8 @@ def test_removed_nested_batch_is_counted_and_prevents_success(is_open):
     if not is_open:
         outer.close()
     run_jobs()
-    lifecycle.prune(connection, State.DEAD, 0.0)
-    assert [lifecycle.batches.prune_batches(connection, 0.0).removed for _ in range(3)] == [1, 1, 0]
+    pruning.prune(connection, State.DEAD, 0.0)
+    assert [batches.prune_batches(connection, 0.0).removed for _ in range(3)] == [1, 1, 0]
     assert outer.progress() == BatchProgress(succeeded=2, dead=1)
     if is_open:
         outer.close()
@@ -523,7 +523,7 @@ def test_removed_nested_batch_is_counted_and_prevents_success(is_open):
 
 def test_open_batch_is_never_removed():
     Batch().open()
-    assert lifecycle.batches.prune_batches(connection, 0.0).removed == 0
+    assert batches.prune_batches(connection, 0.0).removed == 0
 
 
 # ------------------------------------------------------------------ reading

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from playwright.sync_api import expect
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import worker_requests
 from django_pgqueue.models import AuditEntry, Execution, Job, LimitOverride, Pause, WorkerRequest
 from django_pgqueue.testing.live_worker import LiveWorker
 from example_project.library.tasks import export_library
@@ -96,7 +96,7 @@ def test_answer_of_a_worker_appears_by_itself(page, name, button):
     page.goto(f"{CONSOLE}{name}/{execution.job_id if name == 'job' else execution.worker_id}/change/")
     page.get_by_role("button", name=button).click()
     expect(page.locator("#content")).to_contain_text("Waiting for the answer")
-    lifecycle.answer_request(connection, WorkerRequest.objects.latest("id").pk, 'File "shop.py", line 7')
+    worker_requests.answer_request(connection, WorkerRequest.objects.latest("id").pk, 'File "shop.py", line 7')
     expect(page.locator("#content")).to_contain_text("line 7", timeout=WAIT_MS)
     expect(page.locator("#content")).to_contain_text(f"{seed.SHOP}.send_confirmation" if name == "job" else "Slots")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
 from django_pgqueue.ground.served_queues import ServedQueues
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle import chunks, limits, pauses
+from django_pgqueue.lifecycle import claims as lifecycle_claims
 from django_pgqueue.lifecycle.chunks import ChunkRule
-from django_pgqueue.lifecycle.types import Place
+from django_pgqueue.lifecycle.types import Cursor, Lane, Place
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
@@ -45,7 +45,7 @@ def add(session, count=1, *, key=KEY, delay=0.0):
 
 def claim(session, size=3, wait=0.0, **options):
     options = {"worker_id": 1, "lease_seconds": 30.0, **options}
-    return lifecycle.chunks.claim_chunk(session, LANE, ChunkRule(size, wait), **options)
+    return chunks.claim_chunk(session, LANE, ChunkRule(size, wait), **options)
 
 
 def ids(claimed):
@@ -105,14 +105,14 @@ class TestClaim:
         assert ids(claim(connection, paused_tasks=[tasks.double.name])) == []
         later = add(connection, 1)
         job = Job.objects.get(pk=jobs[0])
-        assert ids(claim(connection, cursor=lifecycle.Cursor(job.run_after, job.pk))) == later
+        assert ids(claim(connection, cursor=Cursor(job.run_after, job.pk))) == later
 
     def test_find_returns_when_each_chunk_is_due(self):
         rules = {KEY: ChunkRule(3, 60.0), "+other": ChunkRule(2, 10.0), "+none": ChunkRule(1, 0.0)}
         add(connection, 3)
         add(connection, 1, key="+other", delay=5.0)
         add(connection, 1, key="two:a")
-        found = lifecycle.limits.scan_keys(connection, rules, limit=9).found
+        found = limits.scan_keys(connection, rules, limit=9).found
         seconds = [each.full_seconds and round(each.full_seconds) for each in found]
         assert [(each.place, round(each.due_seconds), full) for each, full in zip(found, seconds, strict=True)] == [
             (Place("default", 0, "+other"), 5, 15),
@@ -120,14 +120,14 @@ class TestClaim:
             (Place("default", 0, "two:a"), 0, None),
         ]
         Job.objects.filter(pk=Job.objects.filter(limit_key=KEY).first().pk)._raw_delete("default")
-        [_, first, _] = lifecycle.limits.scan_keys(connection, rules, limit=9).found
+        [_, first, _] = limits.scan_keys(connection, rules, limit=9).found
         assert 58 < first.full_seconds <= 60
 
     def test_other_claims_do_not_see_jobs_of_chunks(self):
         add(connection, 2)
         lane = Lane("default", 0)
         options = {"limit": 9, "free_slots": 9, "worker_id": 1, "lease_seconds": 30.0}
-        assert lifecycle.claim(connection, helpers.lanes_from_start(lane), **options) == []
+        assert lifecycle_claims.claim(connection, helpers.lanes_from_start(lane), **options) == []
 
 
 def test_two_workers_do_not_split_a_chunk(engine, new_connection):
@@ -177,9 +177,9 @@ def test_chunk_takes_one_slot_of_its_queue(engine, make_fetcher):
 
 
 def test_free_slots_get_their_chunks_in_one_transaction(engine, make_fetcher, monkeypatch):
-    claims, claim_chunk = [], lifecycle.chunks.claim_chunk
+    claims, claim_chunk = [], chunks.claim_chunk
     monkeypatch.setattr(
-        lifecycle.chunks,
+        chunks,
         "claim_chunk",
         lambda *args, **options: claims.append(claim_chunk(*args, **options)) or claims[-1],
     )
@@ -240,11 +240,11 @@ def test_worker_until_empty_waits_for_its_chunks(engine, make_fetcher):
 def test_paused_queue_and_task_have_no_chunks(engine, make_fetcher):
     add(engine, 3)
     for kind, name in (("queue", "default"), ("task", tasks.double.name)):
-        lifecycle.pause(engine, Pausable(kind), name)
+        pauses.pause(engine, Pausable(kind), name)
         fetcher = make_fetcher()
         fetcher.tick()
         assert not fetcher.pool.submitted
-        lifecycle.resume(engine, Pausable(kind), name)
+        pauses.resume(engine, Pausable(kind), name)
     fetcher = make_fetcher()
     fetcher.tick()
     assert sizes(fetcher) == [3]
@@ -264,7 +264,7 @@ def test_row_that_cannot_be_claimed_is_set_aside(engine, make_fetcher):
 
 def test_process_without_such_tasks_runs_no_statement(engine, make_fetcher, monkeypatch):
     monkeypatch.setattr(registry, "_chunk_keys", {})
-    monkeypatch.setattr(lifecycle.limits, "scan_keys", None)
+    monkeypatch.setattr(limits, "scan_keys", None)
     add(engine, 3)
     helpers.make_jobs(engine, 1)
     fetcher = make_fetcher()

@@ -7,8 +7,9 @@ import json
 import pytest
 from django.db import connection
 
-from django_pgqueue import Limit, lifecycle
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue import Limit
+from django_pgqueue.lifecycle import pauses
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.models import Job
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable
@@ -148,7 +149,7 @@ def test_odd_row_moves_only_the_cursor_of_its_lane(engine, make_fetcher):
 def test_paused_odd_row_does_not_stop_the_lane(engine, make_fetcher):
     add_odd(engine)
     jobs = add(engine, 3)
-    lifecycle.pause(engine, Pausable.TASK, ADD)
+    pauses.pause(engine, Pausable.TASK, ADD)
     fetcher = make_fetcher()
     fetcher.tick()
     assert [member.job_id for job in take(fetcher) for member in job.members] == jobs
@@ -167,7 +168,7 @@ def test_odd_row_that_cannot_be_claimed_is_set_aside_alone(engine, make_fetcher)
 
 def test_until_empty_leaves_a_paused_odd_row(engine, make_fetcher):
     add_odd(engine)
-    lifecycle.pause(engine, Pausable.TASK, ADD)
+    pauses.pause(engine, Pausable.TASK, ADD)
     fetcher = make_fetcher()
     helpers.wait_until(lambda: (fetcher.tick(), fetcher.empty_scans >= 2)[1])
     assert not fetcher.pool.submitted

@@ -11,9 +11,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from django_pgqueue import ChunkJob, lifecycle
+from django_pgqueue import ChunkJob
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import Claimed, OpenExecution
+from django_pgqueue.lifecycle import chunks, completions
+from django_pgqueue.lifecycle.types import Claimed, Lane, OpenExecution
 from django_pgqueue.models import Job
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.completion.progress_writer import Notes
@@ -226,7 +227,7 @@ def test_crash_of_a_process_charges_each_job_of_the_chunk():
 
 def closed_by_another(job):
     """Close an execution as a rescue does."""
-    lifecycle.fail(connection, helpers.failed(job.key, None))
+    completions.fail(connection, helpers.failed(job.key, None))
 
 
 @pytest.mark.django_db
@@ -242,9 +243,9 @@ def test_lost_job_of_a_chunk_keeps_its_state():
 def test_lost_job_of_an_atomic_chunk_rolls_back_the_others():
     for number in range(3):
         tasks.in_transaction.enqueue(f"job {number}")
-    lane = lifecycle.Lane("default", 0, chunk_key="+tests.chunks.tasks.in_transaction")
-    rule = lifecycle.chunks.ChunkRule(3, 0.0)
-    chunk = lifecycle.chunks.claim_chunk(connection, lane, rule, worker_id=1, lease_seconds=9.0).first
+    lane = Lane("default", 0, chunk_key="+tests.chunks.tasks.in_transaction")
+    rule = chunks.ChunkRule(3, 0.0)
+    chunk = chunks.claim_chunk(connection, lane, rule, worker_id=1, lease_seconds=9.0).first
     closed_by_another(chunk.others[1])
     run_here("default", chunk)
     assert not Group.objects.exists()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import completions, limits
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyToClaim
+from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane
 from django_pgqueue.worker.claiming.key_pages import KeyPages
 from tests import helpers
 
@@ -42,11 +42,11 @@ def found(connection: Any, limit: int = 1000) -> list[FoundAndLocked]:
     """Read the keys of the default lane, and lock those with a due job."""
     keys = [
         each
-        for each in lifecycle.limits.scan_keys(connection, {}, limit=limit).found
+        for each in limits.scan_keys(connection, {}, limit=limit).found
         if each.place[:2] == LANE[:2] and not is_chunk_key(each.place.limit_key)
     ]
     due = [each.place.limit_key for each in keys if each.due_seconds <= 0]
-    locked = set(lifecycle.limits.lock_keys(connection, due))
+    locked = set(limits.lock_keys(connection, due))
     return [
         FoundAndLocked(key := each.place.limit_key, each.due_seconds, key in locked if key in due else None)
         for each in keys
@@ -66,13 +66,13 @@ def claim(
     """Lock the keys, or those with due jobs, and claim from them in the same transaction."""
     with connection.transaction():
         locked = (
-            lifecycle.limits.lock_keys(connection, keys)
+            limits.lock_keys(connection, keys)
             if keys
             else [key.limit_key for key in found(connection) if key.is_locked]
         )
         if not locked:
             return KeyClaim([], [])
-        return lifecycle.limits.claim_keys(
+        return limits.claim_keys(
             connection,
             LANE,
             [KeyToClaim(key, policy_of(limit), cursor, open_after) for key in locked],
@@ -117,4 +117,4 @@ def ids(claim: KeyClaim) -> list[int]:
 
 def finish(connection: Any, claim: KeyClaim) -> None:
     """Complete the claimed jobs."""
-    lifecycle.succeed(connection, helpers.succeeded(*(job.key for job in claim.claimed)))
+    completions.succeed(connection, helpers.succeeded(*(job.key for job in claim.claimed)))

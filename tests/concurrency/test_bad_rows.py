@@ -8,9 +8,20 @@ import psycopg
 import pytest
 from psycopg.errors import LockNotAvailable, QueryCanceled
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import execute
+from django_pgqueue.lifecycle import (
+    claims,
+    completions,
+    execute,
+    expiry,
+    leases,
+    operator,
+    pruning,
+    requeues,
+    rescues,
+    workers,
+)
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import writer
 from django_pgqueue.worker.completion.progress_writer import Notes
@@ -64,26 +75,26 @@ def test_rescue_trigger_refuses_one_others_are_ready(engine, sqlstate):
     bad, *others = claimed
     refused = []
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        rescued = lifecycle.rescue(
+        rescued = rescues.rescue(
             engine,
             lambda execution: 0.0,
             error="lost",
             on_refused=lambda execution, error: refused.append(execution.execution_id),
         )
-        rescued_again = lifecycle.rescue(engine, lambda execution: 0.0, error="lost", skipped_ids=refused)
+        rescued_again = rescues.rescue(engine, lambda execution: 0.0, error="lost", skipped_ids=refused)
     assert len(rescued) == 19 and rescued_again == []
     assert set(states(engine, others)) == {"ready"}
     assert refused == [bad.execution_id]
-    assert len(lifecycle.rescue(engine, lambda execution: 0.0, error="lost")) == 1
+    assert len(rescues.rescue(engine, lambda execution: 0.0, error="lost")) == 1
 
 
 def test_rescue_next_attempt_refused_job_is_dead(engine):
     [claimed] = claim_many(engine, 1)
     helpers.end_lease(engine)
     with helpers.users_trigger(engine, "NEW.state = 'ready'"):
-        assert lifecycle.rescue(engine, lambda execution: 0.0, error="lost") == []
+        assert rescues.rescue(engine, lambda execution: 0.0, error="lost") == []
         assert states(engine, [claimed]) == ["running"], "nothing shows that only this row is refused"
-        [(_, result)] = lifecycle.rescue(
+        [(_, result)] = rescues.rescue(
             engine, lambda execution: 0.0, error="lost", on_refused=lambda execution, error: True
         )
     assert result.state is State.DEAD
@@ -120,7 +131,7 @@ def test_return_to_ready_key_taken_clears_unique_key(engine, act):
         if act == "release":
             release_executions(engine, claimed)
         elif act == "fail":
-            lifecycle.fail(engine, [row for job in claimed for row in helpers.failed(job.key)])
+            completions.fail(engine, [row for job in claimed for row in helpers.failed(job.key)])
         else:
             helpers.end_lease(engine)
             helpers.rescue(engine)
@@ -134,7 +145,7 @@ def test_crash_count_at_limit_stays_at_limit(engine, act):
     engine.execute("UPDATE pgqueue_job SET crashes = 32767 WHERE id = %s", [claimed[0].job_id])
     engine.execute("UPDATE pgqueue_execution SET started_at = claimed_at")
     if act == "fail":
-        lifecycle.fail(engine, [row for job in claimed for row in helpers.failed(job.key, outcome="crashed")])
+        completions.fail(engine, [row for job in claimed for row in helpers.failed(job.key, outcome="crashed")])
     else:
         helpers.end_lease(engine)
         helpers.rescue(engine)
@@ -149,10 +160,10 @@ def test_scan_lanes_infinite_pause_finds_other_queues(engine, until):
         helpers.make_job(engine, queue_name="paused")
         helpers.make_job(engine)
         engine.execute("INSERT INTO pgqueue_pause (kind, name, paused_until) VALUES ('queue', 'paused', %s)", [until])
-        due_in = lifecycle.scan_lanes(engine).due_in
-        assert due_in[lifecycle.Lane("default", 0)] <= 0
+        due_in = claims.scan_lanes(engine).due_in
+        assert due_in[Lane("default", 0)] <= 0
         ended = until in ("-infinity", "4713-01-01 BC")
-        assert (due_in[lifecycle.Lane("paused", 0)] <= 0) is ended
+        assert (due_in[Lane("paused", 0)] <= 0) is ended
 
 
 @pytest.mark.parametrize("column", ["expires_at", "unknown_since"])
@@ -168,7 +179,7 @@ def test_claim_infinite_time_is_treated_as_never(engine, column):
 def test_divided_lost_connection_is_raised(engine, second):
     pid = engine.info.backend_pid
     with pytest.raises(psycopg.OperationalError):
-        lifecycle.divided(
+        execute.divided(
             engine,
             [1, 2],
             lambda rows: second.execute("SELECT pg_terminate_backend(%s)", [pid]) and engine.execute("SELECT 1"),
@@ -184,7 +195,7 @@ def test_divided_error_of_all_rows_is_raised_at_once(engine, sqlstate):
         engine.execute(f"DO $$BEGIN RAISE EXCEPTION 'all of them' USING ERRCODE = '{sqlstate}'; END$$")
 
     with pytest.raises(psycopg.Error):
-        lifecycle.divided(engine, [1, 2, 3], write)
+        execute.divided(engine, [1, 2, 3], write)
     assert seen == [[1, 2, 3]]
 
 
@@ -270,7 +281,7 @@ def test_requeue_job_claimed_after_its_snapshot_is_left_alone(engine, second, ga
     helpers.make_job(engine)
     helpers.claim_one(engine)
     engine.execute("DELETE FROM pgqueue_execution")
-    with gates("REQUEUE", engine, lambda: lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="")):
+    with gates("REQUEUE", engine, lambda: requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="")):
         second.execute("UPDATE pgqueue_job SET state = 'ready'")
         claimed = helpers.claim_one(second)
     assert helpers.state_of(engine, claimed.job_id) == "running"
@@ -279,8 +290,8 @@ def test_requeue_job_claimed_after_its_snapshot_is_left_alone(engine, second, ga
 
 def test_prune_refused_jobs_with_equal_times_round_ends(engine, monkeypatch):
     """Jobs that one statement cancels have the same `finished_at`, so the mark of the pruner does not advance."""
-    monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 20)
-    monkeypatch.setattr(lifecycle, "prune", partial(lifecycle.prune, limit=20))
+    monkeypatch.setattr(pruning, "PRUNE_LIMIT", 20)
+    monkeypatch.setattr(pruning, "prune", partial(pruning.prune, limit=20))
     old_jobs(engine, 20)
     engine.execute("UPDATE pgqueue_job SET finished_at = '2001-01-01'")
     with helpers.users_trigger(engine, "true", event="DELETE"):
@@ -290,8 +301,8 @@ def test_prune_refused_jobs_with_equal_times_round_ends(engine, monkeypatch):
 
 
 def test_prune_whole_batch_refused_removes_later_jobs(engine, monkeypatch):
-    monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 20)
-    monkeypatch.setattr(lifecycle, "prune", partial(lifecycle.prune, limit=20))
+    monkeypatch.setattr(pruning, "PRUNE_LIMIT", 20)
+    monkeypatch.setattr(pruning, "prune", partial(pruning.prune, limit=20))
     old_jobs(engine, 60)
     with helpers.users_trigger(engine, "OLD.id BETWEEN 15 AND 45", event="DELETE"):
         pruner = Pruner()
@@ -342,7 +353,7 @@ def test_requeue_pages_reach_the_last_job(engine):
     engine.execute("DELETE FROM pgqueue_execution")
     last_id, pages = 0, 0
     while last_id is not None:
-        found = lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
+        found = requeues.requeue(engine, lambda job: 0.0, worker_id=1, after_id=last_id, error="lost", limit=2)
         last_id, pages = found.last_id, pages + 1
     assert pages == 4
     assert states(engine, claimed) == ["ready"] * 5
@@ -352,9 +363,9 @@ def test_requeue_uncommitted_claim_is_left_alone(engine, second):
     helpers.make_job(engine)
     with helpers.transaction(second):
         helpers.claim_one(second)
-        assert lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
+        assert requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
         second.execute("COMMIT")
-    assert lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
+    assert requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="lost").requeued == []
 
 
 def test_requeue_job_claimed_since_scan_is_left_alone(engine, second, monkeypatch):
@@ -363,13 +374,13 @@ def test_requeue_job_claimed_since_scan_is_left_alone(engine, second, monkeypatc
     engine.execute("DELETE FROM pgqueue_execution")
 
     def delay_for(job):
-        lifecycle.requeue(second, lambda job: 0.0, worker_id=2, error="lost")
+        requeues.requeue(second, lambda job: 0.0, worker_id=2, error="lost")
         helpers.claim_one(second)
         return 0.0
 
-    assert lifecycle.requeue(engine, delay_for, worker_id=1, error="lost").requeued == []
+    assert requeues.requeue(engine, delay_for, worker_id=1, error="lost").requeued == []
     assert states(engine, [claimed]) == ["running"]
-    assert len(lifecycle.open_executions(engine, 1)) == 1
+    assert len(leases.open_executions(engine, 1)) == 1
 
 
 @pytest.mark.promise("bad-row-schedules")
@@ -387,7 +398,7 @@ def test_note_progress_trigger_refuses_one_others_are_noted(engine, sqlstate):
 
 @pytest.mark.promise("bad-row-operations")
 @pytest.mark.parametrize("sqlstate", REFUSALS)
-@pytest.mark.parametrize("act", [lifecycle.cancel, lifecycle.run_now], ids=["cancel", "run_now"])
+@pytest.mark.parametrize("act", [operator.cancel, operator.run_now], ids=["cancel", "run_now"])
 def test_operator_transition_trigger_refuses_one_others_change(engine, act, sqlstate):
     job_ids = helpers.make_jobs(engine, 5, delay_seconds=3600.0)
     with helpers.users_trigger(engine, f"NEW.id = {job_ids[2]}", sqlstate):
@@ -400,19 +411,19 @@ def test_operator_transition_trigger_refuses_one_others_change(engine, act, sqls
 @pytest.mark.parametrize("sqlstate", REFUSALS)
 def test_retry_trigger_refuses_one_others_are_ready(engine, sqlstate):
     claimed = claim_many(engine, 5, max_attempts=1)
-    lifecycle.fail(engine, [row for job in claimed for row in helpers.failed(job.key, None)])
+    completions.fail(engine, [row for job in claimed for row in helpers.failed(job.key, None)])
     bad, *others = claimed
     with helpers.users_trigger(engine, f"NEW.id = {bad.job_id}", sqlstate):
-        changed = lifecycle.retry(engine, [job.job_id for job in claimed])
+        changed = operator.retry(engine, [job.job_id for job in claimed])
         assert set(changed) == {job.job_id for job in others}
         with pytest.raises(psycopg.Error):
-            lifecycle.retry(engine, [bad.job_id])
+            operator.retry(engine, [bad.job_id])
     assert states(engine, [bad]) == ["dead"]
 
 
 def test_expire_skipped_job_does_not_fill_the_batch(engine):
     skipped, *others = helpers.make_jobs(engine, 3, expires_seconds=-1.0)
-    expired = lifecycle.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])
+    expired = expiry.expire(engine, worker_id=1, error="late", limit=2, skipped_ids=[skipped])
     assert sorted(job_id for job_id, _ in expired) == others
 
 
@@ -424,7 +435,7 @@ def test_extend_executions_trigger_refuses_one_others_are_extended(engine, sqlst
     helpers.end_lease(engine)
     refused = claimed[1]
     with helpers.users_trigger(engine, f"NEW.id = {refused.execution_id}", sqlstate, table="pgqueue_execution"):
-        done = lifecycle.extend_executions(engine, [job.key for job in claimed], lease_seconds=60.0)
+        done = leases.extend_executions(engine, [job.key for job in claimed], lease_seconds=60.0)
     assert [done[job.execution_id].status.name for job in claimed] == ["DONE", "LOCKED", "DONE"]
     assert list(helpers.rescue(engine)) == [refused.execution_id]
 
@@ -436,7 +447,7 @@ def test_note_started_trigger_refuses_one_others_are_noted(engine, sqlstate):
     claimed = helpers.claim_all(engine, free_slots=0)
     ids = [job.execution_id for job in claimed]
     with helpers.users_trigger(engine, f"NEW.id = {ids[1]}", sqlstate, table="pgqueue_execution"):
-        refused = lifecycle.note_started(engine, [1], ids)
+        refused = leases.note_started(engine, [1], ids)
     assert [each.row for each in refused] == [ids[1]]
     started = [helpers.execution_row(engine, execution_id)["started_at"] is not None for execution_id in ids]
     assert started == [True, False, True]
@@ -444,7 +455,7 @@ def test_note_started_trigger_refuses_one_others_are_noted(engine, sqlstate):
 
 def register_workers(engine, count):
     about = {"hostname": "here", "version": "0", "queue_names": "", "concurrency": 1}
-    return [lifecycle.register_worker(engine, pid=number, worker_id=number, **about) for number in range(1, count + 1)]
+    return [workers.register_worker(engine, pid=number, worker_id=number, **about) for number in range(1, count + 1)]
 
 
 @pytest.mark.promise("bad-row-heartbeats", "bad-row-worker-records", "defect-bad-row-blocks-lost-jobs")
@@ -456,7 +467,7 @@ def test_extend_trigger_refuses_one_others_are_extended(engine, sqlstate):
     helpers.end_lease(engine)
     errors = []
     with helpers.users_trigger(engine, "NEW.id = 2", sqlstate, table="pgqueue_worker"):
-        answers = lifecycle.extend(
+        answers = leases.extend(
             engine, [*worker_ids, 4], lease_seconds=60.0, on_refused=lambda worker_id, error: errors.append(worker_id)
         )
     assert {worker_id: answer.is_extended for worker_id, answer in answers.items()} == {1: True, 2: False, 3: True}

@@ -13,10 +13,12 @@ import pytest
 from django.db import connection as django_connection
 from django.db import transaction
 
-from django_pgqueue import Batch, BatchFinished, lifecycle
+from django_pgqueue import Batch, BatchFinished
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends import batches as ends
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle import batches as lifecycle_batches
+from django_pgqueue.lifecycle import claims, completions
+from django_pgqueue.lifecycle.types import Claimed
 from tests import helpers
 from tests.app import tasks
 
@@ -30,11 +32,11 @@ def batch_of(engine: EngineConnection, count: int, *, parent_id: int | None = No
     names = ("success", "complete", "failure")
     row = {"task_name": helpers.NOOP, "queue_name": "callbacks", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
     callbacks = {f"on_{name}": json.dumps({**row, "arguments": {"args": [name], "kwargs": {}}}) for name in names}
-    made = lifecycle.batches.create_batch(engine, description="", parent_id=parent_id, callbacks=callbacks)
+    made = lifecycle_batches.create_batch(engine, description="", parent_id=parent_id, callbacks=callbacks)
     if count:
         helpers.make_jobs(engine, count, batch_id=made.batch_id)
     if is_closed:
-        lifecycle.batches.close_batch(engine, made.batch_id)
+        lifecycle_batches.close_batch(engine, made.batch_id)
     return made.batch_id
 
 
@@ -52,9 +54,9 @@ def settle(session: EngineConnection, batch_id: int) -> None:
 
 def end_job(session: EngineConnection, claimed: Claimed, *, dies: bool = False) -> None:
     if dies:
-        lifecycle.fail(session, helpers.failed(claimed.key, None))
+        completions.fail(session, helpers.failed(claimed.key, None))
     else:
-        lifecycle.succeed(session, helpers.succeeded(claimed.key))
+        completions.succeed(session, helpers.succeeded(claimed.key))
 
 
 def at_once(calls: Sequence[Callable[[], object]]) -> None:
@@ -94,7 +96,7 @@ def test_sessions_end_jobs_at_once_each_callback_once(engine, new_connection):
 
         at_once(
             [partial(work, session, claimed[place::SESSIONS]) for place, session in enumerate(sessions)]
-            + [partial(lifecycle.batches.close_batch, closer, outer)]
+            + [partial(lifecycle_batches.close_batch, closer, outer)]
         )
         settle(engine, outer)
         one = ["complete", "failure"] if dead else ["complete", "success"]
@@ -119,7 +121,7 @@ def test_ten_thousand_jobs_end_at_once_each_callback_once(engine, new_connection
         def work(session: EngineConnection, share: Sequence[Claimed]) -> None:
             for place in range(0, len(share), 500):
                 piece = [each.key for each in share[place : place + 500] if each is not dead]  # noqa: B023 -- ends within the round
-                lifecycle.succeed(session, helpers.succeeded(*piece))
+                completions.succeed(session, helpers.succeeded(*piece))
                 if dead is not None and dead in share[place : place + 500]:  # noqa: B023 -- as above
                     end_job(session, dead, dies=True)  # noqa: B023 -- as above
                 settle(session, batch_id)  # noqa: B023 -- as above
@@ -142,10 +144,10 @@ def test_sessions_add_jobs_while_the_batch_ends_none_is_missed(engine, new_conne
         def add(session: EngineConnection) -> None:
             for _ in range(20):
                 with session.transaction():
-                    if lifecycle.batches.join_batch(session, batch_id):  # noqa: B023 -- ends within the round
+                    if lifecycle_batches.join_batch(session, batch_id):  # noqa: B023 -- ends within the round
                         return
                     [job_id] = helpers.make_jobs(session, batch_id=batch_id)  # noqa: B023 -- as above
-                added = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+                added = claims.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
                 assert added is not None
                 end_job(session, added)
                 settle(session, batch_id)  # noqa: B023 -- as above
@@ -173,7 +175,7 @@ def test_batch_with_an_uncommitted_addition_does_not_complete(engine, second):
     batch_id = batch_of(engine, 1)
     end_job(engine, helpers.claim_one(engine))
     with helpers.transaction(second):
-        assert lifecycle.batches.join_batch(second, batch_id) is False
+        assert lifecycle_batches.join_batch(second, batch_id) is False
         helpers.make_jobs(second, batch_id=batch_id)
         assert ends.settle(engine, [batch_id]).locked == {batch_id}
         second.execute("COMMIT")
@@ -191,7 +193,7 @@ def test_batch_addition_before_the_lock_is_seen_after_it(engine, second, gates):
     end_job(engine, helpers.claim_one(engine))
     with gates("LOCK_BATCHES", engine, lambda: ends.settle(engine, [batch_id])) as settling:
         second.execute("BEGIN")
-        assert lifecycle.batches.join_batch(second, batch_id) is False
+        assert lifecycle_batches.join_batch(second, batch_id) is False
         helpers.make_jobs(second, batch_id=batch_id)
         second.execute("COMMIT")
     assert settling.result().changed == 0
@@ -203,8 +205,8 @@ def test_batch_addition_waits_for_the_end_and_is_refused(engine, second, watcher
     batch_id = batch_of(engine, 1)
     end_job(engine, helpers.claim_one(engine))
     with engine.transaction():
-        lifecycle.batches.end_batches(engine, [batch_id])
-        adding = helpers.Background(lambda: lifecycle.batches.join_batch(second, batch_id))
+        lifecycle_batches.end_batches(engine, [batch_id])
+        adding = helpers.Background(lambda: lifecycle_batches.join_batch(second, batch_id))
         helpers.wait_for_lock(watcher, second.info.backend_pid)
     assert adding.result() is True
 
@@ -226,9 +228,9 @@ def test_two_sessions_end_the_last_two_jobs_one_of_them_completes(engine, second
 def test_batch_that_another_session_is_ending_is_left_locked(engine, second):
     batch_id = batch_of(engine, 0)
     with engine.transaction():
-        assert lifecycle.batches.end_batches(engine, [batch_id])[batch_id]
-        assert lifecycle.batches.end_batches(second, [batch_id]) == {batch_id: None}
-    assert lifecycle.batches.end_batches(second, [batch_id]) == {batch_id: []}
+        assert lifecycle_batches.end_batches(engine, [batch_id])[batch_id]
+        assert lifecycle_batches.end_batches(second, [batch_id]) == {batch_id: None}
+    assert lifecycle_batches.end_batches(second, [batch_id]) == {batch_id: []}
     assert callbacks(engine) == ["complete", "success"]
 
 
@@ -272,7 +274,7 @@ def test_enqueue_waits_for_the_end_of_the_batch_and_is_refused(engine, watcher):
     batch_id = batch_of(engine, 0)
     batch = Batch.get(batch_id)
     with engine.transaction():
-        lifecycle.batches.end_batches(engine, [batch_id])
+        lifecycle_batches.end_batches(engine, [batch_id])
         adding = helpers.Background(lambda: enqueue_and_close(batch))
         query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%join_batch%%'"
         helpers.wait_until(lambda: watcher.execute(query).fetchone())

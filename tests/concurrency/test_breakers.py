@@ -11,12 +11,13 @@ from types import MappingProxyType, SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
 from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.exceptions import Dead, Retry, TaskTimeout
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import breakers, limit_overrides, limits
+from django_pgqueue.lifecycle import pauses as lifecycle_pauses
 from django_pgqueue.lifecycle.breakers import Ended, Suspect
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.states import Pausable
@@ -134,11 +135,11 @@ def test_breaker_opens_exactly_at_its_threshold(engine, process):
 def test_share_is_compared_as_a_decimal(engine):
     """As a binary number, 0.07 of 100 is more than 7."""
     assert 0.07 * 100 > 7
-    lifecycle.breakers.add_counts(engine, {"api": Ended(93, 7)})
+    breakers.add_counts(engine, {"api": Ended(93, 7)})
     breaker = Breaker(failures=0.07, attempts=100)
-    assert lifecycle.breakers.failing_keys(engine, {"api": breaker}) == ["api"]
+    assert breakers.failing_keys(engine, {"api": breaker}) == ["api"]
     with engine.transaction():
-        [opened], _ = lifecycle.breakers.open_breakers(engine, {"api": Suspect(breaker)})
+        [opened], _ = breakers.open_breakers(engine, {"api": Suspect(breaker)})
     assert opened == ("api", False, 100, 7)
 
 
@@ -175,8 +176,8 @@ def test_two_processes_add_up_their_counts(engine, second, process):
 
 def test_two_processes_open_a_breaker_once(engine, second, gates, monkeypatch):
     """Both have found the threshold. The second one waits for nothing, tries again, and finds it open."""
-    monkeypatch.setattr(lifecycle.breakers, "LOCK_TIMEOUT", "30s")  # the gate is a lock, too
-    lifecycle.breakers.add_counts(engine, {"api": Ended(0, 9)})
+    monkeypatch.setattr(breakers, "LOCK_TIMEOUT", "30s")  # the gate is a lock, too
+    breakers.add_counts(engine, {"api": Ended(0, 9)})
     processes = [Process(engine), Process(second)]
     for each in processes:
         each.counter._add("api", Ended(failed=1))
@@ -283,7 +284,7 @@ def test_end_of_the_probe_waits_for_a_claim_of_its_key(engine, second, half_open
     monkeypatch.setattr(module, "PROBE_SECONDS", 10.0)
     probes = half_open.start()
     second.execute("BEGIN")
-    lifecycle.limits.lock_keys(second, ["keyed:a"])
+    limits.lock_keys(second, ["keyed:a"])
     claim = threading.Timer(0.05, second.execute, ["COMMIT"])
     claim.start()
     half_open.end(probes, fails=False)
@@ -337,7 +338,7 @@ def test_operators_resume_lets_a_job_probe_at_once(engine, process):
     process.run("api", "ffff")
     add(engine, "api", 3)
     assert process.start() == []
-    assert lifecycle.resume(engine, Pausable.LIMIT, "api")
+    assert lifecycle_pauses.resume(engine, Pausable.LIMIT, "api")
     [probe] = process.start()
     process.end([probe], fails=False)
     assert len(process.start()) == 2
@@ -350,16 +351,16 @@ def test_pause_of_an_operator_stays(engine, process):
         add(engine, key, 4)
     jobs = process.start()
     for key, for_seconds in pauses.items():
-        lifecycle.pause(engine, Pausable.LIMIT, key, for_seconds=for_seconds, paused_by="ada", reason="audit")
+        lifecycle_pauses.pause(engine, Pausable.LIMIT, key, for_seconds=for_seconds, paused_by="ada", reason="audit")
     before = [pause_of(engine, key) for key in pauses]
     process.end(jobs, fails=True, delay_seconds=None)
     assert open_keys(engine) == list(pauses)
     with engine.transaction():
-        again, _ = lifecycle.breakers.open_breakers(engine, dict.fromkeys(pauses, Suspect(BREAKER, 1_000_000)))
+        again, _ = breakers.open_breakers(engine, dict.fromkeys(pauses, Suspect(BREAKER, 1_000_000)))
         assert [each.is_again for each in again] == [True] * 3
         assert [pause_of(engine, key) for key in pauses] == before
         engine.execute("UPDATE pgqueue_open_breaker SET after_execution_id = 0")
-        assert len(lifecycle.breakers.close_breakers(engine, dict.fromkeys(pauses, 1_000_000)).done) == 3
+        assert len(breakers.close_breakers(engine, dict.fromkeys(pauses, 1_000_000)).done) == 3
     assert [pause_of(engine, key) for key in pauses] == before
 
 
@@ -368,7 +369,7 @@ def test_completions_do_not_wait_for_the_transaction_of_an_operator(engine, seco
     add(engine, "api", 4)
     jobs = process.start()
     with second.transaction():
-        lifecycle.pause(second, Pausable.LIMIT, "api", paused_by="ada")
+        lifecycle_pauses.pause(second, Pausable.LIMIT, "api", paused_by="ada")
         began = time.monotonic()
         with monkeypatch.context() as patch:
             helpers.Clock(patch, module)
@@ -382,7 +383,7 @@ def test_completions_do_not_wait_for_the_transaction_of_an_operator(engine, seco
 
 
 def test_pause_of_an_operator_that_has_ended_is_replaced(engine, process, monkeypatch):
-    lifecycle.pause(engine, Pausable.LIMIT, "api", for_seconds=5, paused_by="ada")
+    lifecycle_pauses.pause(engine, Pausable.LIMIT, "api", for_seconds=5, paused_by="ada")
     travel(monkeypatch, 6)
     process.run("api", "ffff")
     assert pause_of(engine)[0] == "circuit breaker"
@@ -407,7 +408,7 @@ def test_restarted_ids_of_executions_do_not_keep_a_breaker_open(engine, half_ope
     half_open.end(half_open.start(), fails=True)
     assert pause_of(engine, "keyed:a")[1] == "the job that probed the key failed"
     engine.execute("UPDATE pgqueue_open_breaker SET after_execution_id = 1000000000000")
-    lifecycle.resume(engine, Pausable.LIMIT, "keyed:a")
+    lifecycle_pauses.resume(engine, Pausable.LIMIT, "keyed:a")
     half_open.end(half_open.start(), fails=False)
     assert open_keys(engine) == []
 
@@ -542,11 +543,11 @@ def test_counts_survive_a_lost_connection_and_are_added_once(engine, second, pro
     second.close()
     with pytest.raises(psycopg.OperationalError):
         process.counter.write(second)
-    failing = lifecycle.breakers.failing_keys
-    monkeypatch.setattr(lifecycle.breakers, "failing_keys", lose)
+    failing = breakers.failing_keys
+    monkeypatch.setattr(breakers, "failing_keys", lose)
     with pytest.raises(psycopg.OperationalError):
         process.counter.write(engine)
-    monkeypatch.setattr(lifecycle.breakers, "failing_keys", failing)
+    monkeypatch.setattr(breakers, "failing_keys", failing)
     process.counter.write(engine)
     assert pause_of(engine)[1] == "9 of 9 attempts failed in 60 s"
 
@@ -578,9 +579,9 @@ def test_counts_of_keys_without_a_breaker_cost_no_statement(process, engine, mon
     """A process whose limits have no breaker reads and writes nothing for them."""
     monkeypatch.setattr(registry, "_limits", MappingProxyType({"plain": LIMITS["plain"]}))
     statements = []
-    monkeypatch.setattr(lifecycle.limit_overrides, "controls_of", statements.append)
-    monkeypatch.setattr(lifecycle.breakers, "add_counts", statements.append)
-    monkeypatch.setattr(lifecycle.breakers, "prune_counts", statements.append)
+    monkeypatch.setattr(limit_overrides, "controls_of", statements.append)
+    monkeypatch.setattr(breakers, "add_counts", statements.append)
+    monkeypatch.setattr(breakers, "prune_counts", statements.append)
     process.run("plain:a", "sf")
     [duty] = [kind for kind in DUTIES if kind.name == "breakers"]
     duty.start(SimpleNamespace(use=lambda: nullcontext(engine)), FOREGROUND)()
@@ -590,11 +591,11 @@ def test_counts_of_keys_without_a_breaker_cost_no_statement(process, engine, mon
 def test_prune_removes_old_counts_and_breakers_that_nothing_has_probed(engine, process, monkeypatch):
     process.run("api", "ffff")
     for _ in range(3):
-        lifecycle.breakers.add_counts(engine, {"keyed:b": Ended(1)})
+        breakers.add_counts(engine, {"keyed:b": Ended(1)})
     travel(monkeypatch, 601)
     process.run("keyed:a", "ffff")
-    lifecycle.breakers.add_counts(engine, {"keyed:b": Ended(1)})
-    assert [lifecycle.breakers.prune_counts(engine, limit=2) for _ in range(3)] == [2, 1, 0]
+    breakers.add_counts(engine, {"keyed:b": Ended(1)})
+    assert [breakers.prune_counts(engine, limit=2) for _ in range(3)] == [2, 1, 0]
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_breaker_count") == 1
-    lifecycle.breakers.prune_breakers(engine, 600.0)
+    breakers.prune_breakers(engine, 600.0)
     assert open_keys(engine) == ["keyed:a"]

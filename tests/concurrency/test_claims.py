@@ -10,8 +10,8 @@ The tests check the rules of design §4:
 
 import pytest
 
-from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle import claims, completions
+from django_pgqueue.lifecycle.types import Lane, Released
 from tests import helpers
 
 HIGH, MIDDLE, LOW = Lane("default", 9), Lane("default", 5), Lane("default", 0)
@@ -123,7 +123,7 @@ def test_claim_locked_jobs_are_skipped_without_waiting(impatient, second):
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_job WHERE id = ANY(%s) FOR UPDATE", [job_ids[:5]])
         assert [job.job_id for job in helpers.claim_all(impatient, limit=3)] == job_ids[5:8]
-        assert lifecycle.next_in_line(impatient, helpers.lanes_from_start()) == job_ids[8]
+        assert claims.next_in_line(impatient, helpers.lanes_from_start()) == job_ids[8]
     assert [job.job_id for job in helpers.claim_all(impatient)] == [*job_ids[:5], *job_ids[8:]]
 
 
@@ -179,13 +179,13 @@ def test_claim_several_lanes_follows_lane_then_due_order(engine):
 
 
 def test_scan_lanes_due_and_later_returns_seconds_until_due(engine):
-    assert lifecycle.scan_lanes(engine).due_in == {}
+    assert claims.scan_lanes(engine).due_in == {}
     for queue, priority, delay in (("b", 0, 100), ("a", 5, 50), ("a", -5, 0), ("a", 100, 500), ("c", 0, 0)):
         helpers.make_job(engine, queue_name=queue, priority=priority, delay_seconds=delay)
     helpers.claim_all(engine, Lane("c", 0))
     wanted = [Lane("a", 100), Lane("a", 5), Lane("a", -5), Lane("b", 0)]
     helpers.make_job(engine, queue_name="a", priority=5, delay_seconds=70)
-    found = lifecycle.scan_lanes(engine).due_in
+    found = claims.scan_lanes(engine).due_in
     assert [*found] == wanted
     assert [*found.values()] == [pytest.approx(seconds, abs=5) for seconds in (500, 50, 0, 100)]
     assert found[Lane("a", -5)] <= 0
@@ -194,8 +194,8 @@ def test_scan_lanes_due_and_later_returns_seconds_until_due(engine):
 def test_claim_skipped_ids_are_not_claimed(engine):
     first, other = helpers.make_jobs(engine, 2)
     lanes = helpers.lanes_from_start()
-    assert lifecycle.next_in_line(engine, lanes) == first
-    assert lifecycle.next_in_line(engine, lanes, skipped_ids=[first]) == other
+    assert claims.next_in_line(engine, lanes) == first
+    assert claims.next_in_line(engine, lanes, skipped_ids=[first]) == other
     assert [job.job_id for job in helpers.claim_all(engine, skipped_ids=[first])] == [other]
 
 
@@ -203,11 +203,11 @@ def test_unknown_seconds_second_release_counts_from_first(engine):
     helpers.make_job(engine)
     first = helpers.claim_one(engine)
     assert first.unknown_seconds is None
-    lifecycle.release(engine, [lifecycle.Released(first.key)], unknown=True)
+    completions.release(engine, [Released(first.key)], unknown=True)
     engine.execute("UPDATE pgqueue_job SET unknown_since = unknown_since - interval '100 s'")
     second = helpers.claim_one(engine)
     assert second.unknown_seconds == pytest.approx(100, abs=5)
-    lifecycle.release(engine, [lifecycle.Released(second.key)], unknown=True)
+    completions.release(engine, [Released(second.key)], unknown=True)
     assert helpers.claim_one(engine).unknown_seconds == pytest.approx(100, abs=5)
 
 

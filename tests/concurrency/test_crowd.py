@@ -13,9 +13,9 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import TRANSIENT
-from django_pgqueue.lifecycle import Lane, Released, TransitionStatus, execute
+from django_pgqueue.lifecycle import completions, execute, leases
+from django_pgqueue.lifecycle.types import Lane, Released, TransitionStatus
 from tests import helpers
 
 LANES = [Lane("default", 9), Lane("default", 5), Lane("default", 0)]
@@ -56,13 +56,13 @@ class Crowd:
         to_complete = [each for each in job_of if each not in to_release]
         while to_release:
             releases = self._retry_transient(
-                lifecycle.release, connection, [Released(key_of[each]) for each in to_release]
+                completions.release, connection, [Released(key_of[each]) for each in to_release]
             )
             to_release = [each for each, (status, _) in releases.items() if status is TransitionStatus.LOCKED]
             self._count(released=sum(status is TransitionStatus.DONE for status, _ in releases.values()))
         while to_complete:
             results = self._retry_transient(
-                lifecycle.succeed, connection, helpers.succeeded(*[key_of[each] for each in to_complete])
+                completions.succeed, connection, helpers.succeeded(*[key_of[each] for each in to_complete])
             )
             assert {status for status, _ in results.values()} <= {TransitionStatus.DONE, TransitionStatus.LOCKED}
             to_complete = [each for each, (status, _) in results.items() if status is TransitionStatus.LOCKED]
@@ -139,7 +139,7 @@ def bulk_update(connection, crowd):
 
 def send_heartbeats(connection, crowd):
     while not crowd.is_over():
-        lifecycle.extend(connection, [0, 1], lease_seconds=60.0)
+        leases.extend(connection, [0, 1], lease_seconds=60.0)
 
 
 @pytest.mark.promise("claims-never-share-a-job")

@@ -10,8 +10,9 @@ again.
 
 import pytest
 
-from django_pgqueue import lifecycle, sql
-from django_pgqueue.lifecycle import Cursor
+from django_pgqueue import sql
+from django_pgqueue.lifecycle import claims, completions, operator
+from django_pgqueue.lifecycle.types import Cursor, Lane, Released
 from tests import helpers
 from tests.helpers import DEFAULT_LANE
 
@@ -19,7 +20,7 @@ JOBS, BATCH = 100_000, 500
 
 
 def claim(connection, cursor, limit=BATCH):
-    return lifecycle.claim(
+    return claims.claim(
         connection, {DEFAULT_LANE: cursor}, limit=limit, free_slots=limit, worker_id=1, lease_seconds=60.0
     )
 
@@ -63,7 +64,7 @@ def test_claim_with_cursor_old_snapshot_cost_stays_bounded(engine, second):
         cursor, by_cursor, from_start = Cursor(), [], []
         while claimed := claim(engine, cursor):
             cursor = helpers.cursor_after(claimed)
-            lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
+            completions.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
             if claimed[-1].job_id % (JOBS // 10) == 0 and claimed[-1].job_id < JOBS:
                 by_cursor.append(buffers(engine, cursor))
                 from_start.append(buffers(engine, Cursor()))
@@ -103,7 +104,7 @@ def test_claim_from_start_finds_jobs_behind_cursor(engine, way):
     cursor = helpers.cursor_after(claimed)
     if way == "released":
         back = job_ids[1]
-        lifecycle.release(engine, [lifecycle.Released(claimed[1].key)])
+        completions.release(engine, [Released(claimed[1].key)])
     else:
         back = later
         engine.execute(
@@ -117,16 +118,16 @@ def test_claim_with_cursor_finds_retried_job(engine, job_in):
     retried = job_in("dead")
     helpers.make_jobs(engine, 3)
     cursor = helpers.cursor_after(claim(engine, Cursor()))
-    lifecycle.retry(engine, [retried.job_id])
+    operator.retry(engine, [retried.job_id])
     assert [job.job_id for job in claim(engine, cursor)] == [retried.job_id]
 
 
 def test_cursor_of_one_lane_does_not_affect_other_lane(engine):
-    other = lifecycle.Lane("other", 0)
+    other = Lane("other", 0)
     helpers.make_jobs(engine, 2)
     cursor = helpers.cursor_after(claim(engine, Cursor()))
     early = helpers.make_job(engine, queue_name="other")
     engine.execute("UPDATE pgqueue_job SET run_after = run_after - interval '1 h' WHERE id = %s", [early])
     cursors = {DEFAULT_LANE: cursor, other: Cursor()}
-    [job] = lifecycle.claim(engine, cursors, limit=5, free_slots=5, worker_id=1, lease_seconds=60.0)
+    [job] = claims.claim(engine, cursors, limit=5, free_slots=5, worker_id=1, lease_seconds=60.0)
     assert (job.job_id, job.queue_name) == (early, "other")

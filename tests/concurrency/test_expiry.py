@@ -8,14 +8,14 @@ import pytest
 
 from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import claims
+from django_pgqueue.lifecycle import claims, completions, expiry
 from tests import helpers
 
 LATE = "too late"
 
 
 def expire(connection, **options):
-    return [job_id for job_id, _ in lifecycle.expire(connection, worker_id=7, error=LATE, **options)]
+    return [job_id for job_id, _ in expiry.expire(connection, worker_id=7, error=LATE, **options)]
 
 
 @pytest.mark.promise("expired-jobs-cancelled")
@@ -38,7 +38,7 @@ def test_expire_running_job_cancels_only_next_attempt(engine):
     claimed = helpers.claim_one(engine)
     statements.clock.shift_seconds = 61.0
     assert expire(engine) == []
-    lifecycle.fail(engine, helpers.failed(claimed.key))
+    completions.fail(engine, helpers.failed(claimed.key))
     assert expire(engine) == [job_id]
 
 
@@ -69,7 +69,7 @@ def test_claim_slow_reply_shortens_start_deadline(engine, monkeypatch):
     monkeypatch.setattr(claims, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
     helpers.make_job(engine, expires_seconds=2.0)
     assert 1000.0 < helpers.claim_one(engine).start_by <= 1002.0
-    alone = lifecycle.claim_one(engine, helpers.make_job(engine, expires_seconds=2.0), worker_id=1, lease_seconds=60.0)
+    alone = claims.claim_one(engine, helpers.make_job(engine, expires_seconds=2.0), worker_id=1, lease_seconds=60.0)
     assert 1005.0 < alone.start_by <= 1007.0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.lifecycle import Released
+from django_pgqueue.lifecycle import completions
+from django_pgqueue.lifecycle.types import Released, TransitionStatus
 from tests import helpers
 from tests.concurrency.limits import add, claim, ids
 
@@ -16,7 +16,7 @@ FOUR = Limit("rate", key="{key}", concurrency=4)
 
 def hold(connection, *jobs, seconds=(60.0,)):
     rows = [Released(job.key, delay, holds_key=True) for job, delay in zip(jobs, seconds, strict=True)]
-    return lifecycle.snooze(connection, rows)
+    return completions.snooze(connection, rows)
 
 
 def held_seconds(connection, limit=RATE, key="rate:a"):
@@ -86,7 +86,7 @@ def test_lost_execution_and_plain_job_hold_nothing(engine):
     [lost] = claim(engine, RATE, "rate:a").claimed
     helpers.end_lease(engine)
     helpers.rescue(engine, 3600.0)
-    assert hold(engine, lost)[lost.execution_id].status is lifecycle.TransitionStatus.LOST
+    assert hold(engine, lost)[lost.execution_id].status is TransitionStatus.LOST
     helpers.make_job(engine)
     hold(engine, helpers.claim_one(engine))
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state WHERE held_until IS NOT NULL") == 0
@@ -95,6 +95,6 @@ def test_lost_execution_and_plain_job_hold_nothing(engine):
 def test_snooze_and_release_hold_nothing(engine):
     add(engine, "rate:a", 2)
     snoozed, released = claim(engine, RATE, "rate:a").claimed
-    lifecycle.snooze(engine, [Released(snoozed.key, 60.0)])
-    lifecycle.release(engine, [Released(released.key, 60.0)])
+    completions.snooze(engine, [Released(snoozed.key, 60.0)])
+    completions.release(engine, [Released(released.key, 60.0)])
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state WHERE held_until IS NOT NULL") == 0

@@ -24,7 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from psycopg.types.json import Jsonb
 
 from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import Cancelled, ExecutionKey, Released, TransitionStatus, operator
+from django_pgqueue.lifecycle import claims, completions, leases, operator, pruning, rescues, workers
+from django_pgqueue.lifecycle.types import Cancelled, ExecutionKey, Failed, Released, TransitionStatus
 from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
 from tests import helpers
 from tests.test_stateful import WRONG
@@ -115,7 +116,7 @@ class Sessions(RuleBasedStateMachine):
         self.watcher.execute("DELETE FROM history")
         self.watcher.execute("DELETE FROM pgqueue_worker")
         for who in (0, 1):
-            lifecycle.register_worker(
+            workers.register_worker(
                 self.watcher, hostname="", pid=1, version="", queue_names="", concurrency=1, worker_id=who
             )
         self.jobs = helpers.make_jobs(self.watcher, count, max_attempts=most)
@@ -201,32 +202,32 @@ class Sessions(RuleBasedStateMachine):
         self.jobs.append(job_id)
 
     def extend(self, connection: Any, who: int, lease: float) -> None:
-        lifecycle.extend(connection, [who], lease_seconds=lease)
+        leases.extend(connection, [who], lease_seconds=lease)
 
     def prune(self, connection: Any) -> None:
         for state in sorted(FINISHED):
-            lifecycle.prune(connection, state, 0.0)
+            pruning.prune(connection, state, 0.0)
 
     def set_aside(self, connection: Any, job_id: int) -> None:
-        lifecycle.set_aside(connection, job_id, worker_id=1, exception_class="X", error="cannot be read")
+        claims.set_aside(connection, job_id, worker_id=1, exception_class="X", error="cannot be read")
 
     def finish(self, who: int, connection: Any, name: str, execution_id: int) -> None:
         key = self.known.get(execution_id, ExecutionKey(execution_id, 0.0))
         again = helpers.failed(key, 0.0 if execution_id % 2 else None, "crashed" if name == "crash" else "failed")
         transitions: dict[str, Callable[[], Any]] = {
-            "succeed": lambda: lifecycle.succeed(connection, helpers.succeeded(key)),
-            "discard": lambda: lifecycle.succeed_and_discard(connection, [key]),
-            "fail": lambda: lifecycle.fail(connection, self.without_retry_after_last(connection, again)),
-            "crash": lambda: lifecycle.fail(connection, self.without_retry_after_last(connection, again)),
-            "release": lambda: lifecycle.release(connection, [Released(key)]),
-            "snooze": lambda: lifecycle.snooze(connection, [Released(key, 0.0)]),
-            "obey": lambda: lifecycle.end_cancelled(connection, [Cancelled(key, None, 0.0)]),
+            "succeed": lambda: completions.succeed(connection, helpers.succeeded(key)),
+            "discard": lambda: completions.succeed_and_discard(connection, [key]),
+            "fail": lambda: completions.fail(connection, self.without_retry_after_last(connection, again)),
+            "crash": lambda: completions.fail(connection, self.without_retry_after_last(connection, again)),
+            "release": lambda: completions.release(connection, [Released(key)]),
+            "snooze": lambda: completions.snooze(connection, [Released(key, 0.0)]),
+            "obey": lambda: completions.end_cancelled(connection, [Cancelled(key, None, 0.0)]),
         }
         result = transitions[name]()[execution_id]
         if result.status is TransitionStatus.DONE:
             self.when_committed(who, lambda: self.record_outcome(execution_id, ENDINGS[name]))
 
-    def without_retry_after_last(self, connection: Any, failed: list[lifecycle.Failed]) -> list[lifecycle.Failed]:
+    def without_retry_after_last(self, connection: Any, failed: list[Failed]) -> list[Failed]:
         """Return the failure without a retry if this was the last attempt, as the retry policy does."""
         row = connection.execute(
             "SELECT job.max_attempts <= execution.attempt FROM pgqueue_execution AS execution "
@@ -236,7 +237,7 @@ class Sessions(RuleBasedStateMachine):
         return [failed[0]._replace(delay_seconds=None)] if row and row[0] else failed
 
     def rescue(self, who: int, connection: Any) -> None:
-        done = lifecycle.rescue(
+        done = rescues.rescue(
             connection,
             lambda expired: None if expired.attempt >= expired.max_attempts else 0.0,
             error="its worker was lost",

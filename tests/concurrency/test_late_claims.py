@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import rescues
+from django_pgqueue.lifecycle import claims, rescues, workers
+from django_pgqueue.lifecycle import leases as lifecycle_leases
 from django_pgqueue.models import Worker
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
@@ -24,7 +24,7 @@ STOP = "UPDATE pgqueue_worker SET stopped_at = now() WHERE id = %s"
 
 @pytest.fixture
 def worker_id(engine):
-    return lifecycle.register_worker(
+    return workers.register_worker(
         engine, hostname="a", pid=1, supervisor_pid=1, version="0", queue_names=[], concurrency=1
     )
 
@@ -38,7 +38,7 @@ def link():
 
 def claim(connection, worker_id):
     job_id = helpers.make_job(connection, max_attempts=1)
-    return lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=60.0)
+    return claims.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=60.0)
 
 
 # ------------------------------------------------------------------ the rescue
@@ -49,7 +49,7 @@ def test_rescue_late_claim_of_stopped_worker_is_released(engine, worker_id):
     claimed = claim(engine, worker_id)
     engine.execute(STOP, (worker_id,))
     helpers.end_lease(engine)
-    [(execution, result)] = lifecycle.rescue(engine, lambda held: None, error="lost")
+    [(execution, result)] = rescues.rescue(engine, lambda held: None, error="lost")
     assert (execution.execution_id, result.state) == (claimed.execution_id, "ready")
     assert execution_row(engine, claimed.execution_id)["outcome"] == "released"
     assert job_row(engine, claimed.job_id)["attempt"] == 0
@@ -61,7 +61,7 @@ def test_rescue_execution_of_lost_worker_counts_attempt(engine, worker_id, has_r
     if not has_record:
         engine.execute("DELETE FROM pgqueue_worker")
     helpers.end_lease(engine)
-    [(_, result)] = lifecycle.rescue(engine, lambda held: None, error="lost")
+    [(_, result)] = rescues.rescue(engine, lambda held: None, error="lost")
     assert result.state == "dead"
     assert execution_row(engine, claimed.execution_id)["outcome"] == "crashed"
 
@@ -85,9 +85,9 @@ def test_rescue_lease_changed_since_the_look_closes_nothing(engine, worker_id):
     assert set(leases) == {claimed.execution_id}
     for table in ("pgqueue_execution", "pgqueue_worker"):
         engine.execute(f"UPDATE {table} SET lease_expires_at = lease_expires_at - interval '5 ms'")
-    assert lifecycle.rescue(engine, lambda held: 0.0, error="lost", leases=leases) == []
+    assert rescues.rescue(engine, lambda held: 0.0, error="lost", leases=leases) == []
     leases = rescues.ending_leases(engine, 1.0)
-    assert len(lifecycle.rescue(engine, lambda held: 0.0, error="lost", leases=leases)) == 1
+    assert len(rescues.rescue(engine, lambda held: 0.0, error="lost", leases=leases)) == 1
 
 
 def test_ending_leases_leaves_out_leases_that_last(engine, worker_id):
@@ -109,7 +109,7 @@ def test_prove_commit_writes_to_the_log_and_to_no_table(engine):
 
 def test_settlement_claim_committed_during_unregistration_is_settled(engine, worker_id, link, monkeypatch):
     """The claim of the process that died was waiting for a standby, and so was the record of its stop."""
-    unregister = lifecycle.unregister_worker
+    unregister = workers.unregister_worker
 
     def commit_claim_too(connection, stopped_id):
         claim(engine, worker_id)
@@ -151,13 +151,13 @@ def test_settlement_execution_refused_is_charged_by_rescue(engine, worker_id, li
     with helpers.users_trigger(engine, "NEW.state <> 'running'"):
         assert settle(link, process, Reactions([], SimpleNamespace(exist=lambda: False)), by_default=True)
     helpers.end_lease(engine)
-    [(_, result)] = lifecycle.rescue(engine, lambda held: None, error="lost")
+    [(_, result)] = rescues.rescue(engine, lambda held: None, error="lost")
     assert result.state == "dead"
 
 
 def test_settle_claim_committed_meanwhile_needs_another_settlement(engine, worker_id, link, monkeypatch):
     first = claim(engine, worker_id)
-    unregister = lifecycle.unregister_worker
+    unregister = workers.unregister_worker
 
     def commit_claim_too(connection, stopped_id):
         claim(engine, worker_id)
@@ -169,4 +169,4 @@ def test_settle_claim_committed_meanwhile_needs_another_settlement(engine, worke
     assert not settle(link, process, reactions, by_default=True)
     monkeypatch.undo()
     assert settle(link, process, reactions, by_default=True)
-    assert lifecycle.open_executions(engine, worker_id) == []
+    assert lifecycle_leases.open_executions(engine, worker_id) == []

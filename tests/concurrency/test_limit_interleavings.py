@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.lifecycle import Cancelled, Released, operator
+from django_pgqueue.lifecycle import completions, limits, operator
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.lifecycle.types import Cancelled, Cursor, Released
 from tests import helpers
 from tests.concurrency.conftest import GATE
 from tests.concurrency.limits import LANE, add, claim, found, ids
@@ -56,7 +56,7 @@ class Scene:
             [self.running] = claim(engine, limit, limit.name, count=1).claimed
             assert self.running.job_id == self.a
         if first == "dead":
-            lifecycle.fail(engine, helpers.failed(self.running.key, None))
+            completions.fail(engine, helpers.failed(self.running.key, None))
 
     def names(self, job_ids: list[int]) -> str:
         """Return the claimed jobs by their letters."""
@@ -98,28 +98,28 @@ ALONE = {
 
 
 def succeed(scene: Scene) -> Do:
-    return lambda session: lifecycle.succeed(session, helpers.succeeded(scene.running.key))
+    return lambda session: completions.succeed(session, helpers.succeeded(scene.running.key))
 
 
 def fail(scene: Scene) -> Do:
-    return lambda session: lifecycle.fail(session, helpers.failed(scene.running.key, 3600.0))
+    return lambda session: completions.fail(session, helpers.failed(scene.running.key, 3600.0))
 
 
 def die(scene: Scene) -> Do:
-    return lambda session: lifecycle.fail(session, helpers.failed(scene.running.key, None))
+    return lambda session: completions.fail(session, helpers.failed(scene.running.key, None))
 
 
 def release(scene: Scene) -> Do:
-    return lambda session: lifecycle.release(session, [Released(scene.running.key)])
+    return lambda session: completions.release(session, [Released(scene.running.key)])
 
 
 def throttle(scene: Scene) -> Do:
     released = [Released(scene.running.key, 3600.0, holds_key=True)]
-    return lambda session: lifecycle.snooze(session, released)
+    return lambda session: completions.snooze(session, released)
 
 
 def obey(scene: Scene) -> Do:
-    return lambda session: lifecycle.end_cancelled(session, [Cancelled(scene.running.key, None, 0.0)])
+    return lambda session: completions.end_cancelled(session, [Cancelled(scene.running.key, None, 0.0)])
 
 
 def rescue(scene: Scene) -> Do:
@@ -131,27 +131,27 @@ def rescue(scene: Scene) -> Do:
 
 
 def cancel_first(scene: Scene) -> Do:
-    return lambda session: lifecycle.cancel(session, [scene.a])
+    return lambda session: operator.cancel(session, [scene.a])
 
 
 def cancel(scene: Scene) -> Do:
-    return lambda session: lifecycle.cancel(session, [scene.b])
+    return lambda session: operator.cancel(session, [scene.b])
 
 
 def move_first(scene: Scene) -> Do:
-    return lambda session: lifecycle.move(session, [scene.a], queue_name="other")
+    return lambda session: operator.move(session, [scene.a], queue_name="other")
 
 
 def move(scene: Scene) -> Do:
-    return lambda session: lifecycle.move(session, [scene.b], queue_name="other")
+    return lambda session: operator.move(session, [scene.b], queue_name="other")
 
 
 def retry(scene: Scene) -> Do:
-    return lambda session: lifecycle.retry(session, [scene.a])
+    return lambda session: operator.retry(session, [scene.a])
 
 
 def delete(scene: Scene) -> Do:
-    return lambda session: lifecycle.delete(session, [scene.a])
+    return lambda session: operator.delete(session, [scene.a])
 
 
 def enqueue(scene: Scene) -> Do:
@@ -159,7 +159,7 @@ def enqueue(scene: Scene) -> Do:
 
 
 def prune(scene: Scene) -> Do:
-    return lifecycle.limits.prune_limit_states
+    return limits.prune_limit_states
 
 
 TRANSITIONS = [
@@ -211,9 +211,9 @@ class Claiming:
     def claim(self) -> None:
         """Claim from the locked keys."""
         if self.locked:
-            keys = [KeyToClaim(key, policy_of(self.limit), lifecycle.Cursor()) for key in self.locked]
+            keys = [KeyToClaim(key, policy_of(self.limit), Cursor()) for key in self.locked]
             options: dict[str, Any] = {"limit": 9, "free_slots": 9, "worker_id": 1, "lease_seconds": 60.0}
-            self.claimed = ids(lifecycle.limits.claim_keys(self.session, LANE, keys, **options))
+            self.claimed = ids(limits.claim_keys(self.session, LANE, keys, **options))
 
 
 @pytest.fixture
@@ -252,9 +252,9 @@ def check_no_slot_is_lost(engine: Any, scene: Scene) -> None:
     engine.execute("UPDATE pgqueue_job SET run_after = now() WHERE state = 'ready'")
     engine.execute("DELETE FROM pgqueue_limit_state")
     keys = [helpers.key_of(engine, row[0]) for row in engine.execute(RUNNING).fetchall()]
-    lifecycle.succeed(engine, helpers.succeeded(*keys))
+    completions.succeed(engine, helpers.succeeded(*keys))
     while begun := claim(engine, scene.limit, scene.limit.name).claimed:
-        lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in begun)))
+        completions.succeed(engine, helpers.succeeded(*(job.key for job in begun)))
         engine.execute("DELETE FROM pgqueue_limit_state")
     left = engine.execute(LEFT, [LANE.queue_name]).fetchall()
     blocked = scene.limit.ordered and engine.execute(BLOCKED).fetchall()

@@ -6,10 +6,12 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db.statements import clock
 from django_pgqueue.declared.limit_policies import KeyPolicy, Override, policy_of
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.lifecycle import claims, completions, limit_overrides, limits, pauses
+from django_pgqueue.lifecycle.types import ExecutionKey
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import queries
 from django_pgqueue.tasks import registry
@@ -36,11 +38,11 @@ def known_limits(monkeypatch):
 
 def override(connection, limit_key, **given):
     with connection.transaction():
-        lifecycle.limit_overrides.override(connection, limit_key, given)
+        limit_overrides.override(connection, limit_key, given)
 
 
 def policy(connection, limit_key):
-    controls = lifecycle.limit_overrides.controls_of(connection, [limit_key])
+    controls = limit_overrides.controls_of(connection, [limit_key])
     return controls.policy_of(limit_key, LIMITS[limit_key.partition(":")[0]])
 
 
@@ -95,7 +97,7 @@ def test_job_heavier_than_lowered_values_runs_alone(engine):
     lanes = LimitedWorker()
     assert sorted(lanes.take(engine)) == [heavy, costly]
     assert lanes.take(engine) == []
-    lifecycle.succeed(engine, helpers.succeeded(lifecycle.ExecutionKey(*execution_of(engine, heavy))))
+    completions.succeed(engine, helpers.succeeded(ExecutionKey(*execution_of(engine, heavy))))
     assert LimitedWorker().take(engine) == [light]
 
 
@@ -117,7 +119,7 @@ def test_rate_and_burst_that_no_one_checked_together_are_made_smaller(engine):
 def test_expired_override_counts_for_nothing(engine, monkeypatch):
     jobs = add(engine, "ten:a", 9)
     with engine.transaction():
-        lifecycle.limit_overrides.override(engine, "ten:a", {"concurrency": 1}, for_seconds=60)
+        limit_overrides.override(engine, "ten:a", {"concurrency": 1}, for_seconds=60)
     lanes = LimitedWorker()
     assert (lanes.take(engine), lanes.take(engine)) == (jobs[:1], [])
     monkeypatch.setattr(clock, "shift_seconds", 61.0)
@@ -127,7 +129,7 @@ def test_expired_override_counts_for_nothing(engine, monkeypatch):
 def test_second_override_keeps_fields_unless_the_first_has_expired(engine, monkeypatch):
     override(engine, "rate", burst=2, share=3)
     with engine.transaction():
-        lifecycle.limit_overrides.override(engine, "rate", {"burst": 4}, for_seconds=60)
+        limit_overrides.override(engine, "rate", {"burst": 4}, for_seconds=60)
     assert policy(engine, "rate")[3:5] == (4, 3)
     monkeypatch.setattr(clock, "shift_seconds", 61.0)
     override(engine, "rate", rate="2/h")
@@ -138,15 +140,15 @@ def test_override_without_any_field_left_is_removed(engine):
     override(engine, "ten", concurrency=2)
     override(engine, "ten", concurrency=None)
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_override") == 0
-    assert not lifecycle.limit_overrides.restore(engine, "ten")
+    assert not limit_overrides.restore(engine, "ten")
 
 
 def test_prune_removes_overrides_that_ended_long_ago(engine):
     for name, for_seconds in (("old", 0), ("later", 600), ("always", None)):
         with engine.transaction():
-            lifecycle.limit_overrides.override(engine, name, {"share": 2}, for_seconds=for_seconds)
+            limit_overrides.override(engine, name, {"share": 2}, for_seconds=for_seconds)
     engine.execute("UPDATE pgqueue_limit_override SET valid_until = '2001-01-01' WHERE limit_key = 'old'")
-    lifecycle.limit_overrides.prune_overrides(engine, 3600.0)
+    limit_overrides.prune_overrides(engine, 3600.0)
     left = "SELECT string_agg(limit_key, ' ' ORDER BY limit_key) FROM pgqueue_limit_override"
     assert helpers.scalar(engine, left) == "always later"
 
@@ -159,17 +161,17 @@ def test_prune_removes_overrides_that_ended_long_ago(engine):
 def test_paused_key_is_left_out_and_others_go_on(engine, name):
     jobs, [other] = add(engine, "ten:a", 2), add(engine, "ten-b:a")
     [of_fair] = add(engine, "fair:a")
-    lifecycle.pause(engine, Pausable.LIMIT, name)
+    pauses.pause(engine, Pausable.LIMIT, name)
     lanes = LimitedWorker()
     assert lanes.take(engine) == [of_fair]
-    assert lifecycle.resume(engine, Pausable.LIMIT, name)
+    assert pauses.resume(engine, Pausable.LIMIT, name)
     assert lanes.take(engine) == jobs
     assert other not in jobs
 
 
 def test_pause_of_key_that_has_ended_by_itself_counts_for_nothing(engine, monkeypatch):
     jobs = add(engine, "ten:a", 2)
-    lifecycle.pause(engine, Pausable.LIMIT, "ten:a", for_seconds=60)
+    pauses.pause(engine, Pausable.LIMIT, "ten:a", for_seconds=60)
     assert LimitedWorker().take(engine) == []
     monkeypatch.setattr(clock, "shift_seconds", 61.0)
     assert LimitedWorker().take(engine) == jobs
@@ -178,27 +180,27 @@ def test_pause_of_key_that_has_ended_by_itself_counts_for_nothing(engine, monkey
 @pytest.mark.parametrize("kind", [Pausable.QUEUE, Pausable.TASK])
 def test_pause_of_queue_or_task_with_the_name_of_a_key_pauses_no_key(engine, kind):
     [job] = add(engine, "ten")
-    lifecycle.pause(engine, kind, "ten")
+    pauses.pause(engine, kind, "ten")
     override(engine, "ten", share=2)
     assert LimitedWorker().take(engine) == [job]
 
 
 def test_pause_of_limit_pauses_no_queue_or_task_with_its_name(engine):
-    lifecycle.pause(engine, Pausable.LIMIT, "default")
-    lifecycle.pause(engine, Pausable.LIMIT, helpers.NOOP)
+    pauses.pause(engine, Pausable.LIMIT, "default")
+    pauses.pause(engine, Pausable.LIMIT, helpers.NOOP)
     [job] = helpers.make_jobs(engine, 1)
-    _, paused_queues, paused_tasks, _ = lifecycle.scan_lanes(engine)
+    _, paused_queues, paused_tasks, _ = claims.scan_lanes(engine)
     assert (paused_queues, paused_tasks) == ((), ())
     assert [claimed.job_id for claimed in helpers.claim_all(engine, helpers.DEFAULT_LANE)] == [job]
 
 
 def test_lane_with_only_paused_keys_rests_until_the_pause_ends(engine):
     add(engine, "ten:a", 2)
-    lifecycle.pause(engine, Pausable.LIMIT, "ten", for_seconds=0.4)
+    pauses.pause(engine, Pausable.LIMIT, "ten", for_seconds=0.4)
     lanes = LimitedWorker()
     lanes.take(engine)
     assert 0 < lanes.rest_seconds <= 0.4
-    lifecycle.pause(engine, Pausable.LIMIT, "ten")
+    pauses.pause(engine, Pausable.LIMIT, "ten")
     lanes.take(engine)
     assert 0.5 < lanes.rest_seconds <= 0.9
     assert not lanes.keyed.have_waiting
@@ -208,7 +210,7 @@ def test_keys_of_a_paused_limit_keep_no_other_key_waiting(engine):
     for number in range(250):
         add(engine, f"fair:{number}")
     [job], _ = add(engine, "ten:a"), add(engine, "fair0")  # the latter is no limit of this process
-    lifecycle.pause(engine, Pausable.LIMIT, "fair")
+    pauses.pause(engine, Pausable.LIMIT, "fair")
     lanes, claimed = LimitedWorker(), []
     lanes.scan(engine)
     while lanes.keyed.limited.has_keys(LANE):
@@ -228,9 +230,9 @@ def test_lowered_limit_starts_nothing_until_fewer_run(engine, second):
     first, other = LimitedWorker(), LimitedWorker()
     for count in range(8):
         assert (first.take(engine), other.take(second)) == ([], []), count
-        lifecycle.succeed(engine, helpers.succeeded(begun.claimed[count].key))
+        completions.succeed(engine, helpers.succeeded(begun.claimed[count].key))
     assert (first.take(engine), other.take(second)) == ([], [])
-    lifecycle.succeed(engine, helpers.succeeded(begun.claimed[8].key))
+    completions.succeed(engine, helpers.succeeded(begun.claimed[8].key))
     assert len(first.take(engine) + other.take(second)) == 1
 
 
@@ -242,7 +244,7 @@ def test_pause_commits_while_a_claim_holds_the_lock_of_the_key(engine, second, g
     lanes.scan(engine)
     with gates("CLAIM_KEYS", engine, lambda: lanes.claim(engine, limit=1, **OPTIONS)) as claiming:
         assert not found(second)[0].is_locked
-        lifecycle.pause(second, Pausable.LIMIT, "ten:a")
+        pauses.pause(second, Pausable.LIMIT, "ten:a")
     assert len(claiming.result()) == 1
     assert (lanes.take(engine), LimitedWorker().take(second)) == ([], [])
 
@@ -251,14 +253,14 @@ def test_pause_commits_while_a_claim_holds_the_lock_of_the_key(engine, second, g
 def test_pause_committed_after_the_lock_is_obeyed(engine, second, monkeypatch):
     add(engine, "ten:a", 4)
     override(engine, "ten:a", concurrency=3)
-    lock = lifecycle.limits.lock_keys
+    lock = limits.lock_keys
 
     def lock_then_pause(*args):
         keys = lock(*args)
-        lifecycle.pause(second, Pausable.LIMIT, "ten:a")
+        pauses.pause(second, Pausable.LIMIT, "ten:a")
         return keys
 
-    monkeypatch.setattr(lifecycle.limits, "lock_keys", lock_then_pause)
+    monkeypatch.setattr(limits, "lock_keys", lock_then_pause)
     assert LimitedWorker().take(engine) == []
 
 
@@ -269,7 +271,7 @@ FIELDS = {"concurrency": 7, "rate": "2/h", "burst": 2, "share": 3}
 def test_two_operators_override_one_key_and_no_field_is_lost(engine, second, first):
     others = {name: value for name, value in FIELDS.items() if name != first}
     with engine.transaction():
-        lifecycle.limit_overrides.override(engine, "rate", {first: FIELDS[first]})
+        limit_overrides.override(engine, "rate", {first: FIELDS[first]})
         other = helpers.Background(lambda: override(second, "rate", **others))
         helpers.wait_until(lambda: is_waiting_for_lock(engine))
     other.result()
@@ -282,8 +284,8 @@ def is_waiting_for_lock(connection):
 
 def test_claims_read_no_overrides_while_there_are_none(engine, monkeypatch):
     reads = []
-    read = lifecycle.limit_overrides.controls_of
-    monkeypatch.setattr(lifecycle.limit_overrides, "controls_of", lambda *args: reads.append(args) or read(*args))
+    read = limit_overrides.controls_of
+    monkeypatch.setattr(limit_overrides, "controls_of", lambda *args: reads.append(args) or read(*args))
     lanes = LimitedWorker()
     for _ in range(2):
         add(engine, "ten:a")
@@ -296,8 +298,8 @@ def test_claims_read_no_overrides_while_there_are_none(engine, monkeypatch):
 def test_override_is_audited_with_its_values_before_and_after(engine):
     override(engine, "ten", concurrency=2)
     with engine.transaction():
-        lifecycle.limit_overrides.override(engine, "ten", {"share": 3}, changed_by="ada", reason="incident")
-        lifecycle.limit_overrides.restore(engine, "ten", changed_by="bob")
+        limit_overrides.override(engine, "ten", {"share": 3}, changed_by="ada", reason="incident")
+        limit_overrides.restore(engine, "ten", changed_by="bob")
     query = "SELECT action, done_by, reason, filter->'before', filter->'after', outcome FROM pgqueue_audit ORDER BY id"
     assert engine.execute(query).fetchall() == [
         ("override limit", "", "", None, {"concurrency": 2}, "done"),
@@ -316,10 +318,10 @@ def test_end_holds_frees_a_key_or_all_keys_of_a_limit(engine, limit_key, left):
         )
     [job] = add(engine, "rate:a")
     assert LimitedWorker().take(engine) == []
-    assert lifecycle.limit_overrides.end_holds(engine, limit_key) == 3 - len(left)
+    assert limit_overrides.end_holds(engine, limit_key) == 3 - len(left)
     held = "SELECT DISTINCT limit_key FROM pgqueue_limit_state WHERE held_until IS NOT NULL"
     assert {key for (key,) in engine.execute(held)} == left
-    assert lifecycle.limit_overrides.end_holds(engine, "rate:a") == 0
+    assert limit_overrides.end_holds(engine, "rate:a") == 0
     assert LimitedWorker().take(engine) == [job]
 
 
@@ -335,8 +337,8 @@ def test_thousands_of_paused_keys_are_not_read_for_others(engine, statement):
         "INSERT INTO pgqueue_pause (kind, name) SELECT 'limit', 'fair:' || n FROM generate_series(1, 5000) AS n"
     )
     engine.execute("ANALYZE pgqueue_pause")
-    lifecycle.pause(engine, Pausable.QUEUE, "mail")
-    lifecycle.pause(engine, Pausable.TASK, "app.t")
+    pauses.pause(engine, Pausable.QUEUE, "mail")
+    pauses.pause(engine, Pausable.TASK, "app.t")
     params = {"time_shift": "0 s", "names": "{fair:7,fair}", **all_lanes(engine)}
     [[[plan]]] = engine.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", params, prepare=False).fetchall()
     of_pauses = [node for node in nodes(plan["Plan"]) if node.get("Relation Name") == "pgqueue_pause"]

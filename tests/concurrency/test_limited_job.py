@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.lifecycle import completions, limits, operator
 from django_pgqueue.lifecycle.limits import KeyResult, KeyToClaim
+from django_pgqueue.lifecycle.types import Claimed, Cursor, Released
 from tests import helpers
 from tests.concurrency.limits import add, claim, finish, ids
 
@@ -22,7 +23,7 @@ BLOCKED = Limit("one", key="{key}", ordered=True, on_dead="block")
 class JobClaim(NamedTuple):
     """The claimed job, and what the claim says of its key."""
 
-    claimed: lifecycle.Claimed | None
+    claimed: Claimed | None
     key: KeyResult
 
     @property
@@ -33,14 +34,14 @@ class JobClaim(NamedTuple):
 
 def claim_job(connection, job_id, limit, *, is_early=True, limit_key=None):
     """Claim a job by its id, as a run in the foreground does."""
-    job = lifecycle.limits.limited_job(connection, job_id)
+    job = limits.limited_job(connection, job_id)
     key = limit_key or job.limit_key
     with connection.transaction():
-        assert lifecycle.limits.lock_keys(connection, [key]) == [key]
-        claimed, [result] = lifecycle.limits.claim_keys(
+        assert limits.lock_keys(connection, [key]) == [key]
+        claimed, [result] = limits.claim_keys(
             connection,
             job.lane,
-            [KeyToClaim(key, policy_of(limit), lifecycle.Cursor())],
+            [KeyToClaim(key, policy_of(limit), Cursor())],
             job_id=job_id,
             is_early=is_early,
             limit=1,
@@ -59,7 +60,7 @@ def test_claim_of_job_takes_only_a_free_slot(engine):
     assert claim_job(engine, first, TWO).waits == (True, False)
     assert claim_job(engine, other, TWO).claimed.job_id == other
     assert ids(claim(engine, TWO, "two:a")) == []
-    lifecycle.succeed(engine, helpers.succeeded(begun[0].key))
+    completions.succeed(engine, helpers.succeeded(begun[0].key))
     assert claim_job(engine, first, TWO).claimed.job_id == first
 
 
@@ -76,7 +77,7 @@ def test_claim_of_heavy_job_waits_for_all_its_slots(engine):
     [heavy], _ = add(engine, "two:a", weight=2), add(engine, "two:a")
     begun = claim_job(engine, heavy + 1, TWO).claimed
     assert claim_job(engine, heavy, TWO).claimed is None
-    lifecycle.succeed(engine, helpers.succeeded(begun.key))
+    completions.succeed(engine, helpers.succeeded(begun.key))
     assert claim_job(engine, heavy, TWO).claimed.job_id == heavy
 
 
@@ -93,7 +94,7 @@ def test_claim_of_job_spends_tokens_like_a_worker(engine):
 def test_claim_of_job_obeys_a_hold(engine):
     add(engine, "two:a", 2)
     [throttled] = claim(engine, TWO, "two:a", count=1).claimed
-    lifecycle.snooze(engine, [lifecycle.Released(throttled.key, 60.0, holds_key=True)])
+    completions.snooze(engine, [Released(throttled.key, 60.0, holds_key=True)])
     for job_id in (throttled.job_id, throttled.job_id + 1):
         refused, key = claim_job(engine, job_id, TWO)
         assert refused is None
@@ -105,9 +106,9 @@ def test_claim_of_ordered_job_waits_for_the_job_that_comes_first(engine):
     assert claim_job(engine, second, BLOCKED).claimed is None
     begun = claim_job(engine, first, BLOCKED).claimed
     assert claim_job(engine, second, BLOCKED).claimed is None
-    lifecycle.fail(engine, helpers.failed(begun.key, None))
+    completions.fail(engine, helpers.failed(begun.key, None))
     assert claim_job(engine, second, BLOCKED).claimed is None
-    lifecycle.retry(engine, [first])
+    operator.retry(engine, [first])
     finish(engine, claim(engine, BLOCKED))
     assert claim_job(engine, second, BLOCKED).claimed
 
@@ -127,20 +128,20 @@ def test_claim_of_job_passes_by_the_jobs_before_it(engine):
 
 def test_claim_of_job_ignores_plain_running_and_changed_jobs(engine, second):
     plain, [limited] = helpers.make_job(engine), add(engine, "two:a")
-    assert lifecycle.limits.limited_job(engine, plain) is None
+    assert limits.limited_job(engine, plain) is None
     assert claim_job(engine, limited, TWO, limit_key="two:b").claimed is None
     with second.transaction():
         second.execute("SELECT FROM pgqueue_job WHERE id = %s FOR UPDATE", [limited])
         assert claim_job(engine, limited, TWO).claimed is None
     assert claim_job(engine, limited, TWO).claimed
-    assert lifecycle.limits.limited_job(engine, limited) is None
+    assert limits.limited_job(engine, limited) is None
 
 
 def test_claim_of_job_and_claims_of_workers_exclude_each_other(engine, second):
     """While one session has the key, another one claims nothing of it. Afterwards it counts what was claimed."""
     first, other, third = add(engine, "two:a", 3)
     with engine.transaction():
-        assert lifecycle.limits.lock_keys(engine, ["two:a"])
+        assert limits.lock_keys(engine, ["two:a"])
         assert ids(claim(second, TWO)) == []
     assert ids(claim(second, TWO)) == [first, other]
     assert claim_job(engine, third, TWO).waits == (True, False)

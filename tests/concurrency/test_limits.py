@@ -15,10 +15,12 @@ from types import MappingProxyType
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db.statements import clock
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle import claims, completions, leases, operator, rescues
+from django_pgqueue.lifecycle import limits as lifecycle_limits
+from django_pgqueue.lifecycle.types import Lane, Released
 from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.concurrency import limits
@@ -52,7 +54,7 @@ def test_claim_of_key_takes_only_free_slots(engine):
     begun = claim(engine, TWO)
     assert sorted(ids(begun)) == [first, second, other]
     assert ids(claim(engine, TWO)) == []
-    lifecycle.succeed(engine, helpers.succeeded(begun.claimed[0].key))
+    completions.succeed(engine, helpers.succeeded(begun.claimed[0].key))
     assert ids(claim(engine, TWO)) == [third]
 
 
@@ -61,15 +63,15 @@ def test_slot_is_free_whatever_ended_the_execution(engine, ending):
     _, _, third = add(engine, "two:a", 3)
     [job, _] = claim(engine, TWO).claimed
     if ending == "released":
-        lifecycle.release(engine, [lifecycle.Released(job.key, 3600.0)])
+        completions.release(engine, [Released(job.key, 3600.0)])
     elif ending == "failed":
-        lifecycle.fail(engine, helpers.failed(job.key, 3600.0))
+        completions.fail(engine, helpers.failed(job.key, 3600.0))
     elif ending == "rescued":
         helpers.end_lease(engine, job.execution_id)
-        lifecycle.rescue(engine, lambda execution: 3600.0, error="lost")
+        rescues.rescue(engine, lambda execution: 3600.0, error="lost")
     else:
         engine.execute("DELETE FROM pgqueue_job WHERE id = %s", [job.job_id])
-        lifecycle.remove_orphans(engine, [job.key])
+        completions.remove_orphans(engine, [job.key])
     assert ids(claim(engine, TWO)) == [third]
 
 
@@ -143,7 +145,7 @@ def test_worker_keeps_the_locks_of_keys_while_it_counts(engine, second, gates, m
     add(engine, "two:a")
     worker = LimitedWorker()
     with gates("CLAIM_KEYS", engine, lambda: worker.take(engine, 1)) as claiming:
-        assert lifecycle.limits.lock_keys(second, ["two:a"]) == []
+        assert lifecycle_limits.lock_keys(second, ["two:a"]) == []
     assert len(claiming.result()) == 1
 
 
@@ -152,7 +154,7 @@ def test_frozen_process_does_not_keep_keys_locked(engine):
     """The server ends the session of a process that stays idle between the lock and the claim."""
     add(engine, "two:a")
     with engine.transaction():
-        lifecycle.limits.lock_keys(engine, ["two:a"])
+        lifecycle_limits.lock_keys(engine, ["two:a"])
         assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "5s"
     assert helpers.scalar(engine, "SHOW idle_in_transaction_session_timeout") == "0"
 
@@ -161,7 +163,7 @@ def test_count_sees_claim_committed_before_the_lock(engine, second, gates):
     """The first session has locked the key, but has not counted. It must see what was committed before its lock."""
     add(engine, "two:a", 4)
     with engine.transaction():
-        assert lifecycle.limits.lock_keys(engine, ["two:a"]) == ["two:a"]
+        assert lifecycle_limits.lock_keys(engine, ["two:a"]) == ["two:a"]
         engine.execute("SELECT 1")  # a statement with an older snapshot changes nothing
     assert len(ids(claim(second, TWO))) == 2
     assert ids(claim(engine, TWO)) == []
@@ -286,8 +288,8 @@ def test_prune_removes_only_states_of_full_keys(engine, second):
     engine.execute(STATES, [[-2, -2, 1, -2, -2, 0, -2], [None, -2, None, 1, None, None, -2]])
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_limit_state WHERE id = 5 FOR UPDATE")
-        assert lifecycle.limits.prune_limit_states(engine, 0, 4) == (2, 4)
-        assert lifecycle.limits.prune_limit_states(engine, 4, 4) == (1, None)
+        assert lifecycle_limits.prune_limit_states(engine, 0, 4) == (2, 4)
+        assert lifecycle_limits.prune_limit_states(engine, 4, 4) == (1, None)
     assert [row[0] for row in engine.execute("SELECT id FROM pgqueue_limit_state ORDER BY id")] == [3, 4, 5, 6]
 
 
@@ -296,7 +298,7 @@ def test_claim_whose_state_is_pruned_meanwhile_spends_its_token(engine, second, 
     engine.execute(STATES, [[-2], [None]])
     [job_id] = add(engine, "rate:1")
     with gates("CLAIM_KEYS", engine, lambda: claim(engine, RATE)) as claiming:
-        assert lifecycle.limits.prune_limit_states(second).removed == 1
+        assert lifecycle_limits.prune_limit_states(second).removed == 1
     assert ids(claiming.result()) == [job_id]
     assert (
         helpers.scalar(engine, "SELECT count(*) FROM pgqueue_limit_state WHERE full_at > now() - interval '1 h'") == 1
@@ -313,10 +315,10 @@ def test_ordered_key_runs_in_order_of_ids_with_retries(engine):
     begun = claim(engine, ONE_BY_ONE)
     assert ids(begun) == []
     assert not begun.results[0].admits_more
-    lifecycle.fail(engine, helpers.failed(_key_of(engine, first), 3600.0))
+    completions.fail(engine, helpers.failed(_key_of(engine, first), 3600.0))
     begun = claim(engine, ONE_BY_ONE)
     assert ids(begun) == [] and 3590 < begun.results[0].due_seconds <= 3600
-    lifecycle.run_now(engine, [first])
+    operator.run_now(engine, [first])
     for job_id in (first, second, third):
         begun = claim(engine, ONE_BY_ONE)
         assert ids(begun) == [job_id]
@@ -336,10 +338,10 @@ def test_ordered_key_waits_for_running_job_without_execution(engine):
 def test_dead_job_blocks_its_key_or_not(engine, order, limit, goes_on):
     first, second = add(engine, "one:a", 2, order=order)
     claim(engine, limit)
-    lifecycle.fail(engine, helpers.failed(_key_of(engine, first), None))
+    completions.fail(engine, helpers.failed(_key_of(engine, first), None))
     assert ids(claim(engine, limit)) == ([second] if goes_on else [])
     if not goes_on:
-        lifecycle.retry(engine, [first])
+        operator.retry(engine, [first])
         begun = claim(engine, limit)
         assert ids(begun) == [first]
         finish(engine, begun)
@@ -359,7 +361,7 @@ def test_jobs_of_a_limit_that_became_ordered_run_one_by_one(engine):
     old = add(engine, "one:a", 2)
     [new] = add(engine, "one:a", order=1)
     for job_id in (new, *old):
-        assert lifecycle.limits.next_of_key(engine, LANE, "one:a", is_ordered=True) == job_id
+        assert lifecycle_limits.next_of_key(engine, LANE, "one:a", is_ordered=True) == job_id
         begun = claim(engine, ONE_BY_ONE)
         assert ids(begun) == [job_id]
         assert ids(claim(engine, ONE_BY_ONE)) == []
@@ -392,8 +394,8 @@ def test_search_visits_keys_in_order_and_locks_due_ones(engine, second):
         late, due = found(engine)
         assert (late.limit_key, late.is_locked) == ("two:a", None) and 50 < late.due_seconds <= 60
         assert (due.limit_key, due.is_locked) == ("two:b", True) and due.due_seconds <= 0
-        assert lifecycle.limits.lock_keys(second, ["two:a", "two:b"]) == ["two:a"]
-    assert lifecycle.limits.lock_keys(second, ["two:b"]) == ["two:b"]
+        assert lifecycle_limits.lock_keys(second, ["two:a", "two:b"]) == ["two:a"]
+    assert lifecycle_limits.lock_keys(second, ["two:b"]) == ["two:b"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 20])
@@ -402,7 +404,7 @@ def test_scan_of_keys_reads_each_key_once_page_by_page(engine, limit):
         add(engine, key, 2, queue_name=queue_name)
     engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE queue_name = 'a' AND limit_key = 'two:b'")
     places, after = [], None
-    while found := lifecycle.limits.scan_keys(engine, {}, after=after, limit=limit).found:
+    while found := lifecycle_limits.scan_keys(engine, {}, after=after, limit=limit).found:
         places += [each.place for each in found]
         after = places[-1]
     assert places == [("a", 7, "two:b"), ("a", 0, "+task"), ("a", 0, "two:a"), ("b", 0, "two:a"), ("c", 0, "two:a")]
@@ -428,8 +430,8 @@ def test_scan_returns_each_lane_of_limited_jobs(engine):
     helpers.make_job(engine, queue_name="plain")
     engine.execute("UPDATE pgqueue_job SET priority = 7 WHERE id = 1")
     lanes = [Lane("default", 7, True), LANE, Lane("mail", 0, True)]
-    assert lifecycle.limits.scan_limited_lanes(engine) == lanes
-    assert list(lifecycle.scan_lanes(engine).due_in) == [Lane("plain", 0)]
+    assert lifecycle_limits.scan_limited_lanes(engine) == lanes
+    assert list(claims.scan_lanes(engine).due_in) == [Lane("plain", 0)]
 
 
 def test_plain_claims_do_not_see_limited_jobs(engine):
@@ -439,4 +441,4 @@ def test_plain_claims_do_not_see_limited_jobs(engine):
 
 
 def _key_of(engine, job_id):
-    return next(each.key for each in lifecycle.open_executions(engine, 1) if each.job_id == job_id)
+    return next(each.key for each in leases.open_executions(engine, 1) if each.job_id == job_id)

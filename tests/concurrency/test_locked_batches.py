@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import completions, expiry, orphans, pruning
 from django_pgqueue.states import State
 from django_pgqueue.worker.maintenance.pruner import Pruner
 from tests import helpers
@@ -37,7 +37,7 @@ def test_sweep_orphans_behind_locked_rows_are_removed(engine, second):
     free = [job.execution_id for job in helpers.claim_all(engine)][LOCKED:]
     engine.execute("DELETE FROM pgqueue_job")
     with helpers.transaction(second, lock("pgqueue_execution", IN_FRONT.format("pgqueue_execution"))):
-        lifecycle.prune_orphans(engine, "executions")
+        orphans.prune_orphans(engine, "executions")
         assert not set(free) & set(helpers.rows_of(engine, "pgqueue_execution"))
 
 
@@ -69,13 +69,13 @@ def test_rescue_strict_isolation_takes_jobs_back(engine, isolation):
 @pytest.mark.promise("locked-rows-stop-nothing")
 @pytest.mark.parametrize("table", ["pgqueue_execution", "pgqueue_job"])
 def test_prune_locked_rows_in_front_are_skipped(engine, second, monkeypatch, table):
-    monkeypatch.setattr(lifecycle.pruning, "PRUNE_LIMIT", 100)
-    monkeypatch.setattr(lifecycle, "PRUNE_LIMIT", 100)
-    prune = lifecycle.prune
-    monkeypatch.setattr(lifecycle, "prune", lambda *args, **options: prune(*args, limit=100, **options))
+    monkeypatch.setattr(pruning, "PRUNE_LIMIT", 100)
+    monkeypatch.setattr(pruning, "PRUNE_LIMIT", 100)
+    prune = pruning.prune
+    monkeypatch.setattr(pruning, "prune", lambda *args, **options: prune(*args, limit=100, **options))
     helpers.make_jobs(engine, LOCKED + FREE)
     for claimed in helpers.claim_all(engine):
-        lifecycle.succeed(engine, helpers.succeeded(claimed.key))
+        completions.succeed(engine, helpers.succeeded(claimed.key))
     engine.execute("UPDATE pgqueue_job SET finished_at = now() - interval '99 d' + id * interval '1 ms'")
     with helpers.transaction(second, lock(table, IN_FRONT.format(table))):
         Pruner().prune(engine)
@@ -88,6 +88,6 @@ def test_expire_locked_rows_in_front_are_skipped(engine, second):
     job_ids = helpers.make_jobs(engine, LOCKED + FREE)
     engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp() - interval '1 s' + id * interval '1 us'")
     with helpers.transaction(second, lock("pgqueue_job", IN_FRONT.format("pgqueue_job"))):
-        expired = lifecycle.expire(engine, worker_id=1, error="late", limit=100)
+        expired = expiry.expire(engine, worker_id=1, error="late", limit=100)
     assert [job_id for job_id, _ in expired] == job_ids[LOCKED:]
     assert {helpers.state_of(engine, job_id) for job_id in job_ids[LOCKED:]} == {State.CANCELLED}

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_pgqueue import control, lifecycle
+from django_pgqueue import control
 from django_pgqueue.db import statements
 from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle import bulk_acts, claims, completions, pauses
+from django_pgqueue.lifecycle.types import Lane, Released
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming.lanes import Lanes
@@ -21,10 +22,10 @@ MAIL, OTHER = Lane("mail", 0), Lane("other", 5)
 
 def claimable(engine):
     """Return the ids of the jobs that a worker would claim now, with a lane scan and a claim."""
-    scan = lifecycle.scan_lanes(engine)
+    scan = claims.scan_lanes(engine)
     lanes = [lane for lane, seconds in scan.due_in.items() if seconds <= 0]
     claimed = helpers.claim_all(engine, *lanes, paused_tasks=scan.paused_tasks) if lanes else []
-    lifecycle.release(engine, [lifecycle.Released(job.key) for job in claimed])
+    completions.release(engine, [Released(job.key) for job in claimed])
     return {job.job_id for job in claimed}
 
 
@@ -39,89 +40,89 @@ def jobs(engine):
 
 @pytest.mark.quick
 def test_pause_queue_stops_claims_and_accepts_jobs(engine, jobs):
-    lifecycle.pause(engine, Pausable.QUEUE, "mail")
+    pauses.pause(engine, Pausable.QUEUE, "mail")
     assert claimable(engine) == {jobs["other"], jobs["add"]}
     later = helpers.make_job(engine, queue_name="mail")
-    assert lifecycle.scan_lanes(engine).due_in[MAIL] == math.inf
-    assert lifecycle.resume(engine, Pausable.QUEUE, "mail")
+    assert claims.scan_lanes(engine).due_in[MAIL] == math.inf
+    assert pauses.resume(engine, Pausable.QUEUE, "mail")
     assert claimable(engine) == {*jobs.values(), later}
 
 
 def test_pause_task_skips_its_jobs_in_lane(engine, jobs):
-    lifecycle.pause(engine, Pausable.TASK, "tests.app.tasks.add")
+    pauses.pause(engine, Pausable.TASK, "tests.app.tasks.add")
     assert claimable(engine) == {jobs["mail"], jobs["other"]}
-    assert lifecycle.next_in_line(engine, helpers.lanes_from_start(OTHER), paused_tasks=[helpers.NOOP]) == jobs["add"]
-    lifecycle.resume(engine, Pausable.TASK, "tests.app.tasks.add")
+    assert claims.next_in_line(engine, helpers.lanes_from_start(OTHER), paused_tasks=[helpers.NOOP]) == jobs["add"]
+    pauses.resume(engine, Pausable.TASK, "tests.app.tasks.add")
     assert claimable(engine) == set(jobs.values())
 
 
 def test_pause_task_with_alias_pauses_all_its_names(engine, monkeypatch):
     monkeypatch.setattr(registry, "names_of", lambda name: (name, "its.old.name"))
-    lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
+    pauses.pause(engine, Pausable.TASK, helpers.NOOP)
     lanes = Lanes([])
     lanes.ordered(engine, from_start=True)
     assert lanes.paused_tasks == [helpers.NOOP, "its.old.name"]
 
 
 def test_pause_task_named_like_queue_leaves_queue_active(engine, jobs):
-    lifecycle.pause(engine, Pausable.TASK, "mail")
+    pauses.pause(engine, Pausable.TASK, "mail")
     assert claimable(engine) == set(jobs.values())
-    assert not lifecycle.resume(engine, Pausable.QUEUE, "mail")
+    assert not pauses.resume(engine, Pausable.QUEUE, "mail")
 
 
 @pytest.mark.parametrize("kind", [Pausable.QUEUE, Pausable.TASK])
 def test_pause_with_duration_ends_at_its_time(engine, jobs, kind):
     name = "mail" if kind is Pausable.QUEUE else helpers.NOOP
-    lifecycle.pause(engine, kind, name, for_seconds=600)
+    pauses.pause(engine, kind, name, for_seconds=600)
     assert jobs["mail"] not in claimable(engine)
     statements.clock.shift_seconds = 590
     assert jobs["mail"] not in claimable(engine)
     statements.clock.shift_seconds = 601
     assert jobs["mail"] in claimable(engine)
-    assert not lifecycle.resume(engine, kind, name)
+    assert not pauses.resume(engine, kind, name)
 
 
 def test_scan_lanes_timed_pause_returns_seconds_to_its_end(engine, jobs):
-    lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=600)
-    assert 590 < lifecycle.scan_lanes(engine).due_in[MAIL] <= 600
+    pauses.pause(engine, Pausable.QUEUE, "mail", for_seconds=600)
+    assert 590 < claims.scan_lanes(engine).due_in[MAIL] <= 600
 
 
 @pytest.mark.promise("pause-rollback")
 def test_pause_uncommitted_has_no_effect_until_commit(engine, second, jobs):
     second.execute("BEGIN")
-    lifecycle.pause(second, Pausable.QUEUE, "mail")
+    pauses.pause(second, Pausable.QUEUE, "mail")
     assert jobs["mail"] in claimable(engine)
     second.execute("ROLLBACK")
     assert jobs["mail"] in claimable(engine)
     second.execute("BEGIN")
-    lifecycle.pause(second, Pausable.QUEUE, "mail")
+    pauses.pause(second, Pausable.QUEUE, "mail")
     second.execute("COMMIT")
     assert jobs["mail"] not in claimable(engine)
 
 
 def test_pause_repeated_keeps_start_and_updates_reason(engine):
-    lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=60, paused_by="ada", reason="the server is down")
+    pauses.pause(engine, Pausable.QUEUE, "mail", for_seconds=60, paused_by="ada", reason="the server is down")
     [(paused_at, _)] = pause_times(engine)
     statements.clock.shift_seconds = 30
-    lifecycle.pause(engine, Pausable.QUEUE, "mail", paused_by="grace", reason="still")
+    pauses.pause(engine, Pausable.QUEUE, "mail", paused_by="grace", reason="still")
     assert pause_times(engine) == [(paused_at, None)]
     assert helpers.scalar(engine, "SELECT paused_by || reason FROM pgqueue_pause") == "gracestill"
 
 
 def test_pause_after_its_end_gets_new_start(engine):
-    lifecycle.pause(engine, Pausable.QUEUE, "mail", for_seconds=60)
+    pauses.pause(engine, Pausable.QUEUE, "mail", for_seconds=60)
     [(paused_at, _)] = pause_times(engine)
     statements.clock.shift_seconds = 90
-    lifecycle.pause(engine, Pausable.QUEUE, "mail")
+    pauses.pause(engine, Pausable.QUEUE, "mail")
     [(paused_again_at, _)] = pause_times(engine)
     assert paused_again_at > paused_at
 
 
 def test_prune_pauses_removes_only_those_ended_long_ago(engine):
     for name, for_seconds in (("over", 60), ("just", 250), ("later", 450), ("mail", None)):
-        lifecycle.pause(engine, Pausable.QUEUE, name, for_seconds=for_seconds)
+        pauses.pause(engine, Pausable.QUEUE, name, for_seconds=for_seconds)
     statements.clock.shift_seconds = 300
-    lifecycle.prune_pauses(engine, 200)
+    pauses.prune_pauses(engine, 200)
     assert helpers.scalar(engine, "SELECT string_agg(name, ' ' ORDER BY name) FROM pgqueue_pause") == "just later mail"
 
 
@@ -142,8 +143,8 @@ def test_pause_by_two_operators_at_once_keeps_one_row(engine, second, watcher):
     The wait is short, because neither transaction does anything else.
     """
     second.execute("BEGIN")
-    lifecycle.pause(second, Pausable.QUEUE, "mail")
-    pausing = helpers.Background(lambda: lifecycle.pause(engine, Pausable.QUEUE, "mail", reason="later"))
+    pauses.pause(second, Pausable.QUEUE, "mail")
+    pausing = helpers.Background(lambda: pauses.pause(engine, Pausable.QUEUE, "mail", reason="later"))
     helpers.wait_for_lock(watcher, engine.info.backend_pid)
     second.execute("COMMIT")
     pausing.result()
@@ -166,14 +167,14 @@ def test_drain_claim_by_earlier_scan_is_waited_for(engine, jobs, monkeypatch):
 
 def test_clear_job_claimed_meanwhile_is_not_asked_to_stop(engine, monkeypatch):
     job_ids = helpers.make_jobs(engine, 2, queue_name="mail")
-    find = lifecycle.bulk_acts.waiting_jobs
+    find = bulk_acts.waiting_jobs
 
     def find_then_claim(*args, **options):
         for batch in find(*args, **options):
             helpers.claim_all(engine, MAIL, limit=1)
             yield batch
 
-    monkeypatch.setattr(lifecycle.bulk_acts, "waiting_jobs", find_then_claim)
+    monkeypatch.setattr(bulk_acts, "waiting_jobs", find_then_claim)
     assert control.clear("mail") == 1
     rows = helpers.rows_of(engine, "pgqueue_job")
     assert [rows[job_id]["state"] for job_id in job_ids] == ["running", "cancelled"]

@@ -19,10 +19,11 @@ import pytest
 from django.db import OperationalError, transaction
 from django.db import connection as django_connection
 
-from django_pgqueue import JobLocked, lifecycle
+from django_pgqueue import JobLocked
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import Cancelled, Noted, Released, TransitionResult, TransitionStatus, execute, operator
+from django_pgqueue.lifecycle import completions, execute, leases, operator, orphans, pruning, rescues, workers
+from django_pgqueue.lifecycle.types import Cancelled, Noted, Released, Succeeded, TransitionResult, TransitionStatus
 from django_pgqueue.models import Job
 from django_pgqueue.states import State
 from tests import helpers
@@ -66,17 +67,17 @@ def test_cancel_during_claim_commit_reaches_running_job(engine, second, first_tr
     job_id = helpers.make_job(engine)
     with helpers.transaction(engine):
         helpers.claim_one(engine)
-        cancelling = helpers.Background(lambda: lifecycle.cancel(second, [job_id]))
+        cancelling = helpers.Background(lambda: operator.cancel(second, [job_id]))
         assert first_try.wait(10)
         engine.execute("COMMIT")
     assert cancelling.result() == {job_id: State.RUNNING}
     assert helpers.job_row(engine, job_id)["cancel_requested_at"] is not None
-    assert len(lifecycle.cancel_requests(engine, [1])) == 1
+    assert len(leases.cancel_requests(engine, [1])) == 1
 
 
 def test_cancel_claim_before_lock_uses_locked_state(engine, second, gates):
     job_id = helpers.make_job(engine)
-    with gates("CANCEL", second, lambda: lifecycle.cancel(second, [job_id])) as cancelling:
+    with gates("CANCEL", second, lambda: operator.cancel(second, [job_id])) as cancelling:
         helpers.claim_one(engine)
     assert cancelling.result() == {job_id: State.RUNNING}
     assert helpers.job_row(engine, job_id)["cancel_requested_at"] is not None
@@ -85,8 +86,8 @@ def test_cancel_claim_before_lock_uses_locked_state(engine, second, gates):
 @pytest.mark.promise("cancelled-job-never-retried")
 def test_cancel_during_failure_commit_cancels_ready_job(engine, second, running, first_try):
     with helpers.transaction(engine):
-        lifecycle.fail(engine, helpers.failed(running.key, 60.0))
-        cancelling = helpers.Background(lambda: lifecycle.cancel(second, [running.job_id]))
+        completions.fail(engine, helpers.failed(running.key, 60.0))
+        cancelling = helpers.Background(lambda: operator.cancel(second, [running.job_id]))
         assert first_try.wait(10)
         engine.execute("COMMIT")
     assert cancelling.result() == {running.job_id: State.CANCELLED}
@@ -94,23 +95,23 @@ def test_cancel_during_failure_commit_cancels_ready_job(engine, second, running,
 
 
 def test_cancel_failure_before_lock_cancels_ready_job(engine, second, running, gates):
-    with gates("CANCEL", second, lambda: lifecycle.cancel(second, [running.job_id])) as cancelling:
-        lifecycle.fail(engine, helpers.failed(running.key, 60.0))
+    with gates("CANCEL", second, lambda: operator.cancel(second, [running.job_id])) as cancelling:
+        completions.fail(engine, helpers.failed(running.key, 60.0))
     assert cancelling.result() == {running.job_id: State.CANCELLED}
 
 
 @pytest.mark.parametrize(
     ("statement", "act"),
     [
-        ("FAIL", lambda engine, key: lifecycle.fail(engine, helpers.failed(key, 60.0))),
-        ("RELEASE", lambda engine, key: lifecycle.release(engine, [Released(key)])),
-        ("RELEASE", lambda engine, key: lifecycle.snooze(engine, [Released(key, 60.0)])),
+        ("FAIL", lambda engine, key: completions.fail(engine, helpers.failed(key, 60.0))),
+        ("RELEASE", lambda engine, key: completions.release(engine, [Released(key)])),
+        ("RELEASE", lambda engine, key: completions.snooze(engine, [Released(key, 60.0)])),
     ],
     ids=["fail", "release", "snooze"],
 )
 def test_attempt_end_cancel_before_lock_cancels_job(engine, second, running, gates, statement, act):
     with gates(statement, engine, lambda: act(engine, running.key)) as ending:
-        assert lifecycle.cancel(second, [running.job_id]) == {running.job_id: State.RUNNING}
+        assert operator.cancel(second, [running.job_id]) == {running.job_id: State.RUNNING}
     assert ending.result() == {running.execution_id: TransitionResult(TransitionStatus.DONE, State.CANCELLED)}
     assert helpers.state_of(second, running.job_id) == "cancelled"
 
@@ -118,16 +119,16 @@ def test_attempt_end_cancel_before_lock_cancels_job(engine, second, running, gat
 def test_rescue_cancel_before_lock_cancels_job(engine, second, running, gates):
     helpers.end_lease(engine)
     with gates("RESCUE", engine, lambda: helpers.rescue(engine, 60.0)) as rescuing:
-        lifecycle.cancel(second, [running.job_id])
+        operator.cancel(second, [running.job_id])
     assert rescuing.result() == {running.execution_id: TransitionResult(TransitionStatus.DONE, State.CANCELLED)}
 
 
 @pytest.mark.parametrize("statement", ["RETRY", "RUN_NOW"])
 def test_retry_and_run_now_cancel_before_lock_use_new_state(engine, second, gates, statement):
     job_id = helpers.make_job(engine, delay_seconds=3600.0)
-    transition = {"RETRY": lifecycle.retry, "RUN_NOW": lifecycle.run_now}[statement]
+    transition = {"RETRY": operator.retry, "RUN_NOW": operator.run_now}[statement]
     with gates(statement, second, lambda: transition(second, [job_id])) as acting:
-        lifecycle.cancel(engine, [job_id])
+        operator.cancel(engine, [job_id])
     wanted = {"RETRY": {job_id: State.READY}, "RUN_NOW": {}}[statement]
     assert acting.result() == wanted
 
@@ -138,7 +139,7 @@ def test_retry_and_run_now_cancel_before_lock_use_new_state(engine, second, gate
 def test_rescue_execution_being_completed_is_left_alone(impatient, second, running):
     helpers.end_lease(impatient)
     with helpers.transaction(second):
-        assert only_status(lifecycle.succeed(second, helpers.succeeded(running.key))) is TransitionStatus.DONE
+        assert only_status(completions.succeed(second, helpers.succeeded(running.key))) is TransitionStatus.DONE
         assert helpers.rescue(impatient) == {}
         second.execute("COMMIT")
     assert helpers.rescue(impatient) == {}
@@ -149,21 +150,21 @@ def test_succeed_during_rescue_is_locked_then_lost(impatient, second, running):
     helpers.end_lease(second)
     with helpers.transaction(second):
         assert [result.state for result in helpers.rescue(second).values()] == [State.READY]
-        assert only_status(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is TransitionStatus.LOCKED
+        assert only_status(completions.succeed(impatient, helpers.succeeded(running.key))) is TransitionStatus.LOCKED
         second.execute("COMMIT")
-    assert only_status(lifecycle.succeed(impatient, helpers.succeeded(running.key))) is TransitionStatus.LOST
+    assert only_status(completions.succeed(impatient, helpers.succeeded(running.key))) is TransitionStatus.LOST
     assert helpers.state_of(second, running.job_id) == "ready"
 
 
 ENDS = {
-    "SUCCEED": lambda engine, key: lifecycle.succeed(engine, helpers.succeeded(key)),
-    "SUCCEED_AND_DISCARD": lambda engine, key: lifecycle.succeed_and_discard(engine, [key]),
-    "FAIL": lambda engine, key: lifecycle.fail(engine, helpers.failed(key, None)),
-    "RELEASE": lambda engine, key: lifecycle.release(engine, [Released(key)]),
-    "END_CANCELLED": lambda engine, key: lifecycle.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
+    "SUCCEED": lambda engine, key: completions.succeed(engine, helpers.succeeded(key)),
+    "SUCCEED_AND_DISCARD": lambda engine, key: completions.succeed_and_discard(engine, [key]),
+    "FAIL": lambda engine, key: completions.fail(engine, helpers.failed(key, None)),
+    "RELEASE": lambda engine, key: completions.release(engine, [Released(key)]),
+    "END_CANCELLED": lambda engine, key: completions.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
 }
 REPORTS = ENDS | {
-    "NOTE_PROGRESS": lambda engine, key: lifecycle.note_progress(engine, [Noted(key, Progress(7.0), 0.0)]),
+    "NOTE_PROGRESS": lambda engine, key: completions.note_progress(engine, [Noted(key, Progress(7.0), 0.0)]),
 }
 """The ends of an attempt, and the progress that it reports before its end."""
 
@@ -187,7 +188,7 @@ def test_report_job_running_elsewhere_is_lost(engine, second, running, gates, st
     Only the execution shows that the report belongs to an earlier claim.
     """
     with gates(statement, engine, lambda: REPORTS[statement](engine, running.key)) as ending:
-        lifecycle.snooze(second, [Released(running.key)])
+        completions.snooze(second, [Released(running.key)])
         again = helpers.claim_one(second, worker_id=2)
         assert (again.job_id, again.attempt) == (running.job_id, running.attempt)
         before = helpers.everything(second)
@@ -211,12 +212,12 @@ def test_progress_and_completion_locked_row_do_not_wait(engine, second, running)
 
 
 def test_retry_progress_before_lock_keeps_progress(engine, second, running, gates):
-    lifecycle.fail(engine, helpers.failed(running.key, None))
-    with gates("RETRY", engine, lambda: lifecycle.retry(engine, [running.job_id])) as retrying:
-        lifecycle.retry(second, [running.job_id])
+    completions.fail(engine, helpers.failed(running.key, None))
+    with gates("RETRY", engine, lambda: operator.retry(engine, [running.job_id])) as retrying:
+        operator.retry(second, [running.job_id])
         again = helpers.claim_one(second)
         REPORTS["NOTE_PROGRESS"](second, again.key)
-        lifecycle.fail(second, helpers.failed(again.key, None))
+        completions.fail(second, helpers.failed(again.key, None))
     assert retrying.result() == {running.job_id: State.READY}
     assert helpers.job_row(engine, running.job_id)["progress_done"] == 7.0
 
@@ -224,7 +225,7 @@ def test_retry_progress_before_lock_keeps_progress(engine, second, running, gate
 def test_rescue_success_before_lock_does_nothing(engine, second, running, gates):
     helpers.end_lease(engine)
     with gates("RESCUE", engine, lambda: helpers.rescue(engine)) as rescuing:
-        lifecycle.succeed(second, helpers.succeeded(running.key))
+        completions.succeed(second, helpers.succeeded(running.key))
     assert rescuing.result() == {}
     assert helpers.state_of(engine, running.job_id) == "succeeded"
 
@@ -235,17 +236,17 @@ def test_rescue_heartbeat_between_statements_does_nothing(engine, second, runnin
 
     def delay_for(execution):
         expired_ids.append(execution.execution_id)
-        lifecycle.extend(second, [1], lease_seconds=60.0)
+        leases.extend(second, [1], lease_seconds=60.0)
         return 0.0
 
-    assert lifecycle.rescue(engine, delay_for, error="lost") == []
+    assert rescues.rescue(engine, delay_for, error="lost") == []
     assert expired_ids == [running.execution_id]
     assert helpers.state_of(engine, running.job_id) == "running"
 
 
 def test_rescue_heartbeat_before_its_snapshot_does_nothing(engine, second, running, worker):
     helpers.end_lease(engine)
-    lifecycle.extend(second, [1], lease_seconds=60.0)
+    leases.extend(second, [1], lease_seconds=60.0)
     assert helpers.rescue(engine) == {}
 
 
@@ -253,10 +254,10 @@ def test_rescue_heartbeat_after_its_snapshot_loses_the_execution(engine, second,
     """The rescue cannot see the heartbeat. The worker finds out that the execution is lost, as after any rescue."""
     helpers.end_lease(engine)
     with gates("RESCUE", engine, lambda: helpers.rescue(engine)) as rescuing:
-        lifecycle.extend(second, [1], lease_seconds=60.0)
+        leases.extend(second, [1], lease_seconds=60.0)
     assert list(rescuing.result()) == [running.execution_id]
-    assert lifecycle.open_executions(second, 1) == []
-    assert only_status(lifecycle.succeed(second, helpers.succeeded(running.key))) is TransitionStatus.LOST
+    assert leases.open_executions(second, 1) == []
+    assert only_status(completions.succeed(second, helpers.succeeded(running.key))) is TransitionStatus.LOST
 
 
 @pytest.mark.quick
@@ -265,9 +266,9 @@ def test_succeed_after_rescue_is_lost(engine, second, running):
     helpers.end_lease(second)
     helpers.rescue(second)
     again = helpers.claim_one(second, worker_id=2)
-    assert only_status(lifecycle.succeed(engine, helpers.succeeded(running.key))) is TransitionStatus.LOST
-    assert only_status(lifecycle.succeed(second, helpers.succeeded(again.key))) is TransitionStatus.DONE
-    assert only_status(lifecycle.succeed(engine, helpers.succeeded(running.key))) is TransitionStatus.LOST
+    assert only_status(completions.succeed(engine, helpers.succeeded(running.key))) is TransitionStatus.LOST
+    assert only_status(completions.succeed(second, helpers.succeeded(again.key))) is TransitionStatus.DONE
+    assert only_status(completions.succeed(engine, helpers.succeeded(running.key))) is TransitionStatus.LOST
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -287,11 +288,11 @@ def test_attempt_end_repeated_returns_already_done(engine, second, running, stat
 def worker(engine):
     """Add the record of worker 1, whose lease the tests extend."""
     about = {"hostname": "here", "pid": 1, "version": "0", "queue_names": "", "concurrency": 1}
-    return lifecycle.register_worker(engine, worker_id=1, **about)
+    return workers.register_worker(engine, worker_id=1, **about)
 
 
 def is_extended(connection):
-    return lifecycle.extend(connection, [1], lease_seconds=60.0)[1].is_extended
+    return leases.extend(connection, [1], lease_seconds=60.0)[1].is_extended
 
 
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
@@ -310,8 +311,8 @@ def test_note_started_locked_execution_is_left_out(impatient, second):
     helpers.make_jobs(impatient, 5)
     ids = [each.execution_id for each in helpers.claim_all(impatient, free_slots=0)]
     with helpers.transaction(second):
-        lifecycle.succeed(second, helpers.succeeded(helpers.key_of(impatient, ids[2])))
-        assert lifecycle.note_started(impatient, [1], ids) == []
+        completions.succeed(second, helpers.succeeded(helpers.key_of(impatient, ids[2])))
+        assert leases.note_started(impatient, [1], ids) == []
     started = {key for key in ids if helpers.execution_row(impatient, key)["started_at"] is not None}
     assert started == {*ids} - {ids[2]}
 
@@ -321,7 +322,7 @@ def test_heartbeat_after_rescue_changes_no_job(engine, second, running, worker):
     helpers.rescue(second)
     before = [helpers.rows_of(second, table) for table in ("pgqueue_job", "pgqueue_execution")]
     assert is_extended(engine)
-    lifecycle.note_started(engine, [1], [running.execution_id])
+    leases.note_started(engine, [1], [running.execution_id])
     assert [helpers.rows_of(second, table) for table in ("pgqueue_job", "pgqueue_execution")] == before
 
 
@@ -345,16 +346,18 @@ def repeatable_read(django):
 def test_atomic_completion_heartbeat_meanwhile_succeeds(second, running, repeatable_read):
     with read_committed(repeatable_read):
         assert Job.objects.count() == 1
-        lifecycle.extend_executions(second, [running.key], lease_seconds=60.0)
-        assert only_status(lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionStatus.DONE
+        leases.extend_executions(second, [running.key], lease_seconds=60.0)
+        assert (
+            only_status(completions.succeed(repeatable_read, helpers.succeeded(running.key))) is TransitionStatus.DONE
+        )
     assert helpers.state_of(second, running.job_id) == "succeeded"
 
 
 def test_atomic_completion_repeatable_read_raises_error(second, running, repeatable_read):
     with pytest.raises(OperationalError, match="could not serialize"), transaction.atomic():
         assert Job.objects.count() == 1
-        lifecycle.extend_executions(second, [running.key], lease_seconds=60.0)
-        lifecycle.succeed(repeatable_read, helpers.succeeded(running.key))
+        leases.extend_executions(second, [running.key], lease_seconds=60.0)
+        completions.succeed(repeatable_read, helpers.succeeded(running.key))
     assert helpers.state_of(second, running.job_id) == "running"
 
 
@@ -364,7 +367,7 @@ def test_atomic_completion_after_rescue_is_lost(second, running, django):
         Job.objects.create(task_name="effect", arguments={})
         helpers.end_lease(second)
         helpers.rescue(second)
-        assert only_status(lifecycle.succeed(django, helpers.succeeded(running.key))) is TransitionStatus.LOST
+        assert only_status(completions.succeed(django, helpers.succeeded(running.key))) is TransitionStatus.LOST
         transaction.set_rollback(True)
     assert not Job.objects.filter(task_name="effect").exists()
 
@@ -377,7 +380,7 @@ def test_transition_in_old_transaction_uses_statement_time(engine, second):
         later = helpers.make_job(engine, delay_seconds=60.0)
         helpers.make_job(second)
         claimed = helpers.claim_one(second)
-        lifecycle.succeed(engine, [lifecycle.Succeeded(claimed.key, None, 0.0, 0.0)])
+        completions.succeed(engine, [Succeeded(claimed.key, None, 0.0, 0.0)])
         row = helpers.job_row(engine, later)
         assert row["enqueued_at"] > earliest
         assert row["run_after"] - row["enqueued_at"] == timedelta(seconds=60)
@@ -398,9 +401,9 @@ def test_all_transitions_old_transaction_use_statement_time(engine, second, job_
         )
         for state in ("succeeded", "dead", "cancelled", "ready later", "running"):
             job_in(state)
-        lifecycle.cancel(engine, [job_in("running").job_id])
+        operator.cancel(engine, [job_in("running").job_id])
         job_in("ready")
-        lifecycle.extend(engine, [1], lease_seconds=1.0)
+        leases.extend(engine, [1], lease_seconds=1.0)
         for table in helpers.TABLES:
             for row in helpers.rows_of(engine, table).values():
                 assert transaction_began not in row.values()
@@ -415,14 +418,14 @@ def test_succeed_one_of_500_jobs_locked_completes_others(impatient, second, work
     locked = claimed[250]
     with helpers.transaction(second):
         second.execute("UPDATE pgqueue_job SET priority = 5 WHERE id = %s", [locked.job_id])
-        results = lifecycle.succeed(impatient, helpers.succeeded(*(job.key for job in claimed)))
+        results = completions.succeed(impatient, helpers.succeeded(*(job.key for job in claimed)))
         assert [job for job, (status, _) in results.items() if status is not TransitionStatus.DONE] == [
             locked.execution_id
         ]
         assert results[locked.execution_id].status is TransitionStatus.LOCKED
         assert is_extended(impatient)
         assert helpers.rescue(impatient) == {}
-    assert only_status(lifecycle.succeed(impatient, helpers.succeeded(locked.key))) is TransitionStatus.DONE
+    assert only_status(completions.succeed(impatient, helpers.succeeded(locked.key))) is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("statement", ENDS)
@@ -436,7 +439,7 @@ def test_attempt_end_locked_row_returns_locked(impatient, second, running, state
     assert done is TransitionStatus.DONE
 
 
-@pytest.mark.parametrize("act", [lifecycle.cancel, lifecycle.retry, lifecycle.run_now])
+@pytest.mark.parametrize("act", [operator.cancel, operator.retry, operator.run_now])
 def test_operator_transition_locked_job_raises_job_locked(impatient, second, monkeypatch, act):
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.05)
     job_id = helpers.make_job(impatient)
@@ -451,35 +454,35 @@ def test_cancel_many_jobs_skips_locked_ones(impatient, second, monkeypatch):
     job_ids = helpers.make_jobs(impatient, 3)
     with helpers.transaction(second):
         second.execute("SELECT id FROM pgqueue_job WHERE id = %s FOR UPDATE", [job_ids[1]])
-        changed = lifecycle.cancel(impatient, job_ids)
+        changed = operator.cancel(impatient, job_ids)
     assert changed == {job_ids[0]: State.CANCELLED, job_ids[2]: State.CANCELLED}
     assert helpers.state_of(impatient, job_ids[1]) == "ready"
 
 
 def test_cancel_missing_job_changes_nothing(impatient):
-    assert lifecycle.cancel(impatient, [1_000_000]) == {}
+    assert operator.cancel(impatient, [1_000_000]) == {}
 
 
 def test_prune_locked_execution_keeps_its_job(impatient, second, job_in):
     locked, free = job_in("succeeded"), job_in("succeeded")
     with helpers.transaction(second):
         second.execute("SELECT id FROM pgqueue_execution WHERE id = %s FOR UPDATE", [locked.execution_id])
-        pruned = lifecycle.prune(impatient, State.SUCCEEDED, 0.0)
+        pruned = pruning.prune(impatient, State.SUCCEEDED, 0.0)
         assert (pruned.removed, pruned.locked) == (1, 1)
     assert helpers.state_of(impatient, free.job_id) is None
     assert helpers.state_of(impatient, locked.job_id) == "succeeded"
     assert helpers.execution_row(impatient, locked.execution_id) is not None
-    assert lifecycle.prune(impatient, State.SUCCEEDED, 0.0).removed == 1
+    assert pruning.prune(impatient, State.SUCCEEDED, 0.0).removed == 1
     assert helpers.rows_of(impatient, "pgqueue_execution") == {}
 
 
 def test_prune_job_retried_meanwhile_is_kept(impatient, second, job_in):
     dead = job_in("dead")
     with helpers.transaction(second):
-        lifecycle.retry(second, [dead.job_id])
-        assert lifecycle.prune(impatient, State.DEAD, 0.0).removed == 0
+        operator.retry(second, [dead.job_id])
+        assert pruning.prune(impatient, State.DEAD, 0.0).removed == 0
         second.execute("COMMIT")
-    assert lifecycle.prune(impatient, State.DEAD, 0.0).removed == 0
+    assert pruning.prune(impatient, State.DEAD, 0.0).removed == 0
     assert helpers.state_of(impatient, dead.job_id) == "ready"
 
 
@@ -502,12 +505,12 @@ def test_attempt_end_deleted_job_is_lost_and_others_complete(impatient, second, 
     helpers.make_jobs(impatient, 2)
     deleted, other = helpers.claim_all(impatient)
     delete(second, deleted.job_id)
-    assert [each.execution_id for each in lifecycle.open_executions(impatient, 1)] == [other.execution_id]
+    assert [each.execution_id for each in leases.open_executions(impatient, 1)] == [other.execution_id]
     status = only_status(ENDS[statement](impatient, deleted.key))
     missing = statement == "SUCCEED_AND_DISCARD" and delete is with_executions
     assert status is (TransitionStatus.ALREADY_DONE if missing else TransitionStatus.LOST)
     assert list(helpers.rows_of(impatient, "pgqueue_execution")) in ([], [other.execution_id])
-    assert only_status(lifecycle.succeed(impatient, helpers.succeeded(other.key))) is TransitionStatus.DONE
+    assert only_status(completions.succeed(impatient, helpers.succeeded(other.key))) is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("delete", [with_executions, by_sql])
@@ -517,7 +520,7 @@ def test_rescue_deleted_job_is_passed_by_and_swept(impatient, second, django, de
     delete(second, deleted.job_id)
     helpers.end_lease(impatient)
     assert helpers.rescue(impatient) == {other.execution_id: TransitionResult(TransitionStatus.DONE, State.READY)}
-    lifecycle.prune_orphans(impatient, "executions")
+    orphans.prune_orphans(impatient, "executions")
     assert list(helpers.rows_of(impatient, "pgqueue_execution")) == [other.execution_id]
 
 
@@ -538,7 +541,7 @@ def test_claim_changed_row_strict_isolation_is_repeated(engine, second, gates, i
 def test_attempt_end_heartbeat_strict_isolation_is_repeated(engine, second, running, gates, isolation, statement):
     engine.execute(f"SET default_transaction_isolation = '{isolation}'")
     with gates(statement, engine, lambda: ENDS[statement](engine, running.key)) as ending:
-        lifecycle.extend(second, [1], lease_seconds=60.0)
+        leases.extend(second, [1], lease_seconds=60.0)
     done = only_status(ending.result())
     assert done is TransitionStatus.DONE
 
@@ -547,8 +550,8 @@ def test_cancel_conflict_in_callers_transaction_is_raised(second, running, repea
     assert execute.TRIES > 1
     with pytest.raises(OperationalError), transaction.atomic():
         Job.objects.count()
-        lifecycle.cancel(second, [running.job_id])
-        lifecycle.cancel(repeatable_read, [running.job_id])
+        operator.cancel(second, [running.job_id])
+        operator.cancel(repeatable_read, [running.job_id])
 
 
 def test_remove_orphans_keeps_locked_and_those_with_job(engine, second):
@@ -559,7 +562,7 @@ def test_remove_orphans_keeps_locked_and_those_with_job(engine, second):
     keys = [living.key, orphan.key, locked.key]
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_execution WHERE id = %s FOR UPDATE", [locked.execution_id])
-        lifecycle.remove_orphans(engine, keys)
+        completions.remove_orphans(engine, keys)
         assert list(helpers.rows_of(engine, "pgqueue_execution")) == [living.execution_id, locked.execution_id]
-    lifecycle.remove_orphans(engine, keys)
+    completions.remove_orphans(engine, keys)
     assert list(helpers.rows_of(engine, "pgqueue_execution")) == [living.execution_id]

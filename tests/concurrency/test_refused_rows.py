@@ -13,15 +13,38 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.declared.breakers import Breaker
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.job_log import LogBuffer
+from django_pgqueue.lifecycle import (
+    audit,
+    batches,
+    breakers,
+    completions,
+    events,
+    graphs,
+    limit_overrides,
+    limits,
+    logs,
+    orphans,
+    pauses,
+    ranges,
+    requeues,
+    rollups,
+    sagas,
+    schedules,
+    steps,
+    unique,
+    worker_requests,
+    workers,
+)
 from django_pgqueue.lifecycle import execute as execute_module
-from django_pgqueue.lifecycle import ranges
+from django_pgqueue.lifecycle import execute as lifecycle_execute
 from django_pgqueue.lifecycle.breakers import Ended, Suspect
 from django_pgqueue.lifecycle.history import erase_callbacks
+from django_pgqueue.lifecycle.logs import KeptLog
+from django_pgqueue.lifecycle.types import TransitionStatus
 from django_pgqueue.worker.completion.writer import finish
 from tests import helpers
 from tests.concurrency.test_sagas import dead_job
@@ -66,7 +89,7 @@ class Removal(NamedTuple):
 
 
 def prune_orphans(name: str) -> Callable[[Any], object]:
-    return lambda engine: lifecycle.prune_orphans(engine, name)
+    return lambda engine: orphans.prune_orphans(engine, name)
 
 
 REMOVALS = {
@@ -74,7 +97,7 @@ REMOVALS = {
     "PRUNE_AUDITED_JOBS": Removal("pgqueue_audit_job", "id", {"audit_id": 99}, prune_orphans("audited jobs"), "job_id"),
     "PRUNE_SEARCH_KEYS": Removal("pgqueue_search_key", "job_id", {}, prune_orphans("search keys")),
     "PRUNE_LIMIT_STATES": Removal(
-        "pgqueue_limit_state", "id", {"full_at": OLD}, lifecycle.limits.prune_limit_states, "limit_key"
+        "pgqueue_limit_state", "id", {"full_at": OLD}, limits.prune_limit_states, "limit_key"
     ),
     "PRUNE_DEPENDENCIES": Removal("pgqueue_dependency", "job_id", {"policy": "cancel"}, prune_orphans("dependencies")),
     "PRUNE_EXECUTIONS": Removal(
@@ -88,37 +111,37 @@ REMOVALS = {
         "pgqueue_batch",
         "id",
         {"closed_at": OLD, "completed_at": OLD},
-        lambda engine: lifecycle.batches.prune_batches(engine, 0.0),
+        lambda engine: batches.prune_batches(engine, 0.0),
     ),
-    "PRUNE_EVENTS": Removal("pgqueue_event", "id", {}, lambda engine: lifecycle.events.prune_events(engine, 0.0)),
-    "PRUNE_AUDIT": Removal("pgqueue_audit", "id", {"ended_at": OLD}, lambda engine: lifecycle.prune_audit(engine, 0.0)),
-    "PRUNE_WORKERS": Removal("pgqueue_worker", "id", {}, lambda engine: lifecycle.prune_workers(engine, 0.0)),
+    "PRUNE_EVENTS": Removal("pgqueue_event", "id", {}, lambda engine: events.prune_events(engine, 0.0)),
+    "PRUNE_AUDIT": Removal("pgqueue_audit", "id", {"ended_at": OLD}, lambda engine: audit.prune_audit(engine, 0.0)),
+    "PRUNE_WORKERS": Removal("pgqueue_worker", "id", {}, lambda engine: workers.prune_workers(engine, 0.0)),
     "PRUNE_WORKER_REQUESTS": Removal(
         "pgqueue_worker_request",
         "id",
         {"kind": "stop", "answered_at": OLD},
-        lambda engine: lifecycle.prune_worker_requests(engine, 0.0),
+        lambda engine: worker_requests.prune_worker_requests(engine, 0.0),
     ),
     "PRUNE_PAUSES": Removal(
         "pgqueue_pause",
         "id",
         {"kind": "queue", "paused_until": "2001-01-02"},
-        lambda engine: lifecycle.prune_pauses(engine, 0.0),
+        lambda engine: pauses.prune_pauses(engine, 0.0),
         "name",
     ),
-    "PRUNE_WINDOWS": Removal("pgqueue_uniqueness_window", "job_id", {}, lifecycle.prune_windows, "unique_key"),
+    "PRUNE_WINDOWS": Removal("pgqueue_uniqueness_window", "job_id", {}, unique.prune_windows, "unique_key"),
     "PRUNE_ROLLUPS": Removal(
-        "pgqueue_rollup", "id", {"span": "hour"}, lambda engine: lifecycle.prune_rollups(engine, 0.0)
+        "pgqueue_rollup", "id", {"span": "hour"}, lambda engine: rollups.prune_rollups(engine, 0.0)
     ),
-    "PRUNE_BREAKER_COUNTS": Removal("pgqueue_breaker_count", "id", {}, lifecycle.breakers.prune_counts),
+    "PRUNE_BREAKER_COUNTS": Removal("pgqueue_breaker_count", "id", {}, breakers.prune_counts),
     "PRUNE_OPEN_BREAKERS": Removal(
-        "pgqueue_open_breaker", "id", {}, lambda engine: lifecycle.breakers.prune_breakers(engine, 0.0), "limit_key"
+        "pgqueue_open_breaker", "id", {}, lambda engine: breakers.prune_breakers(engine, 0.0), "limit_key"
     ),
     "PRUNE_LIMIT_OVERRIDES": Removal(
         "pgqueue_limit_override",
         "id",
         {"valid_until": OLD, "concurrency": 1},
-        lambda engine: lifecycle.limit_overrides.prune_overrides(engine, 0.0),
+        lambda engine: limit_overrides.prune_overrides(engine, 0.0),
         "limit_key",
     ),
 }
@@ -210,7 +233,7 @@ def due(engine: Any) -> list[int]:
 
 def prove_wake(engine: Any, wake: Callable[[Any, list[int]], object]) -> None:
     job_ids = waiting_jobs(engine)
-    lifecycle.events.send_event(engine, "paid", "7", None)
+    events.send_event(engine, "paid", "7", None)
     with refused(engine, f"NEW.id = {job_ids[2]}"):
         wake(engine, job_ids)
     assert due(engine) == [job_id for job_id in job_ids if job_id != job_ids[2]]
@@ -233,7 +256,7 @@ def prove_requeue(engine: Any) -> None:
     claimed = helpers.claim_all(engine)
     engine.execute("DELETE FROM pgqueue_execution")
     with refused(engine, f"NEW.id = {claimed[2].job_id}"):
-        lifecycle.requeue(engine, lambda job: 0.0, worker_id=1, error="lost")
+        requeues.requeue(engine, lambda job: 0.0, worker_id=1, error="lost")
     states = [helpers.state_of(engine, job.job_id) for job in claimed]
     assert states == ["ready", "ready", "running", "ready", "ready"]
 
@@ -243,9 +266,9 @@ def prove_remove_orphans(engine: Any) -> None:
     claimed = helpers.claim_all(engine)
     engine.execute("DELETE FROM pgqueue_job WHERE id <> %s", [claimed[5].job_id])
     with refused(engine, f"OLD.id = {claimed[2].execution_id}", "DELETE", "pgqueue_execution"):
-        done = lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
+        done = completions.succeed(engine, helpers.succeeded(*(job.key for job in claimed)))
     assert set(helpers.rows_of(engine, "pgqueue_execution")) == {claimed[2].execution_id, claimed[5].execution_id}
-    lost, succeeded = lifecycle.TransitionStatus.LOST, lifecycle.TransitionStatus.DONE
+    lost, succeeded = TransitionStatus.LOST, TransitionStatus.DONE
     assert [done[job.execution_id].status for job in claimed] == [lost] * 5 + [succeeded]
 
 
@@ -263,9 +286,9 @@ def prove_remove_steps(engine: Any) -> None:
 def prove_advance(engine: Any) -> None:
     [first] = helpers.make_nodes(engine)
     job_ids = helpers.make_nodes(engine, 5, needs=[first])
-    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in helpers.claim_all(engine))))
+    completions.succeed(engine, helpers.succeeded(*(job.key for job in helpers.claim_all(engine))))
     with refused(engine, f"NEW.id = {job_ids[2]}"):
-        lifecycle.advance(engine, [first])
+        graphs.advance(engine, [first])
     assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["ready", "ready", "waiting", "ready", "ready"]
 
 
@@ -274,7 +297,7 @@ def prove_postpone(engine: Any) -> None:
     job_ids = helpers.make_nodes(engine, 5, needs=[first])
     engine.execute("UPDATE pgqueue_job SET state = 'ready' WHERE id = ANY (%s)", [job_ids])
     with refused(engine, f"NEW.id = {job_ids[2]}"):
-        lifecycle.graphs.postpone(engine, job_ids)
+        graphs.postpone(engine, job_ids)
     states = [helpers.state_of(engine, job_id) for job_id in job_ids]
     assert states == ["waiting", "waiting", "ready", "waiting", "waiting"]
 
@@ -283,8 +306,8 @@ def prove_end_batches(engine: Any) -> None:
     callbacks = dict.fromkeys(["on_success", "on_complete", "on_failure"])
     batch_ids = []
     for _ in range(5):
-        created = lifecycle.batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
-        lifecycle.batches.close_batch(engine, created.batch_id)
+        created = batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
+        batches.close_batch(engine, created.batch_id)
         batch_ids.append(created.batch_id)
     with refused(engine, f"NEW.id = {batch_ids[2]}", table="pgqueue_batch"):
         helpers.sweep_ends(engine, "batches")
@@ -295,7 +318,7 @@ def prove_end_batches(engine: Any) -> None:
 def prove_compensate(engine: Any) -> None:
     job_ids = [dead_job(engine, "step") for _ in range(5)]
     with refused(engine, f"NEW.job_id = {job_ids[2]}", table="pgqueue_step"):
-        done = lifecycle.sagas.compensate(engine, job_ids)
+        done = sagas.compensate(engine, job_ids)
     assert sorted(each.compensated_id for each in done.added) == [job_id for job_id in job_ids if job_id != job_ids[2]]
     assert [row for row, _ in done.refused] == [job_ids[2]]
 
@@ -306,7 +329,7 @@ def prove_schedule_runs(engine: Any) -> None:
         insert(engine, "pgqueue_schedulerun", schedule_id=schedule_id, tick_at=f"2001-01-0{day}")
     first, second, *_ = sorted(helpers.rows_of(engine, "pgqueue_schedulerun"))
     with refused(engine, f"OLD.id = {second}", "DELETE", "pgqueue_schedulerun"):
-        lifecycle.prune_schedule_runs(engine, 0.0, kept=1)
+        schedules.prune_schedule_runs(engine, 0.0, kept=1)
     assert second in (left := helpers.rows_of(engine, "pgqueue_schedulerun")) and first not in left and len(left) == 2
 
 
@@ -315,7 +338,7 @@ def prove_merge(engine: Any) -> None:
         insert(engine, "pgqueue_rollup", span="part", starts_at=OLD, task_name=f"t{number}")
     bad = sorted(helpers.rows_of(engine, "pgqueue_rollup"))[2]
     with refused(engine, f"OLD.id = {bad}", "DELETE", "pgqueue_rollup"):
-        assert lifecycle.merge_rollups(engine) >= 4
+        assert rollups.merge_rollups(engine) >= 4
     parts = [row_id for row_id, row in helpers.rows_of(engine, "pgqueue_rollup").items() if row["span"] == "part"]
     assert parts == [bad]
 
@@ -327,7 +350,7 @@ def prove_append(engine: Any) -> None:
     names = [f"t{number}" for number in range(5)]
     rows = [{"queue_name": "q", "task_name": name, "exception_class": "", **counts, **times} for name in names]
     with refused(engine, "NEW.task_name = 't2'", "INSERT", "pgqueue_rollup"):
-        lifecycle.append_rollups(engine, rows, 0.0)
+        rollups.append_rollups(engine, rows, 0.0)
     assert {row["task_name"] for row in helpers.rows_of(engine, "pgqueue_rollup").values()} == {*names} - {"t2"}
 
 
@@ -336,7 +359,7 @@ KEYS = ("a", "b", "c")
 
 def prove_breaker_counts(engine: Any) -> None:
     with refused(engine, "NEW.limit_key = 'b'", "INSERT", "pgqueue_breaker_count"):
-        lifecycle.breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
+        breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
     assert {row["limit_key"] for row in helpers.rows_of(engine, "pgqueue_breaker_count").values()} == {"a", "c"}
 
 
@@ -345,13 +368,13 @@ def open_keys(engine: Any) -> set[str]:
 
 
 def prove_open_and_close(engine: Any) -> None:
-    lifecycle.breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
+    breakers.add_counts(engine, dict.fromkeys(KEYS, Ended(failed=5)))
     breaker = Breaker(failures=0.5, attempts=2)
     with refused(engine, "NEW.limit_key = 'b'", "INSERT", "pgqueue_open_breaker"), engine.transaction():
-        opened, _ = lifecycle.breakers.open_breakers(engine, dict.fromkeys(KEYS, Suspect(breaker)))
+        opened, _ = breakers.open_breakers(engine, dict.fromkeys(KEYS, Suspect(breaker)))
     assert {each.limit_key for each in opened} == open_keys(engine) == {"a", "c"}
     with refused(engine, "OLD.limit_key = 'c'", "DELETE", "pgqueue_open_breaker"), engine.transaction():
-        assert lifecycle.breakers.close_breakers(engine, dict.fromkeys(KEYS, 10**9)).done == ["a"]
+        assert breakers.close_breakers(engine, dict.fromkeys(KEYS, 10**9)).done == ["a"]
     assert open_keys(engine) == {"c"}
 
 
@@ -367,17 +390,17 @@ def prove_erase_callbacks(engine: Any) -> None:
 def prove_keep_logs(engine: Any) -> None:
     helpers.make_jobs(engine, 3)
     keys = [job.key for job in helpers.claim_all(engine)]
-    rows = [lifecycle.KeptLog(key, LogBuffer().content()) for key in keys]
+    rows = [KeptLog(key, LogBuffer().content()) for key in keys]
     bad = keys[1].execution_id
     with refused(engine, f"NEW.execution_id = {bad}", "INSERT", "pgqueue_execution_log"):
-        done = lifecycle.divided(engine, rows, lambda part: lifecycle.keep_logs(engine, part))
+        done = lifecycle_execute.divided(engine, rows, lambda part: logs.keep_logs(engine, part))
     assert len(done.refused) == 1
     assert set(helpers.rows_of(engine, "pgqueue_execution_log")) == {key.execution_id for key in keys} - {bad}
 
 
 PROOFS: dict[str, Callable[[Any], None]] = {
-    "WAKE": lambda engine: prove_wake(engine, lambda engine, ids: lifecycle.wake(engine, "paid", "7")),
-    "WAKE_SUSPENDED": lambda engine: prove_wake(engine, lifecycle.steps.wake_suspended),
+    "WAKE": lambda engine: prove_wake(engine, lambda engine, ids: steps.wake(engine, "paid", "7")),
+    "WAKE_SUSPENDED": lambda engine: prove_wake(engine, steps.wake_suspended),
     "REQUEUE": prove_requeue,
     "REMOVE_ORPHANS": prove_remove_orphans,
     "REMOVE_STEPS": prove_remove_steps,
@@ -467,9 +490,9 @@ def test_in_ranges_all_rows_refused_ends(engine, monkeypatch):
     for number in range(1, 21):
         insert(engine, "pgqueue_event", id=number)
     with refused(engine, "true", "DELETE", "pgqueue_event"):
-        assert lifecycle.events.prune_events(engine, 0.0).removed == 0
+        assert events.prune_events(engine, 0.0).removed == 0
     with refused(engine, "OLD.id <= 4", "DELETE", "pgqueue_event"):
-        lifecycle.events.prune_events(engine, 0.0)
+        events.prune_events(engine, 0.0)
     assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [1, 2, 3, 4]
 
 
@@ -480,10 +503,10 @@ def test_in_ranges_many_refused_reaches_all_in_later_calls(engine, monkeypatch):
         insert(engine, "pgqueue_event", id=number)
     with refused(engine, "OLD.id <= 22 OR OLD.id = 28", "DELETE", "pgqueue_event"):
         for _ in range(5):
-            lifecycle.events.prune_events(engine, 0.0)
+            events.prune_events(engine, 0.0)
         assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [*range(1, 23), 28]
     with refused(engine, "OLD.id > 22", "DELETE", "pgqueue_event"):
-        lifecycle.events.prune_events(engine, 0.0)
+        events.prune_events(engine, 0.0)
     assert sorted(helpers.rows_of(engine, "pgqueue_event")) == [28]
 
 
@@ -512,16 +535,16 @@ def test_wake_missed_many_refused_wakes_the_others_at_once(committing, engine, m
     helpers.Clock(monkeypatch, execute_module)  # a slow machine must not end the division
     job_ids = waiting_jobs(engine, 400)
     seen = statements_of(monkeypatch)
-    lifecycle.events.send_event(engine, "paid", "7", None)
+    events.send_event(engine, "paid", "7", None)
     with refused(engine, "NEW.id % 2 = 0"):
-        woken = lifecycle.steps.wake_missed(engine)
+        woken = steps.wake_missed(engine)
     assert sorted(woken.job_ids) == due(engine) == [job_id for job_id in job_ids if job_id % 2]
     assert (woken.mark, seen.count("missed_wake_ups")) == (None, 1)
     assert len(seen) <= 2 * 400 + 2
     seen.clear()
-    assert len(lifecycle.steps.wake_missed(engine).job_ids) == 200
+    assert len(steps.wake_missed(engine).job_ids) == 200
     assert len(seen) == 2
-    assert lifecycle.steps.wake_missed(engine).job_ids == []
+    assert steps.wake_missed(engine).job_ids == []
     assert len(seen) == 3
 
 

@@ -6,9 +6,10 @@ ids. No write of such a worker may change the new executions.
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import Cancelled, Noted, Released, TransitionStatus
+from django_pgqueue.lifecycle import completions, leases, rescues
+from django_pgqueue.lifecycle.completions import SUCCEEDED
+from django_pgqueue.lifecycle.types import Cancelled, Noted, Released, TransitionStatus
 from tests import helpers
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
@@ -32,14 +33,14 @@ def one_running(engine):
 
 
 FENCED = {
-    "succeed": lambda engine, key: lifecycle.succeed(engine, helpers.succeeded(key)),
-    "succeed_and_discard": lambda engine, key: lifecycle.succeed_and_discard(engine, [key]),
-    "fail": lambda engine, key: lifecycle.fail(engine, helpers.failed(key, None)),
-    "crash": lambda engine, key: lifecycle.fail(engine, helpers.failed(key, 0.0, "crashed")),
-    "release": lambda engine, key: lifecycle.release(engine, [Released(key)]),
-    "snooze": lambda engine, key: lifecycle.snooze(engine, [Released(key, 60.0)]),
-    "end_cancelled": lambda engine, key: lifecycle.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
-    "note_progress": lambda engine, key: lifecycle.note_progress(engine, [Noted(key, Progress(7.0), 0.0)]),
+    "succeed": lambda engine, key: completions.succeed(engine, helpers.succeeded(key)),
+    "succeed_and_discard": lambda engine, key: completions.succeed_and_discard(engine, [key]),
+    "fail": lambda engine, key: completions.fail(engine, helpers.failed(key, None)),
+    "crash": lambda engine, key: completions.fail(engine, helpers.failed(key, 0.0, "crashed")),
+    "release": lambda engine, key: completions.release(engine, [Released(key)]),
+    "snooze": lambda engine, key: completions.snooze(engine, [Released(key, 60.0)]),
+    "end_cancelled": lambda engine, key: completions.end_cancelled(engine, [Cancelled(key, None, 0.0)]),
+    "note_progress": lambda engine, key: completions.note_progress(engine, [Noted(key, Progress(7.0), 0.0)]),
 }
 
 
@@ -82,7 +83,7 @@ def test_rescue_execution_id_reused_leaves_new_execution(engine, second, gates):
         helpers.end_lease(second)
         return 0.0
 
-    assert lifecycle.rescue(engine, ids_restart_meanwhile, error="lost") == []
+    assert rescues.rescue(engine, ids_restart_meanwhile, error="lost") == []
     assert helpers.execution_row(engine, old.execution_id)["outcome"] is None
 
 
@@ -91,15 +92,15 @@ def test_remove_orphans_of_old_execution_leaves_new_orphan(engine):
     start_ids_anew(engine)
     new = one_running(engine)
     engine.execute("DELETE FROM pgqueue_job")
-    lifecycle.remove_orphans(engine, [old.key])
+    completions.remove_orphans(engine, [old.key])
     assert list(helpers.rows_of(engine, "pgqueue_execution")) == [new.execution_id]
-    lifecycle.remove_orphans(engine, [new.key])
+    completions.remove_orphans(engine, [new.key])
     assert helpers.rows_of(engine, "pgqueue_execution") == {}
 
 
 def test_key_of_claim_equals_key_of_open_execution(engine):
     claimed = one_running(engine)
-    [execution] = lifecycle.open_executions(engine, 1)
+    [execution] = leases.open_executions(engine, 1)
     assert execution.key == claimed.key == helpers.key_of(engine, claimed.execution_id)
 
 
@@ -108,4 +109,4 @@ def test_fence_with_rounded_floats_still_matches(engine):
     engine.execute("SET extra_float_digits = 0")
     claimed = one_running(engine)
     engine.execute("SET extra_float_digits = 1")
-    assert lifecycle.succeed(engine, helpers.succeeded(claimed.key)) == {claimed.execution_id: lifecycle.SUCCEEDED}
+    assert completions.succeed(engine, helpers.succeeded(claimed.key)) == {claimed.execution_id: SUCCEEDED}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle import completions, operator, sagas, steps
 from django_pgqueue.lifecycle.steps import EndedStep
+from django_pgqueue.lifecycle.types import Lane, TransitionStatus
 from django_pgqueue.states import State, StepKind
 from tests import helpers
 
@@ -38,8 +38,8 @@ def dead_job(engine: EngineConnection, *names: str) -> int:
     claimed = helpers.claim_one(engine)
     for place, name in enumerate(names, 1):
         step = EndedStep(name, place, StepKind.STEP, None, 0.1, compensation=call())
-        lifecycle.steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments(name)))
-    lifecycle.fail(engine, helpers.failed(claimed.key, None))
+        steps.store_step(engine, claimed.key, step._replace(compensation_arguments=arguments(name)))
+    completions.fail(engine, helpers.failed(claimed.key, None))
     return job_id
 
 
@@ -62,12 +62,12 @@ def at_once(calls: Sequence[Callable[[], object]]) -> None:
 
 
 def compensate(session: EngineConnection, job_id: int) -> Any:
-    return lifecycle.sagas.compensate(session, [job_id]).added
+    return sagas.compensate(session, [job_id]).added
 
 
 def succeed_undo(engine: EngineConnection) -> None:
-    [claimed] = helpers.claim_all(engine, lifecycle.Lane("undo", 0))
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
+    [claimed] = helpers.claim_all(engine, Lane("undo", 0))
+    completions.succeed(engine, helpers.succeeded(claimed.key))
 
 
 @pytest.mark.slow
@@ -93,12 +93,12 @@ def test_retry_beside_the_compensation_either_comes_first(engine, new_connection
     chance, retried = random.Random(4711), 0
     for _ in range(ROUNDS):
         job_id = dead_job(engine, "a")
-        calls = [partial(compensate, first, job_id), partial(lifecycle.retry, second, [job_id])]
+        calls = [partial(compensate, first, job_id), partial(operator.retry, second, [job_id])]
         chance.shuffle(calls)
         at_once(calls)
         is_retried = helpers.state_of(engine, job_id) == "ready"
         retried += is_retried
-        loaded = [step.name for step in lifecycle.steps.load_steps(engine, job_id)]
+        loaded = [step.name for step in steps.load_steps(engine, job_id)]
         assert loaded == ([] if undone(engine) else ["a"])
         assert is_retried or undone(engine)
         engine.execute("TRUNCATE pgqueue_job, pgqueue_execution, pgqueue_step")
@@ -108,24 +108,24 @@ def test_compensate_waits_for_no_lock_and_the_sweep_finds_the_job(engine, second
     job_id = dead_job(engine, "a")
     with helpers.transaction(second, f"SELECT FROM pgqueue_job WHERE id = {job_id} FOR UPDATE"):
         assert compensate(engine, job_id) == []
-    assert lifecycle.sagas.pending_sagas(engine, 0, 10) == [job_id]
+    assert sagas.pending_sagas(engine, 0, 10) == [job_id]
     assert len(compensate(engine, job_id)) == 1
-    assert lifecycle.sagas.pending_sagas(engine, 0, 10) == []
+    assert sagas.pending_sagas(engine, 0, 10) == []
 
 
 def test_retry_with_an_old_snapshot_runs_the_undone_step_again(engine, second, gates):
     """Between the snapshot and the lock of the retry, a worker adds the compensation. The attempt loads no step."""
     job_id = dead_job(engine, "a")
-    with gates("RETRY", engine, lambda: lifecycle.retry(engine, [job_id])) as retrying:
+    with gates("RETRY", engine, lambda: operator.retry(engine, [job_id])) as retrying:
         assert len(compensate(second, job_id)) == 1
     assert retrying.result() == {job_id: State.READY}
-    assert lifecycle.steps.load_steps(engine, job_id) == []
+    assert steps.load_steps(engine, job_id) == []
     claimed = helpers.claim_one(engine)
     step = EndedStep(
         "a", 1.0, StepKind.STEP, None, 0.1, compensation=call(), compensation_arguments=arguments("a again")
     )
-    assert lifecycle.steps.store_step(engine, claimed.key, step) is TransitionStatus.DONE
-    lifecycle.fail(engine, helpers.failed(claimed.key, None))
+    assert steps.store_step(engine, claimed.key, step) is TransitionStatus.DONE
+    completions.fail(engine, helpers.failed(claimed.key, None))
     assert len(compensate(engine, job_id)) == 1
     assert undone(engine) == ["a", "a again"]
 
@@ -135,11 +135,11 @@ def test_compensate_with_an_old_snapshot_undoes_no_earlier_step(engine, second, 
     """Between the snapshot and the lock, the job is retried, and its next attempt stores another step and dies."""
     job_id = dead_job(engine, "a")
     with gates("COMPENSATE", engine, lambda: compensate(engine, job_id)) as compensating:
-        lifecycle.retry(second, [job_id])
+        operator.retry(second, [job_id])
         claimed = helpers.claim_one(second)
         step = EndedStep("b", 2.0, StepKind.STEP, None, 0.1, compensation=call(), compensation_arguments=arguments("b"))
-        lifecycle.steps.store_step(second, claimed.key, step)
-        lifecycle.fail(second, helpers.failed(claimed.key, None))
+        steps.store_step(second, claimed.key, step)
+        completions.fail(second, helpers.failed(claimed.key, None))
     assert compensating.result() == []
     [added] = compensate(engine, job_id)
     assert (added.compensated_id, undone(engine)) == (job_id, ["b"])
@@ -147,7 +147,7 @@ def test_compensate_with_an_old_snapshot_undoes_no_earlier_step(engine, second, 
 
 def test_compensate_leaves_unfinished_jobs_alone(engine):
     job_id = dead_job(engine, "a")
-    assert lifecycle.retry(engine, [job_id]) == {job_id: State.READY}
+    assert operator.retry(engine, [job_id]) == {job_id: State.READY}
     assert compensate(engine, job_id) == []
     helpers.claim_one(engine)
     assert compensate(engine, job_id) == []
@@ -156,7 +156,7 @@ def test_compensate_leaves_unfinished_jobs_alone(engine):
 
 def test_compensate_many_jobs_in_one_statement(engine):
     job_ids = [dead_job(engine, "a", "b") for _ in range(3)]
-    done = lifecycle.sagas.compensate(engine, job_ids)
+    done = sagas.compensate(engine, job_ids)
     assert [each.compensated_id for each in done.added] == job_ids
     assert undone(engine) == ["b"] * 3
 
@@ -173,11 +173,11 @@ def test_compensate_many_jobs_in_one_statement(engine):
 def test_compensation_that_is_no_call_is_refused_alone(engine, values):
     job_ids = [dead_job(engine, name) for name in "abc"]
     engine.execute(f"UPDATE pgqueue_step SET {values} WHERE job_id = {job_ids[1]}")
-    done = lifecycle.sagas.compensate(engine, job_ids)
+    done = sagas.compensate(engine, job_ids)
     assert ([job_id for job_id, _ in done.refused], sorted(undone(engine))) == (job_ids[1:2], ["a", "c"])
 
 
 def test_pending_sagas_are_read_in_pages(engine):
     job_ids = [dead_job(engine, "a", "b") for _ in range(3)]
-    assert lifecycle.sagas.pending_sagas(engine, 0, 2) == job_ids[:2]
-    assert lifecycle.sagas.pending_sagas(engine, job_ids[1], 2) == job_ids[2:]
+    assert sagas.pending_sagas(engine, 0, 2) == job_ids[:2]
+    assert sagas.pending_sagas(engine, job_ids[1], 2) == job_ids[2:]

@@ -9,10 +9,13 @@ from functools import partial
 import psycopg
 import pytest
 
-from django_pgqueue import JobLocked, lifecycle
+from django_pgqueue import JobLocked
 from django_pgqueue.declared.limits import CallLimit
+from django_pgqueue.lifecycle import schedules, unique
 from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.lifecycle import ticks as lifecycle_ticks
+from django_pgqueue.lifecycle.schedules import Scheduled
+from django_pgqueue.lifecycle.ticks import Fired
 from django_pgqueue.schedules import declarations
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
@@ -25,9 +28,9 @@ def counts(connection) -> tuple[int, int]:
     return tuple(helpers.scalar(connection, f"SELECT count(*) FROM pgqueue_{name}") for name in ("job", "schedulerun"))
 
 
-def fire_by_the_statement_for_many(connection, schedule: lifecycle.Scheduled, **changes) -> lifecycle.Fired | None:
+def fire_by_the_statement_for_many(connection, schedule: Scheduled, **changes) -> Fired | None:
     """Fire the next tick of a schedule as `helpers.fire()` does."""
-    return lifecycle.fire_many(connection, [helpers.tick_of(schedule, **changes)]).get(schedule.schedule_id)
+    return lifecycle_ticks.fire_many(connection, [helpers.tick_of(schedule, **changes)]).get(schedule.schedule_id)
 
 
 @pytest.fixture(params=[helpers.fire, fire_by_the_statement_for_many], ids=["one", "many"])
@@ -110,10 +113,10 @@ def test_scheduler_eight_workers_fire_each_tick_once(engine, new_connection, mon
     Two of them could fire the same tick, or a tick could be lost. Each tick must fire exactly once.
     """
     monkeypatch.setattr(declarations, "definitions", lambda alias: {})
-    seen_at, _ = lifecycle.read_schedules(engine)
+    seen_at, _ = schedules.read_schedules(engine)
     first_at = seen_at - timedelta(seconds=49)
     for number in range(4):
-        lifecycle.add_schedule(
+        schedules.add_schedule(
             engine,
             helpers.definition(str(number), expression="every 1 second", missed="all"),
             origin="admin",
@@ -177,13 +180,13 @@ def test_fire_after_lost_reply_does_not_fire_again(fire, engine, second):
 
 
 @pytest.mark.parametrize(
-    "act", [helpers.fire, lambda engine, schedule: lifecycle.pause_schedule(engine, schedule.schedule_id)]
+    "act", [helpers.fire, lambda engine, schedule: schedules.pause_schedule(engine, schedule.schedule_id)]
 )
 def test_plan_schedule_stale_read_writes_nothing(engine, act):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     act(engine, schedule)
     before = helpers.rows_of(engine, "pgqueue_schedule")
-    assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
+    assert not schedules.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
     assert helpers.rows_of(engine, "pgqueue_schedule") == before
 
 
@@ -191,30 +194,30 @@ def test_plan_schedule_stale_read_writes_nothing(engine, act):
 def test_fire_schedule_changed_since_read_writes_nothing(fire, engine, second, change):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     if change == "pause":
-        lifecycle.pause_schedule(second, schedule.schedule_id)
+        schedules.pause_schedule(second, schedule.schedule_id)
     else:
         changed = helpers.definition(expression="@daily")
-        assert lifecycle.change_schedule(
+        assert schedules.change_schedule(
             second, schedule.schedule_id, changed, revision=schedule.revision, next_run_at=schedule.next_run_at
         )
     assert fire(engine, schedule) is None
-    assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
-    assert not lifecycle.change_schedule(
+    assert not schedules.plan_schedule(engine, schedule, schedule.next_run_at + timedelta(days=1))
+    assert not schedules.change_schedule(
         engine, schedule.schedule_id, helpers.definition(), revision=schedule.revision, next_run_at=schedule.next_run_at
     )
     assert counts(engine) == (0, 0)
 
 
 def test_add_schedule_by_two_workers_adds_one_row(engine, second):
-    seen_at, _ = lifecycle.read_schedules(engine)
+    seen_at, _ = schedules.read_schedules(engine)
     with helpers.transaction(engine):
-        assert lifecycle.add_schedule(engine, helpers.definition(), origin="code", next_run_at=seen_at)
+        assert schedules.add_schedule(engine, helpers.definition(), origin="code", next_run_at=seen_at)
         adding = helpers.Background(
-            lambda: lifecycle.add_schedule(second, helpers.definition(), origin="code", next_run_at=seen_at)
+            lambda: schedules.add_schedule(second, helpers.definition(), origin="code", next_run_at=seen_at)
         )
         engine.execute("COMMIT")
     assert adding.result() is None
-    assert lifecycle.add_schedule(engine, helpers.definition(), origin="admin", next_run_at=seen_at) is not None
+    assert schedules.add_schedule(engine, helpers.definition(), origin="admin", next_run_at=seen_at) is not None
 
 
 def test_schedule_transitions_locked_row_do_not_wait(fire, engine, second, monkeypatch):
@@ -222,33 +225,33 @@ def test_schedule_transitions_locked_row_do_not_wait(fire, engine, second, monke
     engine.execute("SET lock_timeout = '1s'")
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
     change = partial(
-        lifecycle.change_schedule,
+        schedules.change_schedule,
         *(engine, schedule.schedule_id, helpers.definition()),
         revision=schedule.revision,
         next_run_at=schedule.next_run_at,
     )
     with helpers.transaction(second, "SELECT FROM pgqueue_schedule FOR UPDATE"):
         assert fire(engine, schedule) is None
-        assert not lifecycle.plan_schedule(engine, schedule, schedule.next_run_at)
+        assert not schedules.plan_schedule(engine, schedule, schedule.next_run_at)
         assert not change()
-        lifecycle.confirm_schedules(engine, [schedule.schedule_id])
-        assert lifecycle.remove_schedules(engine, [schedule.schedule_id], 0.0) == []
+        schedules.confirm_schedules(engine, [schedule.schedule_id])
+        assert schedules.remove_schedules(engine, [schedule.schedule_id], 0.0) == []
         for call in (
-            lambda: lifecycle.run_schedule(engine, schedule, helpers.new_job()),
-            lambda: lifecycle.pause_schedule(engine, schedule.schedule_id),
-            lambda: lifecycle.resume_schedule(engine, schedule.schedule_id, schedule.next_run_at),
+            lambda: lifecycle_ticks.run_schedule(engine, schedule, helpers.new_job()),
+            lambda: schedules.pause_schedule(engine, schedule.schedule_id),
+            lambda: schedules.resume_schedule(engine, schedule.schedule_id, schedule.next_run_at),
             partial(change, tries=True),
         ):
             with pytest.raises(JobLocked):
                 call()
-    assert lifecycle.pause_schedule(engine, schedule.schedule_id)
+    assert schedules.pause_schedule(engine, schedule.schedule_id)
 
 
 def test_remove_schedules_deletes_only_its_own_ticks(engine):
     mine, other = helpers.make_schedule(engine), helpers.make_schedule(engine, "another")
     for schedule_id in (mine, other):
         assert helpers.fire(engine, helpers.schedule_of(engine, schedule_id)).what == "fired"
-    assert lifecycle.remove_schedules(engine, [mine], 0.0) == [mine]
+    assert schedules.remove_schedules(engine, [mine], 0.0) == [mine]
     assert [run["schedule_id"] for run in helpers.rows_of(engine, "pgqueue_schedulerun").values()] == [other]
 
 
@@ -300,7 +303,7 @@ def test_fire_key_locked_times_out_and_tick_stays_due(engine, second, job, monke
         assert helpers.scalar(engine, "SHOW lock_timeout") == "0"
         engine.execute("SET lock_timeout = '50ms'")
         with pytest.raises(psycopg.errors.LockNotAvailable):
-            lifecycle.run_schedule(engine, schedule, job)
+            lifecycle_ticks.run_schedule(engine, schedule, job)
     assert helpers.fire(engine, schedule, job=job).what == "fired"
     assert counts(engine) == (1, 1)
 
@@ -335,10 +338,10 @@ def test_fire_eight_schedules_of_one_key_adds_one_job(new_connection, engine, jo
 @pytest.mark.parametrize("job", [KEYED, FOR_PERIOD], ids=["state", "period"])
 def test_run_schedule_key_taken_records_no_tick(engine, job):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    assert lifecycle.run_schedule(engine, schedule, job).what == "fired"
-    assert lifecycle.run_schedule(engine, schedule, job) == ("duplicate", None)
+    assert lifecycle_ticks.run_schedule(engine, schedule, job).what == "fired"
+    assert lifecycle_ticks.run_schedule(engine, schedule, job) == ("duplicate", None)
     assert counts(engine) == (1, 1)
-    assert len(lifecycle.open_windows(engine, helpers.NOOP, ["k"])) == (job is FOR_PERIOD)
+    assert len(unique.open_windows(engine, helpers.NOOP, ["k"])) == (job is FOR_PERIOD)
 
 
 def test_fire_of_frozen_worker_unlocks_schedule_after_5_s(engine, second):
@@ -369,12 +372,12 @@ def test_fire_many_fires_each_tick_that_it_may(engine, second):
     of_row |= {"headers": '{"a": "b"}', "task_name": "shop.now"}
     own = helpers.new_job(search_keys={"order": "12"}, limit=CallLimit("stripe", 2, 1), **of_row)
     ticks[0] = ticks[0]._replace(job=own)
-    lifecycle.pause_schedule(engine, due[2].schedule_id)
+    schedules.pause_schedule(engine, due[2].schedule_id)
     ticks[3] = ticks[3]._replace(scheduled=due[3]._replace(revision=7))
     assert fire_by_the_statement_for_many(engine, due[4]).what == "fired"
     ticks[4] = helpers.tick_of(helpers.schedule_of(engine, due[4].schedule_id))._replace(tick_at=due[5].next_run_at)
     with helpers.transaction(second, f"SELECT FROM pgqueue_schedule WHERE id = {due[1].schedule_id} FOR UPDATE"):
-        fired = lifecycle.fire_many(engine, ticks)
+        fired = lifecycle_ticks.fire_many(engine, ticks)
     expected = {due[0].schedule_id: "fired", due[4].schedule_id: "skipped", due[5].schedule_id: "fired"}
     assert {schedule_id: result.what for schedule_id, result in fired.items()} == expected
     job = helpers.rows_of(engine, "pgqueue_job")[fired[due[0].schedule_id].job_id]

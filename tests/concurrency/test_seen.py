@@ -10,9 +10,8 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from django_pgqueue import lifecycle
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.lifecycle import operator
+from django_pgqueue.lifecycle import completions, operator, ticks
 from django_pgqueue.models import Job
 from django_pgqueue.states import Seen
 from tests import helpers
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("committing")
 def die(engine) -> int:
     """Claim the due job, let its last attempt fail, and return its id."""
     claimed = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=None))
+    completions.fail(engine, helpers.failed(claimed.key, delay_seconds=None))
     return claimed.job_id
 
 
@@ -51,7 +50,7 @@ def test_retry_two_clicks_at_once_retry_job_once(engine, second):
         [job_id] = dead_jobs(engine)
         row = Job.objects.get(pk=job_id)
         seen = {job_id: Seen(row.state, row.finished_at)}
-        click_on = partial(lifecycle.retry, job_ids=[job_id], seen=seen)
+        click_on = partial(operator.retry, job_ids=[job_id], seen=seen)
         clicks = [helpers.Background(partial(click_on, connection)) for connection in (engine, second)]
         assert sorted(len(click.result()) for click in clicks) == [0, 1]
         helpers.clear_tables(engine)
@@ -92,7 +91,7 @@ def test_queryset_retry_job_died_since_start_is_skipped(engine, monkeypatch):
     ids = dead_jobs(engine, 4)
     monkeypatch.setattr("django_pgqueue.models.operations.BATCH_SIZE", 2)
     retried: list[list[int]] = []
-    original_retry = lifecycle.retry
+    original_retry = operator.retry
 
     def retry_beside_another_operator(connection, job_ids, **options):
         if not retried:  # another operator retries the jobs of the second batch, and one of them fails again
@@ -101,7 +100,7 @@ def test_queryset_retry_job_died_since_start_is_skipped(engine, monkeypatch):
         retried.append(list(job_ids))
         return original_retry(connection, job_ids, **options)
 
-    monkeypatch.setattr(lifecycle, "retry", retry_beside_another_operator)
+    monkeypatch.setattr(operator, "retry", retry_beside_another_operator)
     assert Job.objects.filter(state="dead").retry() == 2
     assert [job_id for batch in retried for job_id in batch] == ids[:2]
 
@@ -123,8 +122,8 @@ def test_cancel_job_started_since_read_reaches_it(engine):
 def test_cancel_state_differs_from_seen_changes_nothing(engine):
     job_id = helpers.make_job(engine)
     helpers.claim_one(engine)
-    assert lifecycle.cancel(engine, [job_id], seen={job_id: Seen("ready")}) == {}
-    assert lifecycle.cancel(engine, [job_id], seen={job_id: Seen("running")}) == {job_id: "running"}
+    assert operator.cancel(engine, [job_id], seen={job_id: Seen("ready")}) == {}
+    assert operator.cancel(engine, [job_id], seen={job_id: Seen("running")}) == {job_id: "running"}
 
 
 def test_run_now_stale_instance_leaves_later_backoff(engine):
@@ -132,7 +131,7 @@ def test_run_now_stale_instance_leaves_later_backoff(engine):
     stale = Job.objects.get(pk=job.pk)
     assert job.run_now()
     claimed = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
+    completions.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
     assert not stale.run_now()
     assert not job.run_now()
     stale.refresh_from_db()
@@ -144,9 +143,9 @@ def test_move_job_changed_since_seen_leaves_it(engine):
     job_id = helpers.make_job(engine)
     seen = {job_id: Seen("ready", run_after=helpers.job_row(engine, job_id)["run_after"])}
     claimed = helpers.claim_one(engine)
-    assert lifecycle.move(engine, [job_id], priority=5, seen=seen) == {}
-    lifecycle.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
-    assert lifecycle.move(engine, [job_id], priority=5, seen=seen) == {}, "the job is ready again, but due later"
+    assert operator.move(engine, [job_id], priority=5, seen=seen) == {}
+    completions.fail(engine, helpers.failed(claimed.key, delay_seconds=3600.0))
+    assert operator.move(engine, [job_id], priority=5, seen=seen) == {}, "the job is ready again, but due later"
     assert helpers.job_row(engine, job_id)["priority"] == 0
 
 
@@ -155,11 +154,11 @@ def test_delete_job_dead_again_leaves_it(engine):
     [job_id] = dead_jobs(engine)
     seen = {job_id: Seen("dead", helpers.job_row(engine, job_id)["finished_at"])}
     assert Job.objects.get(pk=job_id).retry()
-    assert lifecycle.delete(engine, [job_id], seen=seen) == {}
+    assert operator.delete(engine, [job_id], seen=seen) == {}
     die(engine)
-    assert lifecycle.delete(engine, [job_id], seen=seen) == {}, "the job is dead again, with a later finished_at"
+    assert operator.delete(engine, [job_id], seen=seen) == {}, "the job is dead again, with a later finished_at"
     seen = {job_id: Seen("dead", helpers.job_row(engine, job_id)["finished_at"])}
-    assert lifecycle.delete(engine, [job_id], seen=seen) == {job_id: "dead"}
+    assert operator.delete(engine, [job_id], seen=seen) == {job_id: "dead"}
     assert not helpers.rows_of(engine, "pgqueue_execution")
 
 
@@ -167,18 +166,18 @@ def test_delete_job_with_locked_execution_leaves_it(engine, second, monkeypatch)
     monkeypatch.setattr(operator, "LOCK_WAIT_SECONDS", 0.05)
     [job_id] = dead_jobs(engine)
     with helpers.transaction(second, "SELECT FROM pgqueue_execution FOR UPDATE"):
-        assert lifecycle.delete(engine, [job_id]) == {}
+        assert operator.delete(engine, [job_id]) == {}
         with pytest.raises(JobLocked):
-            lifecycle.delete(engine, [job_id], alone=True)
-    assert lifecycle.delete(engine, [job_id]) == {job_id: "dead"}
+            operator.delete(engine, [job_id], alone=True)
+    assert operator.delete(engine, [job_id]) == {job_id: "dead"}
 
 
 def test_run_schedule_repeated_click_adds_one_job(engine):
     schedule = helpers.schedule_of(engine, helpers.make_schedule(engine, due_in=3600.0))
     job = helpers.new_job()
-    first = lifecycle.run_schedule(engine, schedule, job, seen_last_run=None)
+    first = ticks.run_schedule(engine, schedule, job, seen_last_run=None)
     assert first is not None and first.what == "fired"
-    assert lifecycle.run_schedule(engine, schedule, job, seen_last_run=None) is None
+    assert ticks.run_schedule(engine, schedule, job, seen_last_run=None) is None
     last = engine.execute("SELECT last_run_at FROM pgqueue_schedule").fetchone()[0]
-    assert lifecycle.run_schedule(engine, schedule, job, seen_last_run=last) is not None
+    assert ticks.run_schedule(engine, schedule, job, seen_last_run=last) is not None
     assert Job.objects.count() == 2

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from psycopg import errors
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ends import batches as ends
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.progress import Progress
+from django_pgqueue.lifecycle import batches, completions, events, execute, graphs, leases, ranges, steps
 from django_pgqueue.lifecycle import execute as module
-from django_pgqueue.lifecycle import ranges
 from django_pgqueue.lifecycle.breakers import Ended
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter, Tally
 from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
@@ -69,7 +68,7 @@ def late(monkeypatch):
 @pytest.mark.promise("bad-row-slow")
 def test_divided_all_rows_refused_slowly_ends_in_time(engine, clock, caplog):
     transition, began = Transition(clock, range(1000), 1.0), clock.now
-    done = lifecycle.divided(engine, range(1000), transition)
+    done = execute.divided(engine, range(1000), transition)
     assert clock.now - began <= 1 + module.MOST_SECONDS + 5
     assert sorted([row for row, _ in done.refused] + done.left) == list(range(1000))
     assert (done.answers, len(done.refused)) == ({}, 1)
@@ -84,7 +83,7 @@ def test_divided_one_row_refused_slowly_writes_most_others(engine, clock, second
     calls = 0
     while rows:
         before, calls = transition.calls, calls + 1
-        rows = lifecycle.divided(engine, rows, transition).left
+        rows = execute.divided(engine, rows, transition).left
         assert transition.calls - before <= 2 + 4 * module.PIECES
         assert rows == [] or transition.written or calls == 1
     assert sorted(transition.written) == [row for row in range(1000) if row != 500]
@@ -92,7 +91,7 @@ def test_divided_one_row_refused_slowly_writes_most_others(engine, clock, second
 
 def test_divided_without_slow_rows_leaves_no_row(engine, clock, caplog):
     transition = Transition(clock, range(0, 1000, 2), 0.0)
-    done = lifecycle.divided(engine, range(1000), transition)
+    done = execute.divided(engine, range(1000), transition)
     assert (done.left, sorted(done.answers)) == ([], list(range(1, 1000, 2)))
     assert transition.calls <= 2 * 1000
     assert caplog.records == []
@@ -106,13 +105,13 @@ def test_divided_many_bad_rows_again_reaches_the_others(engine, clock, first):
     for _ in range(20 * ROUNDS):
         if len(transition.written) == 50:
             break
-        lifecycle.divided(engine, sorted(set(range(100)) - set(transition.written)), transition)
+        execute.divided(engine, sorted(set(range(100)) - set(transition.written)), transition)
     assert sorted(transition.written) == list(range(50 - first, 100 - first))
 
 
 def test_divided_without_a_time_limit_leaves_no_row(engine, late):
     transition = Transition(helpers.Clock(pytest.MonkeyPatch()), range(5), 1.0)
-    assert lifecycle.divided(engine, range(20), transition, most_seconds=math.inf).left == []
+    assert execute.divided(engine, range(20), transition, most_seconds=math.inf).left == []
 
 
 # ------------------------------------------------------------------ who writes the rows that are left
@@ -201,7 +200,7 @@ def test_heartbeats_out_of_time_keep_the_workers(engine, late, committing):
     for number in range(1, 21):
         insert(engine, "pgqueue_worker", id=number)
     with refused(engine, "NEW.id = 3", table="pgqueue_worker"):
-        answers = lifecycle.extend(engine, range(1, 21), lease_seconds=60.0)
+        answers = leases.extend(engine, range(1, 21), lease_seconds=60.0)
     assert answers.keys() == {*range(1, 21)}, "a missing worker would be registered again"
     assert not answers[3].is_extended
 
@@ -210,8 +209,8 @@ def test_batches_out_of_time_are_ended_later(engine, late, committing):
     callbacks = dict.fromkeys(["on_success", "on_complete", "on_failure"])
     batch_ids = []
     for _ in range(20):
-        created = lifecycle.batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
-        lifecycle.batches.close_batch(engine, created.batch_id)
+        created = batches.create_batch(engine, description="", parent_id=None, callbacks=callbacks)
+        batches.close_batch(engine, created.batch_id)
         batch_ids.append(created.batch_id)
     waiting = set(batch_ids)
     with refused(engine, f"NEW.id = {batch_ids[3]}", table="pgqueue_batch"):
@@ -224,20 +223,20 @@ def test_batches_out_of_time_are_ended_later(engine, late, committing):
 def test_wake_missed_out_of_time_keeps_its_page(engine, late, committing):
     """But only while it wakes jobs. Otherwise the pages behind would never be read."""
     job_ids = waiting_jobs(engine, 20)
-    lifecycle.events.send_event(engine, "paid", "7", None)
+    events.send_event(engine, "paid", "7", None)
     with refused(engine, f"NEW.id = {job_ids[3]}"):
-        pages = [lifecycle.steps.wake_missed(engine, limit=20) for _ in range(ROUNDS)]
+        pages = [steps.wake_missed(engine, limit=20) for _ in range(ROUNDS)]
     assert due(engine) == [job_id for job_id in job_ids if job_id != job_ids[3]]
-    assert all(page.job_ids for page in pages if page.mark == lifecycle.steps.FIRST_MARK)
+    assert all(page.job_ids for page in pages if page.mark == steps.FIRST_MARK)
     assert pages[-1].mark == ("paid", "7", job_ids[-1])
-    assert any(page.mark == lifecycle.steps.FIRST_MARK for page in pages)
+    assert any(page.mark == steps.FIRST_MARK for page in pages)
 
 
 def test_advance_out_of_time_reports_the_others(engine, late, committing):
     [first] = helpers.make_nodes(engine)
     job_ids = helpers.make_nodes(engine, 20, needs=[first])
-    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in helpers.claim_all(engine))))
+    completions.succeed(engine, helpers.succeeded(*(job.key for job in helpers.claim_all(engine))))
     with refused(engine, f"NEW.id = {job_ids[3]}"):
-        done = lifecycle.advance(engine, [first])
+        done = graphs.advance(engine, [first])
     reported = [*(job.job_id for job in done.jobs), *done.locked_ids, *(row for row, _ in done.refused)]
     assert sorted(reported) == job_ids

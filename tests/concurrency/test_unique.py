@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from django_pgqueue import lifecycle, sql
-from django_pgqueue.lifecycle import operator
+from django_pgqueue import sql
+from django_pgqueue.lifecycle import claims, completions, expiry, operator, unique
+from django_pgqueue.lifecycle.types import Cancelled, Released
 from django_pgqueue.states import Outcome
 from tests import helpers
 
@@ -41,7 +42,7 @@ def test_enqueue_key_of_running_job_follows_ready_only(engine, ready_only):
     helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
     claimed = helpers.claim_one(engine)
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is ready_only
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
+    completions.succeed(engine, helpers.succeeded(claimed.key))
     assert bool(helpers.enqueue_unique(engine, KEY, ready_only=ready_only)) is not ready_only
 
 
@@ -51,12 +52,12 @@ def lost_with_its_worker(engine, claimed):
 
 
 ENDS = {
-    "succeeded": lambda engine, claimed: lifecycle.succeed(engine, helpers.succeeded(claimed.key)),
-    "gone": lambda engine, claimed: lifecycle.succeed_and_discard(engine, [claimed.key]),
-    "dead": lambda engine, claimed: lifecycle.fail(engine, helpers.failed(claimed.key, None)),
+    "succeeded": lambda engine, claimed: completions.succeed(engine, helpers.succeeded(claimed.key)),
+    "gone": lambda engine, claimed: completions.succeed_and_discard(engine, [claimed.key]),
+    "dead": lambda engine, claimed: completions.fail(engine, helpers.failed(claimed.key, None)),
     "lost with its worker": lost_with_its_worker,
-    "stopped": lambda engine, claimed: lifecycle.end_cancelled(
-        engine, [lifecycle.Cancelled(claimed.key, *helpers.AGES, "as asked")]
+    "stopped": lambda engine, claimed: completions.end_cancelled(
+        engine, [Cancelled(claimed.key, *helpers.AGES, "as asked")]
     ),
 }
 
@@ -73,17 +74,17 @@ def test_unique_key_job_ended_is_free(engine, end):
 
 
 def set_aside(engine, job_id):
-    lifecycle.set_aside(engine, job_id, worker_id=1, exception_class="X", error="cannot be read")
+    claims.set_aside(engine, job_id, worker_id=1, exception_class="X", error="cannot be read")
 
 
 def expire(engine, job_id):
     engine.execute("UPDATE pgqueue_job SET expires_at = statement_timestamp()")
-    lifecycle.expire(engine, worker_id=1, error="too late")
+    expiry.expire(engine, worker_id=1, error="too late")
 
 
 @pytest.mark.promise("unique-key-free-at-end")
 @pytest.mark.parametrize("ready_only", [False, True])
-@pytest.mark.parametrize("end", [lambda engine, job_id: lifecycle.cancel(engine, [job_id]), set_aside, expire])
+@pytest.mark.parametrize("end", [lambda engine, job_id: operator.cancel(engine, [job_id]), set_aside, expire])
 def test_unique_key_job_ended_before_start_is_free(engine, end, ready_only):
     job = helpers.enqueue_unique(engine, KEY, ready_only=ready_only)
     end(engine, job.job_id)
@@ -102,7 +103,7 @@ def test_enqueue_key_uncommitted_waits_and_adds_no_job(engine, second, watcher):
     wait_for_other_session(watcher, engine)
     second.execute("COMMIT")
     assert waiting.result() is None
-    assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: first.job_id}
+    assert unique.holders(engine, helpers.NOOP, [KEY]) == {KEY: first.job_id}
 
 
 @pytest.mark.promise("unique-rollback")
@@ -125,7 +126,7 @@ def replaces_one(connection, call: str):
 
 def replaces_many(connection, call: str):
     calls = f'[{{"key": "{KEY}", "call": {call}}}]'
-    return lifecycle.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=True, **helpers.UNIQUE_CALL)
+    return unique.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=True, **helpers.UNIQUE_CALL)
 
 
 of_both_kinds = pytest.mark.parametrize("replace", [replaces_one, replaces_many])
@@ -149,7 +150,7 @@ def test_replace_running_job_does_not_block_completion(engine, second, replace):
     claimed = helpers.claim_one(engine)
     second.execute("BEGIN")
     assert not replace(second, OTHER_CALL)
-    lifecycle.succeed(engine, helpers.succeeded(claimed.key))
+    completions.succeed(engine, helpers.succeeded(claimed.key))
     assert helpers.job_row(engine, claimed.job_id)["state"] == "succeeded"
     second.execute("COMMIT")
 
@@ -168,8 +169,8 @@ def test_enqueue_same_key_eight_sessions_add_one_job(new_connection):
 
 def test_replace_ready_job_resets_its_attempts(engine):
     job = helpers.enqueue_unique(engine, KEY, delay_seconds=60.0)
-    lifecycle.run_now(engine, [job.job_id])
-    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, 600.0))
+    operator.run_now(engine, [job.job_id])
+    completions.fail(engine, helpers.failed(helpers.claim_one(engine).key, 600.0))
     replaced = helpers.enqueue_unique(engine, KEY, replace=True, arguments=OTHER_CALL, delay_seconds=5.0, priority=9)
     assert replaced.job_id == job.job_id
     row = helpers.job_row(engine, job.job_id)
@@ -182,19 +183,19 @@ def test_replace_ready_job_resets_its_attempts(engine):
 
 
 def back_by_release(engine, keys):
-    return lifecycle.release(engine, [lifecycle.Released(key) for key in keys])
+    return completions.release(engine, [Released(key) for key in keys])
 
 
 def back_by_snooze(engine, keys):
-    return lifecycle.snooze(engine, [lifecycle.Released(key, 1.0) for key in keys])
+    return completions.snooze(engine, [Released(key, 1.0) for key in keys])
 
 
 def back_by_failure(engine, keys):
-    return lifecycle.fail(engine, [row for key in keys for row in helpers.failed(key)])
+    return completions.fail(engine, [row for key in keys for row in helpers.failed(key)])
 
 
 def back_by_crash(engine, keys):
-    return lifecycle.fail(engine, [row for key in keys for row in helpers.failed(key, 0.0, Outcome.CRASHED)])
+    return completions.fail(engine, [row for key in keys for row in helpers.failed(key, 0.0, Outcome.CRASHED)])
 
 
 def back_by_rescue(engine, keys):
@@ -224,7 +225,7 @@ def test_return_to_ready_key_taken_clears_only_that_key(engine, back):
 
 def dead_with_key(engine, key=KEY):
     job = helpers.enqueue_unique(engine, key)
-    lifecycle.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
+    completions.fail(engine, helpers.failed(helpers.claim_one(engine).key, None))
     return job.job_id
 
 
@@ -235,8 +236,8 @@ def test_retry_key_taken_skips_only_that_job(engine, running):
     helpers.enqueue_unique(engine, KEY)
     if running:
         helpers.claim_one(engine)
-    assert lifecycle.retry(engine, [dead, other]) == {other: "ready"}
-    assert lifecycle.retry(engine, [dead], alone=True) == {}
+    assert operator.retry(engine, [dead, other]) == {other: "ready"}
+    assert operator.retry(engine, [dead], alone=True) == {}
     assert helpers.state_of(engine, dead) == "dead"
 
 
@@ -244,9 +245,9 @@ def test_retry_key_taken_skips_only_that_job(engine, running):
 def test_retry_dead_jobs_with_one_key_retries_latest(engine):
     dead = [dead_with_key(engine) for _ in range(3)]
     plain = helpers.make_job(engine)
-    lifecycle.cancel(engine, [plain])
-    assert lifecycle.retry(engine, [*dead, plain]) == {dead[-1]: "ready", plain: "ready"}
-    assert lifecycle.retry(engine, dead) == {}
+    operator.cancel(engine, [plain])
+    assert operator.retry(engine, [*dead, plain]) == {dead[-1]: "ready", plain: "ready"}
+    assert operator.retry(engine, dead) == {}
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -261,7 +262,7 @@ def test_retry_many_with_keys_sends_one_statement(engine, monkeypatch, running):
         helpers.claim_one(engine)
     sent, original = [], operator.execute_with_retry
     monkeypatch.setattr(operator, "execute_with_retry", lambda *given: sent.append(given[1]) or original(*given))
-    assert lifecycle.retry(engine, dead) == {dead[2]: "ready"}
+    assert operator.retry(engine, dead) == {dead[2]: "ready"}
     assert sent == [sql.operator.RETRY]
 
 
@@ -271,7 +272,7 @@ def test_retry_key_being_enqueued_waits_for_its_outcome(engine, second, watcher,
     dead, other = dead_with_key(engine), dead_with_key(engine, "order:8")
     second.execute("BEGIN")
     helpers.enqueue_unique(second, KEY)
-    retrying = helpers.Background(lambda: lifecycle.retry(engine, [dead, other]))
+    retrying = helpers.Background(lambda: operator.retry(engine, [dead, other]))
     wait_for_other_session(watcher, engine)
     second.execute(end)
     wanted = {other: "ready"} if end == "COMMIT" else {other: "ready", dead: "ready"}
@@ -284,16 +285,14 @@ def test_retry_key_being_enqueued_waits_for_its_outcome(engine, second, watcher,
 def many(engine, *keys, replace=False):
     calls = json.dumps([{"key": key, "call": {"args": [], "kwargs": {}}} for key in keys])
     row = {"task_name": helpers.NOOP, "queue_name": "default", "priority": 0, "max_attempts": 1, "run_after": None}
-    return lifecycle.enqueue_many_unique(
-        engine, calls=calls, delay_seconds=0.0, ready_only=False, replace=replace, **row
-    )
+    return unique.enqueue_many_unique(engine, calls=calls, delay_seconds=0.0, ready_only=False, replace=replace, **row)
 
 
 def test_enqueue_many_taken_or_repeated_keys_are_skipped(engine):
     existing = helpers.enqueue_unique(engine, "a")
     added = many(engine, "a", "b", None, "b", None, "c")
     assert [key for _, key in added] == ["b", None, None, "c"]
-    assert lifecycle.holders(engine, helpers.NOOP, ["a", "b", "x"]) == {"a": existing.job_id, "b": added[0][0]}
+    assert unique.holders(engine, helpers.NOOP, ["a", "b", "x"]) == {"a": existing.job_id, "b": added[0][0]}
 
 
 def test_replace_many_repeated_key_changes_one_job(engine):
@@ -316,8 +315,8 @@ def test_replace_many_running_job_is_left_unchanged(engine):
 def test_holders_same_key_of_two_tasks_are_separate(engine):
     mine = helpers.enqueue_unique(engine, KEY)
     other = helpers.enqueue_unique(engine, KEY, task_name="tests.app.tasks.add")
-    assert lifecycle.holders(engine, helpers.NOOP, [KEY]) == {KEY: mine.job_id}
-    assert lifecycle.holders(engine, "tests.app.tasks.add", [KEY]) == {KEY: other.job_id}
+    assert unique.holders(engine, helpers.NOOP, [KEY]) == {KEY: mine.job_id}
+    assert unique.holders(engine, "tests.app.tasks.add", [KEY]) == {KEY: other.job_id}
 
 
 def test_holders_query_uses_unique_index(engine):

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import ranges
+from django_pgqueue.lifecycle import completions, operator, ranges, unique
 from tests import helpers
 
 KEY = "order:7"
@@ -38,24 +38,24 @@ def test_window_open_adds_no_job_until_it_ends(engine, later):
         "the same key of another task is free"
     )
     later()
-    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {}
+    assert unique.open_windows(engine, helpers.NOOP, [KEY]) == {}
     second = helpers.enqueue_for_period(engine, KEY)
-    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY, "x"]) == {KEY: second[0]}
+    assert unique.open_windows(engine, helpers.NOOP, [KEY, "x"]) == {KEY: second[0]}
     assert helpers.enqueue_for_period(engine, KEY) == []
 
 
 def runs(engine):
-    lifecycle.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
+    completions.succeed(engine, helpers.succeeded(helpers.claim_one(engine).key))
 
 
 def is_gone_with_its_success(engine):
-    lifecycle.succeed_and_discard(engine, [helpers.claim_one(engine).key])
+    completions.succeed_and_discard(engine, [helpers.claim_one(engine).key])
 
 
 def dies_and_is_retried(engine):
     claimed = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.key, None))
-    assert lifecycle.retry(engine, [claimed.job_id]) == {claimed.job_id: "ready"}
+    completions.fail(engine, helpers.failed(claimed.key, None))
+    assert operator.retry(engine, [claimed.job_id]) == {claimed.job_id: "ready"}
 
 
 def is_rescued(engine):
@@ -66,7 +66,7 @@ def is_rescued(engine):
 
 def is_cancelled(engine):
     [[job_id]] = engine.execute("SELECT id FROM pgqueue_job").fetchall()
-    lifecycle.cancel(engine, [job_id])
+    operator.cancel(engine, [job_id])
 
 
 @pytest.mark.promise("uniqueness-window-independent-of-state")
@@ -75,7 +75,7 @@ def test_window_job_changes_state_stays_open(engine, what):
     job_ids = helpers.enqueue_for_period(engine, KEY)
     what(engine)
     assert helpers.enqueue_for_period(engine, KEY) == []
-    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {KEY: job_ids[0]}
+    assert unique.open_windows(engine, helpers.NOOP, [KEY]) == {KEY: job_ids[0]}
 
 
 # ------------------------------------------------------------------ races
@@ -95,7 +95,7 @@ def test_enqueue_key_uncommitted_waits_for_its_outcome(engine, second, watcher, 
     second.execute(end)
     added = waiting.result()
     assert len(added) == (end == "ROLLBACK")
-    assert lifecycle.open_windows(engine, helpers.NOOP, [KEY]) == {KEY: (added or first)[0]}
+    assert unique.open_windows(engine, helpers.NOOP, [KEY]) == {KEY: (added or first)[0]}
 
 
 @pytest.mark.promise("uniqueness-window-sessions")
@@ -170,10 +170,10 @@ def test_prune_windows_window_reopened_is_kept(engine, second, later):
     kept = helpers.enqueue_for_period(engine, "d")
     second.execute("BEGIN")
     kept += helpers.enqueue_for_period(second, "a")
-    assert lifecycle.prune_windows(engine, limit=1) == 1
-    assert lifecycle.prune_windows(engine) == 1
+    assert unique.prune_windows(engine, limit=1) == 1
+    assert unique.prune_windows(engine) == 1
     second.execute("COMMIT")
-    assert lifecycle.prune_windows(engine) == 0
+    assert unique.prune_windows(engine) == 0
     assert sorted(
         row[0] for row in engine.execute("SELECT job_id FROM pgqueue_uniqueness_window").fetchall()
     ) == sorted(kept)

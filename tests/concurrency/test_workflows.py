@@ -10,11 +10,13 @@ from functools import partial
 import pytest
 from django.db import transaction
 
-from django_pgqueue import chain, lifecycle
+from django_pgqueue import chain
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.lifecycle import Claimed, graphs
+from django_pgqueue.lifecycle import bulk_acts, claims, completions, graphs
+from django_pgqueue.lifecycle import operator as lifecycle_operator
 from django_pgqueue.lifecycle.bulk_acts import Selection
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.states import State
 from tests import helpers
 from tests.app import tasks
@@ -31,17 +33,17 @@ def states(engine: EngineConnection, job_ids: Sequence[int]) -> list[str]:
 
 def end_job(session: EngineConnection, claimed: Claimed, *, dies: bool = False) -> None:
     if dies:
-        lifecycle.fail(session, helpers.failed(claimed.key, None))
+        completions.fail(session, helpers.failed(claimed.key, None))
     else:
-        lifecycle.succeed(session, helpers.succeeded(claimed.key))
+        completions.succeed(session, helpers.succeeded(claimed.key))
 
 
 def advance(session: EngineConnection, job_id: int) -> list[graphs.AdvancedJob]:
     """Advance the dependents of a job as a worker does: again while another session has locked one."""
-    advanced = lifecycle.advance(session, [job_id])
+    advanced = graphs.advance(session, [job_id])
     jobs = advanced.jobs
     while advanced.locked_ids:
-        advanced = lifecycle.advance(session, (), advanced.locked_ids)
+        advanced = graphs.advance(session, (), advanced.locked_ids)
         jobs += advanced.jobs
     return jobs
 
@@ -104,7 +106,7 @@ def test_sessions_retry_and_advance_at_once_nothing_stays_cancelled(engine, new_
         [second] = helpers.make_nodes(engine, needs=[first])
         third = helpers.make_nodes(engine, 3, needs=[second])
         end_job(engine, helpers.claim_one(engine), dies=True)
-        at_once([partial(advance, worker, first), partial(lifecycle.retry, operator, [first])])
+        at_once([partial(advance, worker, first), partial(lifecycle_operator.retry, operator, [first])])
         assert states(engine, [first, second, *third]) == ["ready"] + ["waiting"] * 4, f"round {number}"
 
 
@@ -139,7 +141,7 @@ def test_retry_waits_for_a_session_that_cancels_the_dependent(engine, second):
     end_job(engine, helpers.claim_one(engine), dies=True)
     second.execute("BEGIN")
     advance(second, first)
-    retrying = helpers.Background(lambda: lifecycle.retry(engine, [first]))
+    retrying = helpers.Background(lambda: lifecycle_operator.retry(engine, [first]))
     assert helpers.state_of(second, dependent) == "cancelled"
     second.execute("COMMIT")
     assert retrying.result() == {first: "ready"}
@@ -153,8 +155,8 @@ def test_advance_does_not_cancel_behind_a_retry(engine, second):
     [dependent] = helpers.make_nodes(engine, needs=[first])
     end_job(engine, helpers.claim_one(engine), dies=True)
     found, _, _ = graphs.find_dependents(second, {first: 0})
-    lifecycle.retry(engine, [first])
-    assert lifecycle.advance(second, (), found).jobs == []
+    lifecycle_operator.retry(engine, [first])
+    assert graphs.advance(second, (), found).jobs == []
     assert states(engine, [first, dependent]) == ["ready", "waiting"]
 
 
@@ -164,8 +166,8 @@ def test_retry_between_the_snapshot_and_the_lock_of_a_worker(engine, second, gat
     [first] = helpers.make_nodes(engine)
     [dependent] = helpers.make_nodes(engine, needs=[first])
     end_job(engine, helpers.claim_one(engine), dies=True)
-    with gates("LOCK_WAITING", engine, lambda: lifecycle.advance(engine, [first])) as advancing:
-        lifecycle.retry(second, [first])
+    with gates("LOCK_WAITING", engine, lambda: graphs.advance(engine, [first])) as advancing:
+        lifecycle_operator.retry(second, [first])
     assert advancing.result().jobs == []
     assert states(second, [first, dependent]) == ["ready", "waiting"]
 
@@ -175,15 +177,15 @@ def test_cancel_beside_the_last_end_is_left_to_the_sweep(engine, second):
     """The operator has not committed when the worker looks, and did not see the worker's commit when he looked."""
     needs = helpers.make_nodes(engine, 2)
     [dependent] = helpers.make_nodes(engine, needs=needs, policy="ignore")
-    claimed = lifecycle.claim_one(engine, needs[0], worker_id=1, lease_seconds=60.0)
+    claimed = claims.claim_one(engine, needs[0], worker_id=1, lease_seconds=60.0)
     assert claimed is not None
     with second.transaction():
-        lifecycle.cancel(second, [needs[1]])
+        lifecycle_operator.cancel(second, [needs[1]])
         end_job(engine, claimed)
         assert advance(engine, needs[0]) == []
     assert helpers.state_of(engine, dependent) == "waiting"
     found = graphs.find_missed(engine).job_ids
-    assert [job.job_id for job in lifecycle.advance(engine, (), found).jobs] == [dependent]
+    assert [job.job_id for job in graphs.advance(engine, (), found).jobs] == [dependent]
     assert helpers.state_of(engine, dependent) == "ready"
 
 
@@ -195,9 +197,9 @@ def test_two_sweeps_find_a_job_and_one_advances_it(engine, second):
     found = [graphs.find_missed(session).job_ids for session in (engine, second)]
     assert found == [[dependent], [dependent]]
     with engine.transaction():
-        assert len(lifecycle.advance(engine, (), found[0]).jobs) == 1
-        assert lifecycle.advance(second, (), found[1]).locked_ids == {dependent}
-    assert lifecycle.advance(second, (), found[1]) == graphs.Advanced([], set(), [])
+        assert len(graphs.advance(engine, (), found[0]).jobs) == 1
+        assert graphs.advance(second, (), found[1]).locked_ids == {dependent}
+    assert graphs.advance(second, (), found[1]) == graphs.Advanced([], set(), [])
 
 
 @pytest.mark.promise("workflow-retry-restores")
@@ -206,9 +208,9 @@ def test_retry_one_by_one_keeps_the_order_of_dependencies(engine):
     [first] = helpers.make_nodes(engine)
     [dependent] = helpers.make_nodes(engine, needs=[first])
     [refused] = helpers.make_nodes(engine)
-    lifecycle.cancel(engine, [first, dependent, refused])
+    lifecycle_operator.cancel(engine, [first, dependent, refused])
     with helpers.users_trigger(engine, f"NEW.id = {refused}"):
-        assert lifecycle.retry(engine, [first, dependent, refused]) == {first: "ready", dependent: "waiting"}
+        assert lifecycle_operator.retry(engine, [first, dependent, refused]) == {first: "ready", dependent: "waiting"}
     assert states(engine, [first, dependent, refused]) == ["ready", "waiting", "cancelled"]
 
 
@@ -217,7 +219,7 @@ def test_advance_leaves_a_locked_dependent_for_later(engine, second):
     [dependent] = helpers.make_nodes(engine, needs=[first])
     end_job(engine, helpers.claim_one(engine))
     with helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"):
-        advanced = lifecycle.advance(engine, [first])
+        advanced = graphs.advance(engine, [first])
         assert (advanced.jobs, advanced.locked_ids) == ([], {dependent})
     assert [job.job_id for job in advance(engine, first)] == [dependent]
 
@@ -232,7 +234,7 @@ def test_retry_with_a_locked_dependent_changes_nothing(engine, second, monkeypat
         helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"),
         pytest.raises(JobLocked, match=f"job {dependent} is locked"),
     ):
-        lifecycle.retry(engine, [first])
+        lifecycle_operator.retry(engine, [first])
     assert states(engine, [first, dependent]) == ["dead", "cancelled"]
 
 
@@ -249,11 +251,11 @@ def test_retry_of_many_leaves_only_the_job_with_the_locked_dependent(engine, sec
     with helpers.transaction(second, f"SELECT id FROM pgqueue_job WHERE id = {dependent} FOR UPDATE"):
         if is_act:
             audit_id = request(engine, "retry", Selection(job_ids=tuple(asked)))
-            batch = lifecycle.bulk_acts.execute_batch(engine, audit_id)
+            batch = bulk_acts.execute_batch(engine, audit_id)
             assert batch is not None
             assert (set(batch.changed), batch.outcome) == ({free}, "done")
         else:
-            assert lifecycle.retry(engine, asked, lock_seconds=0.05) == {free: State.READY}
+            assert lifecycle_operator.retry(engine, asked, lock_seconds=0.05) == {free: State.READY}
     assert states(engine, [first, dependent, free]) == ["dead", "cancelled", "ready"]
 
 
@@ -265,11 +267,11 @@ def test_operator_cancels_a_dependent_while_it_becomes_ready(engine, second, can
     end_job(engine, helpers.claim_one(engine))
     if cancelled_first:
         found, _, _ = graphs.find_dependents(second, {first: 0})
-        lifecycle.cancel(engine, [dependent])
-        assert lifecycle.advance(second, (), found).jobs == []
+        lifecycle_operator.cancel(engine, [dependent])
+        assert graphs.advance(second, (), found).jobs == []
     else:
         advance(second, first)
-        lifecycle.cancel(engine, [dependent])
+        lifecycle_operator.cancel(engine, [dependent])
     assert helpers.state_of(engine, dependent) == "cancelled"
 
 
@@ -296,5 +298,5 @@ def test_advance_decides_again_under_the_lock(engine, policy, state):
     [dependent] = helpers.make_nodes(engine, needs=[first], policy=policy)
     ended = "now()" if state in ("dead", "cancelled") else "NULL"
     engine.execute(f"UPDATE pgqueue_job SET state = %s, finished_at = {ended} WHERE id = %s", [state, first])
-    assert lifecycle.advance(engine, (), [dependent]).jobs == []
+    assert graphs.advance(engine, (), [dependent]).jobs == []
     assert helpers.state_of(engine, dependent) == "waiting"

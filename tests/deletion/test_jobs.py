@@ -10,8 +10,9 @@ from django.db import connection, models
 from django.db.models.deletion import Collector
 from django.db.models.signals import post_delete, pre_delete
 
-from django_pgqueue import Batch, chain, lifecycle
+from django_pgqueue import Batch, chain
 from django_pgqueue.exceptions import CannotDelete, JobLocked, QueueError
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.models import DeadJob, Execution, ExecutionLog, Job, JobDependency, JobStep, SearchKey
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
@@ -310,7 +311,7 @@ def test_deleted_dead_job_still_prevents_the_success_of_its_batch(way):
 def test_delete_of_a_pending_saga_does_not_wait_for_a_lock():
     """It was taken for a locked job: the caller waited for 5 s, and the error named another session."""
     job = pending_saga()
-    assert lifecycle.delete(connection, [job.pk], alone=True, lock_seconds=60.0) == {}
+    assert operator.delete(connection, [job.pk], alone=True, lock_seconds=60.0) == {}
 
 
 def test_delete_of_a_dead_job_lets_the_key_run_on():

@@ -16,7 +16,9 @@ from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import Batch, history, lifecycle, send_event
+from django_pgqueue import Batch, history, send_event
+from django_pgqueue.lifecycle import events, operator, pruning, schedules
+from django_pgqueue.lifecycle import history as lifecycle_history
 from django_pgqueue.lifecycle.pruning import needs_of
 from django_pgqueue.models import Job, JobBatch, JobStep, ScheduleRun, SentEvent
 from django_pgqueue.states import NEED_TEXTS, Need, State
@@ -88,17 +90,17 @@ def ended(job: Job) -> dict[int, datetime]:
 
 
 def prune(job: Job, **options: Any) -> bool:
-    lifecycle.prune(connection, State(job.state), 86400.0, **options)
+    pruning.prune(connection, State(job.state), 86400.0, **options)
     return not Job.objects.filter(pk=job.pk).exists()
 
 
 WAYS: dict[str, Callable[[Job], bool]] = {
     "prune": prune,
     "prune one task": lambda job: prune(job, task_name=job.task_name),
-    "ARCHIVE": lambda job: bool(lifecycle.archive(connection, ended(job))),
-    "READ_FOR_ARCHIVE": lambda job: bool(lifecycle.read_for_archive(connection, ended(job))),
-    "REMOVE": lambda job: bool(lifecycle.remove_archived(connection, ended(job))),
-    "DELETE": lambda job: bool(lifecycle.delete(connection, [job.pk], lock_seconds=0.0)),
+    "ARCHIVE": lambda job: bool(lifecycle_history.archive(connection, ended(job))),
+    "READ_FOR_ARCHIVE": lambda job: bool(lifecycle_history.read_for_archive(connection, ended(job))),
+    "REMOVE": lambda job: bool(lifecycle_history.remove_archived(connection, ended(job))),
+    "DELETE": lambda job: bool(operator.delete(connection, [job.pk], lock_seconds=0.0)),
     "ERASE": lambda job: history.erase(jobs=[job.pk]).erased == 1,
 }
 OBEYED = {
@@ -140,7 +142,7 @@ def test_job_is_removed_when_nothing_needs_it_any_more():
     assert job.retry() or Job.objects.get(pk=job.pk).retry()
     run_jobs()
     Job.objects.all().update(finished_at=timezone.now() - OLD)
-    assert sum(lifecycle.prune(connection, state, 86400.0).removed for state in State) == 3
+    assert sum(pruning.prune(connection, state, 86400.0).removed for state in State) == 3
 
 
 # ------------------------------------------------------------------ the answers
@@ -201,13 +203,13 @@ def test_event_stays_while_a_job_has_not_received_it(state):
     if state == "running":
         Job.objects.filter(pk=job.pk).update(state="running")
     with time_travel(days=31):
-        assert lifecycle.events.prune_events(connection, 30 * 86400.0) == (1, 1, None)
+        assert events.prune_events(connection, 30 * 86400.0) == (1, 1, None)
         if state == "running":
             Job.objects.filter(pk=job.pk).update(state="ready")
         run_jobs(until=60)
         job.refresh_from_db()
         assert (job.state, job.result) == ("succeeded", "payload")
-        assert lifecycle.events.prune_events(connection, 30 * 86400.0) == (1, 0, None)
+        assert events.prune_events(connection, 30 * 86400.0) == (1, 0, None)
 
 
 @pytest.mark.parametrize("end", ["cancelled", "dead", "gone"])
@@ -219,7 +221,7 @@ def test_event_of_a_job_that_has_ended_is_removed(end):
         Job.objects.filter(pk=job.pk).update(state=end, finished_at=timezone.now())
     send_event("go", "7", "payload")
     with time_travel(days=31):
-        assert lifecycle.events.prune_events(connection, 30 * 86400.0).removed == 1
+        assert events.prune_events(connection, 30 * 86400.0).removed == 1
 
 
 def test_event_that_was_received_is_removed_while_the_job_waits_again():
@@ -230,7 +232,7 @@ def test_event_that_was_received_is_removed_while_the_job_waits_again():
     run_jobs()
     assert JobStep.objects.filter(job=job, finished_at=None).count() == 1
     with time_travel(days=31):
-        assert lifecycle.events.prune_events(connection, 30 * 86400.0) == (1, 0, None)
+        assert events.prune_events(connection, 30 * 86400.0) == (1, 0, None)
 
 
 def test_kept_events_in_front_do_not_stop_the_removal_of_others():
@@ -239,7 +241,7 @@ def test_kept_events_in_front_do_not_stop_the_removal_of_others():
         send_event("go", key, None)
     SentEvent.objects.exclude(key="young").update(sent_at=timezone.now() - OLD)
     after_id, removed = 0, 0
-    while (page := lifecycle.events.prune_events(connection, 86400.0, after_id, limit=2)).last_id is not None:
+    while (page := events.prune_events(connection, 86400.0, after_id, limit=2)).last_id is not None:
         removed += page.removed
         after_id = page.last_id
     assert removed + page.removed == 2
@@ -257,7 +259,7 @@ def test_tick_stays_while_its_job_is_unfinished(has_ended):
     ScheduleRun.objects.create(schedule_id=schedule_id, tick_at=timezone.now())
     if has_ended:
         run_jobs()
-    lifecycle.prune_schedule_runs(connection, 86400.0, kept=1)
+    schedules.prune_schedule_runs(connection, 86400.0, kept=1)
     assert ScheduleRun.objects.count() == (1 if has_ended else 2)
 
 

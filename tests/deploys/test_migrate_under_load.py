@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import wake_workers
+from django_pgqueue.lifecycle import enqueueing
 from django_pgqueue.lifecycle.enqueueing import NewJob
 from tests import helpers
 
@@ -54,7 +54,7 @@ class Producer:
         """Enqueue until `stopping` is set."""
         while not self.stopping.wait(0.01):
             arguments = f'{{"args":["{self.path}",{len(self.enqueued)}],"kwargs":{{}}}}'
-            lifecycle.enqueue(self.connection, NewJob(SHIP, arguments))
+            enqueueing.enqueue(self.connection, NewJob(SHIP, arguments))
             wake_workers(self.connection)
             self.enqueued.append(helpers.scalar(self.connection, "SELECT clock_timestamp()"))
 

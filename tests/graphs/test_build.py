@@ -13,12 +13,12 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history, lifecycle
+from django_pgqueue import Batch, InvalidTask, TaskCall, Workflow, chain, chord, group, history
 from django_pgqueue.deploys import stored
 from django_pgqueue.deploys.calls import value_problem
 from django_pgqueue.enqueue import nodes as enqueued_nodes
 from django_pgqueue.ground.placeholders import MARK
-from django_pgqueue.lifecycle import enqueueing
+from django_pgqueue.lifecycle import enqueueing, graphs, operator, orphans, pruning
 from django_pgqueue.models import Job, JobBatch, JobDependency
 from django_pgqueue.signals import job_cancelled, job_enqueued
 from django_pgqueue.states import FINISHED, State
@@ -61,13 +61,13 @@ def test_enqueue_takes_one_statement_for_1000_jobs(count, statements):
 def test_each_page_has_the_options_of_its_own_jobs(monkeypatch):
     """With options for each call, all options in each page took 15 s for 20,000 jobs."""
     pages: list[int] = []
-    add_nodes = lifecycle.graphs.add_nodes
+    add_nodes = graphs.add_nodes
 
     def spy(connection: Any, job_ids: Any, waits: Any, jobs: Any) -> None:
         pages.append(len(json.loads(enqueueing.params_of(jobs)["options"])))
         add_nodes(connection, job_ids, waits, jobs)
 
-    monkeypatch.setattr(lifecycle.graphs, "add_nodes", spy)
+    monkeypatch.setattr(graphs, "add_nodes", spy)
     monkeypatch.setattr(enqueued_nodes, "PAGE", 2)
     first, second = tasks.number.using(priority=1), tasks.number.using(priority=2)
     calls = [first.s(0), first.s(1), second.s(2), first.s(3), tasks.number.s(4)]
@@ -323,15 +323,15 @@ def finished(workflow: Workflow) -> None:
 def remove(how: str, *job_ids: int) -> int:
     """Remove finished jobs, and return their number. Only `delete` takes ids; without any, it deletes all."""
     if how == "prune":
-        return sum(lifecycle.prune(connection, state, 60.0).removed for state in FINISHED)
+        return sum(pruning.prune(connection, state, 60.0).removed for state in FINISHED)
     if how == "prune task":
         names = set(Job.objects.values_list("task_name", flat=True))
         return sum(
-            lifecycle.prune(connection, state, 60.0, task_name=name).removed for state in FINISHED for name in names
+            pruning.prune(connection, state, 60.0, task_name=name).removed for state in FINISHED for name in names
         )
     if how == "archive":
         return history.archive(older_than=timedelta(days=1)).archived
-    return len(lifecycle.delete(connection, job_ids or list(Job.objects.values_list("pk", flat=True))))
+    return len(operator.delete(connection, job_ids or list(Job.objects.values_list("pk", flat=True))))
 
 
 @pytest.mark.promise("defect-cancelled-nodes-pruned")
@@ -366,7 +366,7 @@ def test_edges_of_jobs_deleted_by_sql_are_pruned():
     chain(tasks.number.s(1)).then(tasks.double).enqueue()
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM pgqueue_job")
-    assert lifecycle.prune_orphans(connection, "dependencies", 0, 10) == (1, None)
+    assert orphans.prune_orphans(connection, "dependencies", 0, 10) == (1, None)
 
 
 # ------------------------------------------------------------------ operators
@@ -422,7 +422,7 @@ def test_waiting_job_can_be_moved_but_not_run_now():
     workflow = chain(tasks.number.s(1)).then(tasks.double).enqueue()
     waiting = workflow.nodes[1].job
     assert not waiting.run_now()
-    assert lifecycle.move(connection, [waiting.pk], queue_name="other") == {waiting.pk: State.WAITING}
+    assert operator.move(connection, [waiting.pk], queue_name="other") == {waiting.pk: State.WAITING}
     assert Job.objects.waiting().get().queue_name == "other"
 
 

@@ -13,9 +13,10 @@ import psycopg
 import pytest
 from django.db import connection as django_connection
 
-from django_pgqueue import Workflow, chain, group, lifecycle
+from django_pgqueue import Workflow, chain, group
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle import completions, graphs
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.claiming import node_results
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.report import Report
@@ -33,8 +34,8 @@ def end_ready(engine, *results: str | None) -> None:
     claimed = helpers.claim_all(engine)
     assert len(claimed) == len(results)
     for job, result in zip(claimed, results, strict=True):
-        lifecycle.succeed(engine, helpers.succeeded(job.key, result=result))
-    lifecycle.advance(engine, [job.job_id for job in claimed])
+        completions.succeed(engine, helpers.succeeded(job.key, result=result))
+    graphs.advance(engine, [job.job_id for job in claimed])
 
 
 def claim(engine) -> list[Claimed]:
@@ -118,7 +119,7 @@ def test_node_gets_null_results_and_lists_in_order(engine):
     assert run(job) == "15"
 
     chain(tasks.note.s("first")).then(tasks.note).enqueue()
-    lifecycle.succeed(engine, helpers.succeeded(job.key))
+    completions.succeed(engine, helpers.succeeded(job.key))
     end_ready(engine, None)
     [job] = claim(engine)
     assert run(job) == "[null]"

@@ -6,8 +6,7 @@ from functools import partial
 
 import pytest
 
-from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import graphs
+from django_pgqueue.lifecycle import graphs, operator
 from tests import helpers
 from tests.test_linear_statements import buffers_of
 from tests.test_sql import STATISTICS, explain, nodes, rows_read
@@ -119,14 +118,14 @@ def test_dependents_of_a_dead_job_cost_the_same_each(small, monkeypatch):
         [dead] = helpers.make_nodes(small)
         dependents = helpers.make_nodes(small, count, needs=[dead])
         die(small, dead)
-        act = partial(lifecycle.advance, small, [dead])
+        act = partial(graphs.advance, small, [dead])
         cancelled.append(buffers_of(small, monkeypatch, act, 3 * graphs.FIND_LIMIT) / count)
         assert states(small, dead) == {"dead": 1, "cancelled": count}
         ignoring = helpers.make_nodes(small, count)
         edges = [(job_id, needs_id, "ignore") for job_id, needs_id in zip(ignoring, dependents, strict=True)]
         graphs.add_dependencies(small, edges)
         small.execute(f"VACUUM {', '.join(TABLES)}")  # each measured statement has left dead rows
-        act = partial(lifecycle.retry, small, [dead])
+        act = partial(operator.retry, small, [dead])
         restored.append(buffers_of(small, monkeypatch, act, 6 * count) / count)
         assert states(small, dead) == {"ready": 1, "waiting": 2 * count}
     for few, many in (cancelled, restored):
@@ -142,10 +141,10 @@ def test_edges_of_cancelled_layers_cost_the_same_each(small, monkeypatch):
             layer = helpers.make_nodes(small, width, needs=layer)
         die(small, dead)
         edges = width + 3 * width**2
-        cancelled.append(buffers_of(small, monkeypatch, partial(lifecycle.advance, small, [dead]), 3 * edges) / edges)
+        cancelled.append(buffers_of(small, monkeypatch, partial(graphs.advance, small, [dead]), 3 * edges) / edges)
         assert states(small, dead) == {"dead": 1, "cancelled": 4 * width}
         small.execute(f"VACUUM {', '.join(TABLES)}")
-        restored.append(buffers_of(small, monkeypatch, partial(lifecycle.retry, small, [dead]), 3 * edges) / edges)
+        restored.append(buffers_of(small, monkeypatch, partial(operator.retry, small, [dead]), 3 * edges) / edges)
         assert states(small, dead) == {"ready": 1, "waiting": 4 * width}
     for few, many in (cancelled, restored):
         assert many <= 1.5 * few and few < 100, (cancelled, restored)

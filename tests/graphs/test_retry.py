@@ -10,9 +10,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import Workflow, chain, control, lifecycle
+from django_pgqueue import Workflow, chain, control
 from django_pgqueue.contrib.remote import operations as remote
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import claims, pauses
 from django_pgqueue.lifecycle.graphs import find_missed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import Pausable
@@ -206,7 +207,7 @@ def test_dependency_that_ends_meanwhile_makes_the_node_ready_again():
     """The attempt has read an unfinished dependency, which has ended before the release is written."""
     workflow = ready_too_early()
     first, last = [node.job_id for node in workflow.nodes]
-    claimed = lifecycle.claim_one(connection, last, worker_id=1, lease_seconds=60.0)
+    claimed = claims.claim_one(connection, last, worker_id=1, lease_seconds=60.0)
     report = copy_context().run(attempt_of(claimed, "default", Notes()).run)  # as in a worker: it sets the running job
     assert report.ending is Ending.POSTPONED
     Job.objects.filter(pk=first).update(state="succeeded", finished_at=timezone.now(), result=3)
@@ -218,7 +219,7 @@ def test_dependency_that_ends_meanwhile_makes_the_node_ready_again():
 def test_remote_worker_gets_no_node_with_unfinished_dependency():
     workflow = ready_too_early()
     last = workflow.nodes[1].job_id
-    claimed = lifecycle.claim_one(connection, last, worker_id=1, lease_seconds=60.0)
+    claimed = claims.claim_one(connection, last, worker_id=1, lease_seconds=60.0)
     assert remote.prepare(connection, [claimed], FOREGROUND) == []
     assert states(workflow) == ["ready", "waiting"]
     assert Job.objects.get(pk=last).attempt == 0
@@ -249,9 +250,9 @@ def test_command_run_of_node_makes_its_due_dependent_ready(committing, engine):
 def test_worker_lets_node_with_unfinished_dependency_wait(committing, engine, start):
     workflow = ready_too_early(tasks.double.using(priority=5))
     last = workflow.nodes[1].job_id
-    lifecycle.pause(engine, Pausable.TASK, tasks.number.name)
+    pauses.pause(engine, Pausable.TASK, tasks.number.name)
     worker = start(TASK_MODULES=[tasks.__name__])
     worker.wait_until(lambda: states(workflow) == ["ready", "waiting"])
-    lifecycle.resume(engine, Pausable.TASK, tasks.number.name)
+    pauses.resume(engine, Pausable.TASK, tasks.number.name)
     worker.wait_until(lambda: states(workflow) == ["succeeded", "succeeded"])
     assert [each.outcome for each in Execution.objects.filter(job_id=last).order_by("id")] == ["released", "succeeded"]

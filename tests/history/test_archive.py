@@ -20,11 +20,14 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import history, lifecycle
+from django_pgqueue import history
 from django_pgqueue.exceptions import JobLocked
 from django_pgqueue.history import archiving, batches
 from django_pgqueue.history.archiving import ArchiveFile
 from django_pgqueue.history.batches import Pace
+from django_pgqueue.lifecycle import audit, operator, pruning
+from django_pgqueue.lifecycle import history as lifecycle_history
+from django_pgqueue.lifecycle.pruning import EVER
 from django_pgqueue.models import ArchivedJob, AuditedJob, Execution, ExecutionLog, Job
 from django_pgqueue.states import State
 from django_pgqueue.worker.maintenance.pruner import Pruner
@@ -83,7 +86,7 @@ def test_archive_documents_have_every_column(db):
 @pytest.mark.parametrize("to_file", [False, True])
 def test_archive_moves_the_acts_on_a_job(committing, tmp_path, to_file):
     [archived], [young] = make(connection), make(connection, days=10)
-    lifecycle.record_audit(connection, lifecycle.begin_audit(connection, "retry", {}, done_by="ann"), [archived, young])
+    audit.record_audit(connection, audit.begin_audit(connection, "retry", {}, done_by="ann"), [archived, young])
     path = tmp_path / "old.jsonl.gz"
     assert history.archive(older_than=OLD, file=path if to_file else None).archived == 1
     [document] = lines(path) if to_file else ArchivedJob.objects.values_list("document", flat=True)
@@ -120,7 +123,7 @@ def test_archive_keeps_log_lines_of_jobs_that_it_leaves(committing, second, tmp_
         second.execute("SELECT FROM pgqueue_execution ORDER BY id DESC LIMIT 1 FOR UPDATE")
         seen = dict(Job.objects.values_list("pk", "finished_at"))
         assert history.archive(older_than=OLD, file=tmp_path / "a" if to_file else None).left == 1
-        assert lifecycle.remove_archived(connection, seen) == []
+        assert lifecycle_history.remove_archived(connection, seen) == []
     assert ExecutionLog.objects.count() == 1
 
 
@@ -156,15 +159,15 @@ def test_archive_reads_jobs_that_ended_at_one_instant(db, monkeypatch):
 @pytest.mark.promise("history-as-seen")
 def test_archive_leaves_a_job_that_was_retried_since(db):
     [job_id] = make(connection)
-    page = next(lifecycle.finished_jobs(connection, State.SUCCEEDED, limit=9))
-    assert lifecycle.retry(connection, [job_id]) == {job_id: "ready"}
-    assert lifecycle.archive(connection, page) == []
-    assert lifecycle.read_for_archive(connection, page) == []
-    assert lifecycle.remove_archived(connection, page) == []
+    page = next(pruning.finished_jobs(connection, State.SUCCEEDED, limit=9))
+    assert operator.retry(connection, [job_id]) == {job_id: "ready"}
+    assert lifecycle_history.archive(connection, page) == []
+    assert lifecycle_history.read_for_archive(connection, page) == []
+    assert lifecycle_history.remove_archived(connection, page) == []
     make(connection, state="dead")
     with connection.cursor() as cursor:  # it ended again, at another instant
         cursor.execute("UPDATE pgqueue_job SET state = 'succeeded', finished_at = '2020-01-01'")
-    assert lifecycle.archive(connection, page) == []
+    assert lifecycle_history.archive(connection, page) == []
 
 
 @pytest.mark.parametrize("table", ["pgqueue_job", "pgqueue_execution"])
@@ -183,9 +186,9 @@ def test_archive_leaves_locked_jobs_and_counts_them(committing, second, table, t
 def test_prune_leaves_jobs_that_are_being_written(committing, engine):
     """The pruner and the archive cannot collide: both skip locked rows."""
     job_ids = make(connection, 3)
-    page = next(lifecycle.finished_jobs(connection, State.SUCCEEDED, limit=9))
+    page = next(pruning.finished_jobs(connection, State.SUCCEEDED, limit=9))
     with override_settings(PGQUEUE={"RETENTION": {"succeeded": 1}}), transaction.atomic():
-        assert len(lifecycle.read_for_archive(connection, page)) == 3
+        assert len(lifecycle_history.read_for_archive(connection, page)) == 3
         assert Pruner().prune(engine) == 0
     assert ids() == set(job_ids)
 
@@ -384,13 +387,13 @@ def test_pace_spaces_batches_by_the_rate(monkeypatch):
 def test_page_of_finished_jobs_reads_only_its_limit(engine, options, index):
     make(engine, 3000)
     engine.execute("ANALYZE pgqueue_job")
-    page = next(lifecycle.finished_jobs(engine, State.SUCCEEDED, limit=1000))
+    page = next(pruning.finished_jobs(engine, State.SUCCEEDED, limit=1000))
     last_id = list(page)[-1]
     params = {
         "state": "succeeded",
         "after_at": page[last_id],
         "after_id": last_id,
-        "before_at": lifecycle.EVER,
+        "before_at": EVER,
         "older_than_seconds": 0.0,
         "queue_names": [],
         "limit": 100,
@@ -407,7 +410,7 @@ def test_acts_on_finished_jobs_read_only_these_jobs(engine, logs):
     """An execution without log lines costs a look at an index, and no row is read."""
     make(engine, 1000, logs=logs)
     engine.execute("ANALYZE pgqueue_job, pgqueue_execution, pgqueue_execution_log")
-    page = next(lifecycle.finished_jobs(engine, State.SUCCEEDED, limit=50))
+    page = next(pruning.finished_jobs(engine, State.SUCCEEDED, limit=50))
     params = {
         "job_ids": list(page),
         "seen_instants": [at.isoformat() for at in page.values()],

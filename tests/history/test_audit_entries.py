@@ -8,8 +8,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from django_pgqueue import history, lifecycle
+from django_pgqueue import history
 from django_pgqueue.ends import job_operations
+from django_pgqueue.lifecycle import audit, operator, orphans
+from django_pgqueue.lifecycle import history as lifecycle_history
 from django_pgqueue.management.subcommands import batches, changing_actions
 from django_pgqueue.models import ArchivedJob, AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations import JobsToChange
@@ -45,7 +47,7 @@ def test_shell_act_counts_jobs_that_it_left(capsys):
     retry = job_operations.retry
 
     def retry_after_a_change(*args: Any, **options: Any) -> Any:
-        lifecycle.retry(connection, [first])
+        operator.retry(connection, [first])
         return retry(*args, **options)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -63,7 +65,7 @@ def test_shell_act_stops_when_an_operator_asks(monkeypatch, capsys):
 
     def ask_before_second(self: Any, instant: float) -> None:
         if next(asked):
-            lifecycle.stop_audit(connection, AuditEntry.objects.get().pk, "grace")
+            audit.stop_audit(connection, AuditEntry.objects.get().pk, "grace")
         sleep(self, 0.0)
 
     monkeypatch.setattr(batches.Interruption, "sleep_until", ask_before_second)
@@ -76,10 +78,10 @@ def test_shell_act_stops_when_an_operator_asks(monkeypatch, capsys):
 
 def test_change_that_fails_leaves_no_job_in_the_audit():
     [job_id] = make(connection, state="dead")
-    audit_id = lifecycle.begin_audit(connection, "retry", {})
+    audit_id = audit.begin_audit(connection, "retry", {})
 
     def record(changed: Any) -> None:
-        lifecycle.record_audit(connection, audit_id, sorted(changed))
+        audit.record_audit(connection, audit_id, sorted(changed))
         assert AuditEntry.objects.get().job_count == 1
         raise ZeroDivisionError
 
@@ -90,9 +92,9 @@ def test_change_that_fails_leaves_no_job_in_the_audit():
 
 
 def test_ended_entry_is_not_ended_or_stopped_again():
-    audit_id = lifecycle.add_audit(connection, "move", {}, [1, 2], done_by="x" * 200, details={2: {"a": 1}})
-    lifecycle.end_audit(connection, audit_id, ActOutcome.FAILED, error="late")
-    assert not lifecycle.stop_audit(connection, audit_id, "ada")
+    audit_id = audit.add_audit(connection, "move", {}, [1, 2], done_by="x" * 200, details={2: {"a": 1}})
+    audit.end_audit(connection, audit_id, ActOutcome.FAILED, error="late")
+    assert not audit.stop_audit(connection, audit_id, "ada")
     [entry] = AuditEntry.objects.all()
     assert (entry.outcome, entry.error, entry.done_by, entry.stop_asked_by) == ("done", "", "x" * 150, "")
     assert dict(entry.jobs.values_list("job_id", "detail")) == {1: None, 2: {"a": 1}}
@@ -103,8 +105,8 @@ def test_erase_of_arguments_removes_details_of_the_whole_act(arguments):
     """The difference of two jobs' arguments is stored with both jobs."""
     first, second, other = make(connection, 3, state="dead")
     detail = {"amount": ["secret 1", "secret 2"]}
-    both = lifecycle.add_audit(connection, "edit", {}, [first, second], details={first: detail, second: detail})
-    lifecycle.add_audit(connection, "edit", {}, [other], details={other: detail})
+    both = audit.add_audit(connection, "edit", {}, [first, second], details={first: detail, second: detail})
+    audit.add_audit(connection, "edit", {}, [other], details={other: detail})
     erased = history.erase(jobs=[first], arguments=arguments)
     found = dict(AuditedJob.objects.filter(entry=both).values_list("job_id", "detail"))
     assert found == dict.fromkeys((first, second), None if arguments else detail)
@@ -114,36 +116,36 @@ def test_erase_of_arguments_removes_details_of_the_whole_act(arguments):
 
 def test_archive_moves_the_acts_with_the_job():
     first, second = make(connection, 2)
-    audit_id = lifecycle.add_audit(connection, "retry", {}, [first, second], done_by="ada", details={first: [1]})
+    audit_id = audit.add_audit(connection, "retry", {}, [first, second], done_by="ada", details={first: [1]})
     seen = dict(Job.objects.filter(pk=first).values_list("pk", "finished_at"))
-    assert lifecycle.archive(connection, seen) == [first]
+    assert lifecycle_history.archive(connection, seen) == [first]
     [act] = ArchivedJob.objects.get().document["acts"]
     assert (act["audit_id"], act["action"], act["done_by"], act["detail"]) == (audit_id, "retry", "ada", [1])
     assert list(AuditedJob.objects.values_list("job_id", flat=True)) == [second]
     with transaction.atomic():
         seen = dict(Job.objects.values_list("pk", "finished_at"))
-        [(_, _, line)] = lifecycle.read_for_archive(connection, seen)
-        assert '"action" : "retry"' in line and lifecycle.remove_archived(connection, seen) == [second]
+        [(_, _, line)] = lifecycle_history.read_for_archive(connection, seen)
+        assert '"action" : "retry"' in line and lifecycle_history.remove_archived(connection, seen) == [second]
     assert not AuditedJob.objects.exists()
 
 
 def test_rows_of_removed_jobs_are_removed_except_of_deletions():
     kept, gone = make(connection, 2)
-    lifecycle.add_audit(connection, "retry", {}, [kept, gone])
-    deletion = lifecycle.add_audit(connection, "delete", {}, [gone])
+    audit.add_audit(connection, "retry", {}, [kept, gone])
+    deletion = audit.add_audit(connection, "delete", {}, [gone])
     Job.objects.filter(pk=gone).delete()
-    assert lifecycle.prune_orphans(connection, "audited jobs", limit=3).removed == 1
+    assert orphans.prune_orphans(connection, "audited jobs", limit=3).removed == 1
     assert list(AuditedJob.objects.order_by("id").values_list("job_id", flat=True)) == [kept, gone]
     AuditEntry.objects.get(pk=deletion).delete()
-    lifecycle.prune_orphans(connection, "audited jobs")
+    orphans.prune_orphans(connection, "audited jobs")
     assert list(AuditedJob.objects.values_list("job_id", flat=True)) == [kept]
 
 
 def test_old_entries_are_removed_unless_workers_execute_them():
-    ended, waits, young = (lifecycle.begin_audit(connection, "retry", {}) for _ in range(3))
+    ended, waits, young = (audit.begin_audit(connection, "retry", {}) for _ in range(3))
     old = AuditEntry.objects.filter(pk__in=[ended, waits])
     with connection.cursor() as cursor:
         cursor.execute("UPDATE pgqueue_audit SET began_at = began_at - interval '2 days' WHERE id < %s", [young])
         cursor.execute("UPDATE pgqueue_audit SET next_batch_at = began_at WHERE id = %s", [waits])
-    assert lifecycle.prune_audit(connection, 86_400.0) == 1
+    assert audit.prune_audit(connection, 86_400.0) == 1
     assert old.get().pk == waits and AuditEntry.objects.count() == 2

@@ -14,9 +14,11 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from django_pgqueue import CannotDecode, history, lifecycle
+from django_pgqueue import CannotDecode, history
 from django_pgqueue.encoding import codecs
 from django_pgqueue.ground.envelope import ERASED, EncodedValue
+from django_pgqueue.lifecycle import audit, operator
+from django_pgqueue.lifecycle import history as lifecycle_history
 from django_pgqueue.models import AuditEntry, Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -165,10 +167,13 @@ def test_erase_refused_row_stops_no_other(committing, engine):
 def test_erase_leaves_a_job_that_was_retried_since(db):
     [job_id] = make(connection)
     seen = dict(Job.objects.values_list("pk", "finished_at"))
-    lifecycle.retry(connection, [job_id])
-    audit_id = lifecycle.begin_audit(connection, "erase", {})
+    operator.retry(connection, [job_id])
+    audit_id = audit.begin_audit(connection, "erase", {})
     assert (
-        lifecycle.erase(connection, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True) == []
+        lifecycle_history.erase(
+            connection, seen, audit_id=audit_id, arguments=True, results=True, errors=True, logs=True
+        )
+        == []
     )
     assert secrets(job_id)
 

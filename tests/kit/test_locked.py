@@ -9,7 +9,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue.exceptions import JobLocked
-from django_pgqueue.lifecycle import claim_one
+from django_pgqueue.lifecycle.claims import claim_one
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker import foreground
 from django_pgqueue.worker.completion.progress_writer import Notes

@@ -12,7 +12,8 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import claims, completions
+from django_pgqueue.lifecycle.types import Claimed, Failed
 from django_pgqueue.states import Outcome
 from tests import helpers
 
@@ -58,18 +59,18 @@ def die(*, error: str = "builtins.ValueError", text: str = "no such card", **opt
 def fail(job_id: int, *, delay_seconds: float | None = None, error: str = "builtins.ValueError", text: str = "") -> Any:
     """Let the next attempt at a job fail."""
     key = claim(job_id).key
-    failed = lifecycle.Failed(key, Outcome.FAILED, delay_seconds, 1.0, 0.0, error, text, f"Trace\n{text}")
-    return lifecycle.fail(connection, [failed])
+    failed = Failed(key, Outcome.FAILED, delay_seconds, 1.0, 0.0, error, text, f"Trace\n{text}")
+    return completions.fail(connection, [failed])
 
 
-def claim(job_id: int) -> lifecycle.Claimed:
-    claimed = lifecycle.claim_one(connection, job_id, worker_id=1, lease_seconds=60.0)
+def claim(job_id: int) -> Claimed:
+    claimed = claims.claim_one(connection, job_id, worker_id=1, lease_seconds=60.0)
     assert claimed is not None
     return claimed
 
 
 def succeed(job_id: int) -> int:
-    lifecycle.succeed(connection, helpers.succeeded(claim(job_id).key, result="7"))
+    completions.succeed(connection, helpers.succeeded(claim(job_id).key, result="7"))
     return job_id
 
 

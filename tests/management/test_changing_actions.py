@@ -12,8 +12,8 @@ import pytest
 from django.core.management import CommandError
 from django.db import connection
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ends import job_operations
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.management.subcommands import batches
 from django_pgqueue.models import Execution, Job
 from tests import helpers
@@ -111,7 +111,7 @@ def test_action_leaves_jobs_that_changed_after_the_preview(pgqueue, monkeypatch)
     die()
 
     def answer(prompt: str) -> str:
-        lifecycle.retry(connection, [first])
+        operator.retry(connection, [first])
         fail(first)
         return "yes"
 

@@ -11,8 +11,9 @@ from django.core.management.base import OutputWrapper
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import control, lifecycle, stats
+from django_pgqueue import control, stats
 from django_pgqueue.job_search import WORDS, ready_jobs, search
+from django_pgqueue.lifecycle import operator, search_keys
 from django_pgqueue.management.subcommands import output
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
@@ -43,7 +44,7 @@ def one_of_each(db) -> dict[str, int]:
     for word in ("running", "lost", "cancelling"):
         claim(jobs[word])
     Execution.objects.filter(job_id=jobs["lost"]).update(lease_expires_at=timezone.now() - timedelta(seconds=5))
-    lifecycle.cancel(connection, [jobs["cancelling"], jobs["cancelled"]])
+    operator.cancel(connection, [jobs["cancelling"], jobs["cancelled"]])
     Job.objects.filter(task_name="gone")._raw_delete("default")
     control.pause("mail")
     return jobs
@@ -295,9 +296,9 @@ def test_keys_of_json_are_those_of_the_reference(pgqueue):
 
 def test_list_search_finds_jobs_with_this_key(pgqueue, one_of_each):
     keys = {job_id: {"customer_id": "4711"} for job_id in one_of_each.values()}
-    lifecycle.add_search_keys(connection, {**keys, 10**9: {"customer_id": "4711"}})
+    search_keys.add_search_keys(connection, {**keys, 10**9: {"customer_id": "4711"}})
     other = tasks.noop.enqueue().pk
-    lifecycle.add_search_keys(connection, {other: {"customer_id": "4712"}})
+    search_keys.add_search_keys(connection, {other: {"customer_id": "4712"}})
 
     def found(*options: str) -> set[int]:
         return set(ids(pgqueue("jobs", "list", "--search", "customer_id=4711", *options, "--json")))
@@ -326,7 +327,7 @@ def test_list_invalid_search_is_refused(pgqueue, options, words):
 
 def test_list_search_stops_after_searched_jobs(pgqueue, db, monkeypatch):
     job_ids = helpers.make_jobs(connection, 3)
-    lifecycle.add_search_keys(connection, {job_id: {"a": "1"} for job_id in job_ids})
+    search_keys.add_search_keys(connection, {job_id: {"a": "1"} for job_id in job_ids})
     monkeypatch.setattr(search, "SEARCHED", 2)
     found = pgqueue("jobs", "list", "--search", "a=1", "--limit", "2", "--json")
     assert ids(found) == job_ids[:0:-1]

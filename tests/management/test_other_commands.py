@@ -12,8 +12,10 @@ from django.core.management import CommandError
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import control, lifecycle, stats
+from django_pgqueue import control, stats
 from django_pgqueue.control.workers import AUDITED_AS
+from django_pgqueue.lifecycle import claims, worker_requests
+from django_pgqueue.lifecycle import workers as lifecycle_workers
 from django_pgqueue.management.subcommands import workers_command
 from django_pgqueue.models import AuditEntry, Job, Schedule, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
@@ -136,15 +138,15 @@ def test_schedules_run_refuses_with_the_reason(pgqueue):
 
 def test_workers_shows_busy_slots_and_silence(pgqueue):
     one, lost, stopped = (
-        lifecycle.register_worker(
+        lifecycle_workers.register_worker(
             connection, hostname="web1", pid=pid, version="1.0", queue_names="mail,pdf", concurrency=4
         )
         for pid in (11, 12, 13)
     )
     Worker.objects.filter(pk=lost).update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
     Worker.objects.filter(pk__in=(one, stopped)).update(resident_mib=96)
-    lifecycle.unregister_worker(connection, stopped)
-    lifecycle.claim_one(connection, helpers.make_job(connection), worker_id=one, lease_seconds=60.0)
+    lifecycle_workers.unregister_worker(connection, stopped)
+    claims.claim_one(connection, helpers.make_job(connection), worker_id=one, lease_seconds=60.0)
     workers = pgqueue("workers", "--json").document["workers"]
     assert list(workers[0]) == keys("key of a worker")
     shown = {worker["id"]: (worker["state"], worker["slots_busy"], worker["slots_total"]) for worker in workers}
@@ -184,18 +186,18 @@ def test_tasks_shows_signature_options_and_schedule(pgqueue):
 @pytest.fixture
 def worker_that_answers(monkeypatch):
     """Register a worker, and answer each request to it at once, as a running process would."""
-    worker_id = lifecycle.register_worker(
+    worker_id = lifecycle_workers.register_worker(
         connection, hostname="web1", pid=11, supervisor_pid=10, version="1.0", queue_names="", concurrency=4
     )
-    original = lifecycle.request_of_worker
+    original = worker_requests.request_of_worker
 
     def answered(*args, **options):
         added = original(*args, **options)
         if added is not None:
-            lifecycle.answer_request(connection, added.request_id, f"frames of {added.request_id}\x1b[31m")
+            worker_requests.answer_request(connection, added.request_id, f"frames of {added.request_id}\x1b[31m")
         return added
 
-    monkeypatch.setattr(lifecycle, "request_of_worker", answered)
+    monkeypatch.setattr(worker_requests, "request_of_worker", answered)
     return worker_id
 
 
@@ -211,7 +213,7 @@ def test_workers_action_prints_the_answer(pgqueue, worker_that_answers, action):
 
 def test_workers_action_without_worker_or_answer_fails(pgqueue, monkeypatch):
     monkeypatch.setattr(workers_command, "ANSWER_SECONDS", 0.1)
-    silent = lifecycle.register_worker(
+    silent = lifecycle_workers.register_worker(
         connection, hostname="web1", pid=11, supervisor_pid=10, version="1.0", queue_names="", concurrency=4
     )
     for arguments, code in (([], 2), (["1"], 3), ([str(silent)], 1)):

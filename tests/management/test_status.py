@@ -11,7 +11,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
+from django_pgqueue.lifecycle import claims, workers
 from django_pgqueue.management.subcommands import top_command
 from django_pgqueue.management.subcommands.subcommand import ExitCode
 from tests import helpers
@@ -45,11 +46,11 @@ def test_why_missing_job_exits_with_3(pgqueue, job_id):
 @pytest.fixture
 def busy(db):
     """A worker for the queue pdf that runs one job, due jobs in the queue mail, and a dead job."""
-    worker_id = lifecycle.register_worker(
+    worker_id = workers.register_worker(
         connection, hostname="web1", pid=11, version="1.0", queue_names="pdf", concurrency=4
     )
     job_id = helpers.make_job(connection, queue_name="pdf")
-    lifecycle.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=60.0)
+    claims.claim_one(connection, job_id, worker_id=worker_id, lease_seconds=60.0)
     helpers.make_jobs(connection, 3, queue_name="mail")
     die()
     return job_id

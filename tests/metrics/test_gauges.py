@@ -9,7 +9,8 @@ from django.contrib.auth.models import AnonymousUser, Permission, User
 from django.db import OperationalError
 from django.test import RequestFactory
 
-from django_pgqueue import Limit, lifecycle, stats
+from django_pgqueue import Limit, stats
+from django_pgqueue.lifecycle import pauses
 from django_pgqueue.metrics import collect, gauges, metrics_view, prometheus, render, view
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import depths, limit_figures
@@ -59,7 +60,7 @@ def test_gauges_show_jobs_workers_and_age_by_queue(connection, mail):
 
 
 def test_gauges_of_paused_queue_show_the_pause_and_no_age(connection, mail):
-    lifecycle.pause(connection, Pausable.QUEUE, "mail")
+    pauses.pause(connection, Pausable.QUEUE, "mail")
     found = readings()
     assert found["pgqueue_queue_paused"]["mail",] == 1
     assert (found["pgqueue_jobs"]["mail", "paused"], found["pgqueue_jobs"]["mail", "due"]) == (3, 0)

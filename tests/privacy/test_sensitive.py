@@ -11,11 +11,12 @@ from django.db import connection
 from django.test import RequestFactory, override_settings
 from django.views.debug import ExceptionReporter
 
-from django_pgqueue import InvalidTask, lifecycle, log, signals
+from django_pgqueue import InvalidTask, log, signals
 from django_pgqueue.backend import task as backend_task
 from django_pgqueue.backend.compat import InvalidTask as FrameworkInvalidTask
 from django_pgqueue.exceptions import ResultNotStored
-from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle import claims
+from django_pgqueue.lifecycle.types import Cursor, Lane, Succeeded
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
@@ -183,12 +184,12 @@ def test_error_report_of_a_sensitive_result_hides_it():
 @pytest.mark.django_db
 def test_repr_of_engine_values_omits_arguments_and_results():
     tasks.add.enqueue(SECRET, "!")
-    [claimed] = lifecycle.claim(
+    [claimed] = claims.claim(
         connection, {Lane("default", 0): Cursor()}, limit=1, free_slots=1, worker_id=1, lease_seconds=60.0
     )
     report = attempt("default", claimed, Notes())
     assert SECRET in claimed.arguments and SECRET in str(report.result)
-    succeeded = lifecycle.Succeeded(claimed.key, report.result, 0.0, 0.0)
+    succeeded = Succeeded(claimed.key, report.result, 0.0, 0.0)
     assert SECRET not in repr((claimed, report, succeeded))
 
 

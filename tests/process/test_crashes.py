@@ -16,7 +16,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection
 
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.models import Execution, Job, Worker
 from tests import helpers
 from tests.app import tasks

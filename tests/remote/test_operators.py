@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue import lifecycle
 from django_pgqueue.contrib.remote.models import RemoteToken
 from django_pgqueue.contrib.remote.tokens import create_token, digest_of
+from django_pgqueue.lifecycle import remote_tokens
 from tests.app import tasks
 from tests.documents import loose_blocks
 
@@ -31,7 +31,7 @@ def test_command_creates_lists_and_revokes_token():
         *("create", "vm-7", "--queues", "mail,default", "--task", tasks.add.name),
         *("--expires-in", "30", "--requests-per-minute", "60"),
     )
-    row = lifecycle.use_remote_token(connection, digest_of(secret.strip()))
+    row = remote_tokens.use_remote_token(connection, digest_of(secret.strip()))
     assert row[1:] == ("vm-7", ("mail", "default"), (tasks.add.name,), 60)
     assert "cannot be shown again" in words
     [listed] = json.loads(run("list", "--json")[0])["tokens"]
@@ -39,7 +39,7 @@ def test_command_creates_lists_and_revokes_token():
     assert secret.strip() not in json.dumps(listed)
     assert "vm-7" in run("list")[0]
     assert "Revoked" in run("revoke", "vm-7")[1]
-    assert lifecycle.use_remote_token(connection, digest_of(secret.strip())) is None
+    assert remote_tokens.use_remote_token(connection, digest_of(secret.strip())) is None
     assert json.loads(run("list", "--json")[0])["tokens"] == []
     [listed] = json.loads(run("list", "--json", "--all")[0])["tokens"]
     assert listed["state"] == "revoked"
@@ -95,7 +95,7 @@ def test_admin_lists_tokens_without_digest_and_revokes(client_of, django_assert_
     assert client.get(f"{LIST}{token.pk}/change/").status_code == 302
     form = {"action": "revoke_selected", "_selected_action": token.pk}
     assert "is revoked" in client.post(LIST, form, follow=True).content.decode()
-    assert lifecycle.use_remote_token(connection, digest_of(secret)) is None
+    assert remote_tokens.use_remote_token(connection, digest_of(secret)) is None
     assert LogEntry.objects.get().change_message == "Revoked."
     token.refresh_from_db()
     assert token.revoked_by == "staff"

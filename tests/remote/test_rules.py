@@ -6,11 +6,12 @@ from types import MappingProxyType
 import pytest
 from django.core import signing
 
-from django_pgqueue import Batch, Chunk, chain, control, lifecycle, signals
+from django_pgqueue import Batch, Chunk, chain, control, signals
 from django_pgqueue.contrib.remote import handles, operations, tokens
 from django_pgqueue.contrib.remote.engine import close_engines
 from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.models import Execution, Job, Worker
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.definition import TaskDefinition
@@ -57,7 +58,7 @@ def test_stolen_or_changed_handle_is_unknown(machine, engine):
     assert thief.end("complete", execution) == (404, ["unknown"])
     assert one.end("complete", {"execution": changed}) == (404, ["unknown"])
     assert one.end("complete", {"execution": one.handle}) == (404, ["unknown"])
-    token_id = lifecycle.use_remote_token(engine, tokens.digest_of(one.secret)).token_id
+    token_id = remote_tokens.use_remote_token(engine, tokens.digest_of(one.secret)).token_id
     of_other_release = signing.dumps(["default", token_id, 7], salt=handles.EXECUTION_SALT)
     assert one.end("complete", {"execution": of_other_release}) == (404, ["unknown"])
     assert thief.post("claim", {"worker": one.handle})[0] == 404

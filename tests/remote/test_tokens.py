@@ -2,8 +2,8 @@
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.contrib.remote import tokens, waiting_claims
+from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.models import Execution
 from tests import helpers
 from tests.app import tasks
@@ -29,13 +29,13 @@ def test_token_without_scope_gets_403_and_no_jobs(machine):
 @pytest.mark.promise("remote-revoked-token-is-refused-at-once")
 def test_token_revoked_expired_or_wrong_gets_401_at_once(machine, engine):
     one, late = machine(), machine(expires_in_seconds=60)
-    late_row = lifecycle.use_remote_token(engine, tokens.digest_of(late.secret))
+    late_row = remote_tokens.use_remote_token(engine, tokens.digest_of(late.secret))
     engine.execute(
         "UPDATE pgqueue_remote_token SET expires_at = now() - interval '1 s' WHERE id = %s", [late_row.token_id]
     )
-    row = lifecycle.use_remote_token(engine, tokens.digest_of(one.secret))
-    assert lifecycle.revoke_remote_token(engine, row.token_id, revoked_by="ann") == row.name
-    assert lifecycle.revoke_remote_token(engine, row.token_id, revoked_by="ann") is None
+    row = remote_tokens.use_remote_token(engine, tokens.digest_of(one.secret))
+    assert remote_tokens.revoke_remote_token(engine, row.token_id, revoked_by="ann") == row.name
+    assert remote_tokens.revoke_remote_token(engine, row.token_id, revoked_by="ann") is None
     for each in (one, late):
         assert each.post("claim", {"worker": each.handle})[0] == 401
         assert each.post("claim", b"{")[0] == 401, "the body must not be read before the token"

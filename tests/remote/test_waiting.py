@@ -10,9 +10,10 @@ from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
 from django.test import AsyncRequestFactory
 
-from django_pgqueue import lifecycle
 from django_pgqueue.contrib.remote import tokens, views
 from django_pgqueue.contrib.remote.engine import engine_of
+from django_pgqueue.lifecycle import claims as lifecycle_claims
+from django_pgqueue.lifecycle import remote_tokens
 from tests import helpers
 
 SESSIONS = (
@@ -110,8 +111,10 @@ def test_wait_over_answers_without_jobs(machine):
 def test_jobs_wake_only_as_many_machines_as_they_need(machine, new_connection, monkeypatch):
     one, machines, jobs = machine(), 60, 5
     claims, others = [], threading.active_count()
-    original = lifecycle.claim
-    monkeypatch.setattr(lifecycle, "claim", lambda *args, **kwargs: claims.append(1) or original(*args, **kwargs))
+    original = lifecycle_claims.claim
+    monkeypatch.setattr(
+        lifecycle_claims, "claim", lambda *args, **kwargs: claims.append(1) or original(*args, **kwargs)
+    )
 
     async def scenario():
         polls = [asyncio.create_task(claim(one, wait_seconds=5.0)) for _ in range(machines)]
@@ -162,13 +165,13 @@ def test_machines_that_wait_at_asgi_server_take_no_threads(machine):
 @pytest.mark.promise("remote-revoked-token-is-refused-at-once")
 def test_token_revoked_during_wait_gets_no_job(machine, engine, enqueue):
     one = machine()
-    row = lifecycle.use_remote_token(engine, tokens.digest_of(one.secret))
+    row = remote_tokens.use_remote_token(engine, tokens.digest_of(one.secret))
 
     async def scenario():
         polls = asyncio.create_task(claim(one))
         await waiting(1)
         await asyncio.sleep(0.2)
-        await in_thread(lifecycle.revoke_remote_token, engine, row.token_id, revoked_by="ann")
+        await in_thread(remote_tokens.revoke_remote_token, engine, row.token_id, revoked_by="ann")
         job_id = await in_thread(enqueue)
         assert await polls == (401, None)
         return job_id

@@ -20,7 +20,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import Batch, lifecycle, send_event
+from django_pgqueue import Batch, send_event
 from django_pgqueue.control.limits import end_hold, override_limit, restore_limit
 from django_pgqueue.db import notifications
 from django_pgqueue.db import statements as statements_module
@@ -29,7 +29,9 @@ from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.ends.batches import settle
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle import batches, claims, completions, sagas, steps
+from django_pgqueue.lifecycle import limits as lifecycle_limits
+from django_pgqueue.lifecycle.types import Claimed, Lane, TransitionStatus
 from django_pgqueue.metrics import collect
 from django_pgqueue.models import Job
 from django_pgqueue.states import StepKind
@@ -177,7 +179,7 @@ def parameters(superuser: EngineConnection, monkeypatch: pytest.MonkeyPatch) -> 
 
     statements.replace_execute(monkeypatch, execute)
 
-    def running(state: str) -> lifecycle.Claimed:
+    def running(state: str) -> Claimed:
         helpers.make_job(superuser)
         return helpers.claim_one(superuser)
 
@@ -270,8 +272,8 @@ def test_enqueuer_role_inserts_by_sql_and_notifies(superuser, as_role):
 def test_admin_viewer_only_reads_and_operator_acts(superuser, as_role):
     job_id = helpers.make_job(superuser, task_name="tests.app.tasks.add", delay_seconds=3600.0)
     dead_id = helpers.make_job(superuser, queue_name="other")
-    [claimed] = helpers.claim_all(superuser, lifecycle.Lane("other", 0))
-    lifecycle.fail(superuser, helpers.failed(claimed.key, None))
+    [claimed] = helpers.claim_all(superuser, Lane("other", 0))
+    completions.fail(superuser, helpers.failed(claimed.key, None))
     urls = [
         "job/",
         "job/?state=dead",
@@ -352,14 +354,14 @@ def test_batches_work_with_extra_grants(superuser, as_role, made_roles):
             Batch(on_complete=task.s(2)).open().close()
             assert batch.progress().ready == 1
         with as_role("worker"), closing(helpers.connect()) as session:
-            claimed = lifecycle.claim_one(session, job.pk, worker_id=1, lease_seconds=60.0)
-            lifecycle.succeed(session, helpers.succeeded(claimed.key))
+            claimed = claims.claim_one(session, job.pk, worker_id=1, lease_seconds=60.0)
+            completions.succeed(session, helpers.succeeded(claimed.key))
             assert settle(session, [batch.id]).changed == 1
-            lifecycle.batches.prune_batches(session, 0.0)
+            batches.prune_batches(session, 0.0)
 
 
 UNDO_ROW = {"task_name": helpers.NOOP, "queue_name": "undo", "priority": 0, "max_attempts": 3, "delay_seconds": 0}
-STEP = lifecycle.steps.EndedStep("a", 1.0, StepKind.STEP, None, 0.1)
+STEP = steps.EndedStep("a", 1.0, StepKind.STEP, None, 0.1)
 STEP_AND_UNDO = STEP._replace(
     compensation=json.dumps({**UNDO_ROW, "search_keys": {"a": "1"}}), compensation_arguments="{}"
 )
@@ -374,24 +376,24 @@ def test_compensations_work_with_extra_grants(superuser, as_role, made_roles):
         as_role("worker"),
         closing(helpers.connect()) as session,
     ):
-        claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
-        assert lifecycle.steps.store_step(session, claimed.key, STEP_AND_UNDO) is TransitionStatus.DONE
-        lifecycle.fail(session, helpers.failed(claimed.key, None))
-        assert len(lifecycle.sagas.compensate(session, [job_id]).added) == 1
+        claimed = claims.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+        assert steps.store_step(session, claimed.key, STEP_AND_UNDO) is TransitionStatus.DONE
+        completions.fail(session, helpers.failed(claimed.key, None))
+        assert len(sagas.compensate(session, [job_id]).added) == 1
 
 
 def test_worker_role_stores_steps_but_no_compensation(superuser, as_role):
     """The call of a compensation becomes a job, so whoever stores one can run any task with any arguments."""
     job_id = helpers.make_job(superuser)
     with as_role("worker"), closing(helpers.connect()) as session:
-        claimed = lifecycle.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
+        claimed = claims.claim_one(session, job_id, worker_id=1, lease_seconds=60.0)
         for _ in range(2):
-            assert lifecycle.steps.store_step(session, claimed.key, STEP) is TransitionStatus.DONE
+            assert steps.store_step(session, claimed.key, STEP) is TransitionStatus.DONE
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            lifecycle.steps.store_step(session, claimed.key, STEP_AND_UNDO)
+            steps.store_step(session, claimed.key, STEP_AND_UNDO)
         wait = Suspension("wait", 2.0, StepKind.EVENT, 60.0, event_name="approved", event_key="7")
-        suspended = lifecycle.steps.SuspendedExecution(claimed.key, wait, *helpers.AGES)
-        assert lifecycle.suspend(session, [suspended])[claimed.key.execution_id].status is TransitionStatus.DONE
+        suspended = steps.SuspendedExecution(claimed.key, wait, *helpers.AGES)
+        assert steps.suspend(session, [suspended])[claimed.key.execution_id].status is TransitionStatus.DONE
 
 
 @pytest.mark.parametrize("role", ["operator", "worker", "viewer"])
@@ -411,7 +413,7 @@ def test_worker_role_claims_jobs_with_a_limit(superuser, as_role):
         for burst in (1, 2):
             assert len(limits.claim(session, Limit("rate", rate="1/h", burst=burst)).claimed) == 1
         superuser.execute("UPDATE pgqueue_limit_state SET full_at = '2001-01-01'")
-        assert lifecycle.limits.prune_limit_states(session).removed == 1
+        assert lifecycle_limits.prune_limit_states(session).removed == 1
 
 
 def test_sender_role_is_refused_once_and_notifies_workers(superuser, as_role, caplog):
@@ -511,7 +513,7 @@ def test_worker_and_scheduler_roles_schedule_fires(superuser, start_as, made_rol
 def make_abandoned_job(superuser) -> int:
     """Make a job that a lost worker had claimed; return its id."""
     job_id = helpers.make_job(superuser, queue_name="lost")
-    [claimed] = helpers.claim_all(superuser, lifecycle.Lane("lost", 0), worker_id=1_000_000)
+    [claimed] = helpers.claim_all(superuser, Lane("lost", 0), worker_id=1_000_000)
     superuser.execute("UPDATE pgqueue_execution SET started_at = NULL WHERE id = %s", [claimed.execution_id])
     helpers.end_lease(superuser, claimed.execution_id)
     return job_id

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.db import connection as django_connection
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import workers
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def add_worker(connection: Any) -> Callable[..., int]:
     """Return a function that registers a worker process, and returns its id."""
 
     def add(queues: str = "", concurrency: int = 2, silent_seconds: float = 0.0) -> int:
-        worker_id = lifecycle.register_worker(
+        worker_id = workers.register_worker(
             connection, hostname="vm", pid=7, version="1", queue_names=queues, concurrency=concurrency
         )
         with connection.cursor() as cursor:

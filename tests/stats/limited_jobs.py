@@ -8,11 +8,11 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit, name_of
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import completions, limits
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane, Released
 from django_pgqueue.models import Job
 from django_pgqueue.tasks import registry
 from tests import helpers
@@ -46,8 +46,8 @@ def add(limit_key: str, count: int = 1, *, delay: float = 0.0, **changes: Any) -
 def claim(limit_key: str, count: int = 100, *, queue_name: str = "default", priority: int = 0) -> list[Claimed]:
     """Claim the due jobs of a key in a lane, as many as its limit admits."""
     limit = registry.limits()[name_of(limit_key)]
-    lifecycle.limits.lock_keys(connection, [limit_key])
-    found = lifecycle.limits.claim_keys(
+    limits.lock_keys(connection, [limit_key])
+    found = limits.claim_keys(
         connection,
         Lane(queue_name, priority, is_limited=True),
         [KeyToClaim(limit_key, policy_of(limit), Cursor())],
@@ -61,10 +61,10 @@ def claim(limit_key: str, count: int = 100, *, queue_name: str = "default", prio
 
 def die(job: Claimed) -> int:
     """Let a claimed job become a dead letter, and return its id."""
-    lifecycle.fail(connection, helpers.failed(job.key, None))
+    completions.fail(connection, helpers.failed(job.key, None))
     return job.job_id
 
 
 def throttle(job: Claimed, seconds: float) -> None:
     """End a claimed job as by a task that raises `Throttled`."""
-    lifecycle.snooze(connection, [lifecycle.Released(job.key, seconds, holds_key=True)])
+    completions.snooze(connection, [Released(job.key, seconds, holds_key=True)])

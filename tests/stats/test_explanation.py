@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from django_pgqueue import lifecycle, stats
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue import stats
+from django_pgqueue.lifecycle import completions, operator, pauses
+from django_pgqueue.lifecycle.types import Cancelled, Lane, Released
 from django_pgqueue.models import Job
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
@@ -53,13 +54,13 @@ def test_why_unsaved_job_is_refused():
 
 def test_why_finished_job_tells_how_it_ended(connection):
     job = claimed(connection)
-    lifecycle.succeed(connection, helpers.succeeded(job.key))
+    completions.succeed(connection, helpers.succeeded(job.key))
     assert_why(job.job_id, Reason.FINISHED, "succeeded at")
     job = claimed(connection)
-    lifecycle.fail(connection, helpers.failed(job.key, None))
+    completions.fail(connection, helpers.failed(job.key, None))
     assert_why(job.job_id, Reason.FINISHED, "dead", "RuntimeError: as asked.", exception_class="RuntimeError")
     job = claimed(connection)
-    lifecycle.end_cancelled(connection, [lifecycle.Cancelled(job.key, None, 0.0, "not needed")])
+    completions.end_cancelled(connection, [Cancelled(job.key, None, 0.0, "not needed")])
     assert_why(job.job_id, Reason.FINISHED, "cancelled", "not needed.")
 
 
@@ -68,7 +69,7 @@ def test_why_running_job_names_its_worker(connection, add_worker):
     job = claimed(connection, worker_id)
     update(connection, "execution", "started_at = started_at - interval '10 min'", job.execution_id)
     assert_why(job.job_id, Reason.RUNNING, "on worker vm:7 for 10 min", worker="vm:7", worker_id=worker_id)
-    lifecycle.cancel(connection, [job.job_id])
+    operator.cancel(connection, [job.job_id])
     assert_why(job.job_id, Reason.CANCELLING, "asked to stop")
 
 
@@ -93,8 +94,8 @@ def test_why_expired_job_is_not_scheduled(connection):
 
 def test_why_job_of_unknown_task_shows_the_error(connection):
     job = claimed(connection)
-    released = lifecycle.Released(job.key, 30.0, "this worker has no task 'shop.charge'")
-    lifecycle.release(connection, [released], unknown=True)
+    released = Released(job.key, 30.0, "this worker has no task 'shop.charge'")
+    completions.release(connection, [released], unknown=True)
     found = assert_why(job.job_id, Reason.UNKNOWN_TASK, "no task 'shop.charge'.", "again at")
     assert found.unknown_since is not None
 
@@ -104,15 +105,15 @@ def test_why_job_due_later_tells_when(connection):
     found = assert_why(job_id, Reason.SCHEDULED, "due at")
     assert found.due_at == Job.objects.get(pk=job_id).run_after
     job = claimed(connection)
-    lifecycle.fail(connection, helpers.failed(job.key, 60.0))
+    completions.fail(connection, helpers.failed(job.key, 60.0))
     assert_why(job.job_id, Reason.RETRYING, "Attempt 1 of 10", "RuntimeError: as asked.", attempt=1, max_attempts=10)
 
 
 def test_why_job_of_paused_queue_or_task_names_the_operator(connection):
     job_id = helpers.make_job(connection)
-    lifecycle.pause(connection, Pausable.TASK, helpers.NOOP, until=None, paused_by="ben", reason="")
+    pauses.pause(connection, Pausable.TASK, helpers.NOOP, until=None, paused_by="ben", reason="")
     assert_why(job_id, Reason.TASK_PAUSED, f"task {helpers.NOOP} (by ben, since")
-    lifecycle.pause(connection, Pausable.QUEUE, "default", for_seconds=60.0, paused_by="anna", reason="wrong link.")
+    pauses.pause(connection, Pausable.QUEUE, "default", for_seconds=60.0, paused_by="anna", reason="wrong link.")
     found = assert_why(job_id, Reason.QUEUE_PAUSED, "queue default: wrong link (by anna", "until")
     assert found.pause.until - found.pause.paused_at == timedelta(seconds=60)
 
@@ -202,7 +203,7 @@ def test_why_counts_the_jobs_that_are_claimed_before(connection, add_worker):
     helpers.make_jobs(connection, 2, queue_name="mail", priority=1)
     helpers.make_jobs(connection, 7, queue_name="mail", priority=-1)
     helpers.make_jobs(connection, 9, queue_name="held", priority=1)
-    lifecycle.pause(connection, Pausable.QUEUE, "held")
+    pauses.pause(connection, Pausable.QUEUE, "held")
     assert_why(job_id, Reason.IN_LINE, "5 due jobs are claimed before it", ahead=Count(5))
 
 

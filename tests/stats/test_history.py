@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.db import statements
+from django_pgqueue.lifecycle import rollups
 from django_pgqueue.models import Rollup
 from django_pgqueue.worker.completion.attempt_counter import Tally
 from tests import helpers
@@ -26,7 +27,7 @@ def append(connection, seconds_ago, task="shop.charge", queue="default", error="
     tally = Tally(Counter(counts))
     tally.add_times(waits or [], runs or [])
     names = {"queue_name": queue, "task_name": task, "exception_class": error}
-    lifecycle.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
+    rollups.append_rollups(connection, [{**names, **tally.columns()}], seconds_ago)
 
 
 def last_hour(**options):
@@ -66,7 +67,7 @@ def test_throughput_above_two_billion_keeps_its_sums(connection):
         tally = Tally(Counter(succeeded=many, retried=many))
         tally.add_times([0.1], [1.0])
         columns = tally.columns() | {"wait_counts": [many], "run_counts": [many]}
-        lifecycle.append_rollups(connection, [{**names, "exception_class": error, **columns}] * 3, 600)
+        rollups.append_rollups(connection, [{**names, "exception_class": error, **columns}] * 3, 600)
     hour = timezone.now() - timedelta(hours=1), timezone.now() + MINUTE
     for merged in (6, 0):
         found, [by_task] = last_hour(), stats.throughput_by_task(*hour)
@@ -75,7 +76,7 @@ def test_throughput_above_two_billion_keeps_its_sums(connection):
         assert {type(number) for number in numbers} == {int}
         assert [(one.retried, type(one.retried)) for one in found.failures] == [(3 * many, int)] * 2
         assert found.run.p50 == pytest.approx(1.0, rel=0.091)
-        assert lifecycle.merge_rollups(connection) == merged
+        assert rollups.merge_rollups(connection) == merged
         assert Rollup.objects.count() == 3, "a row that is refused would be merged alone"
 
 
@@ -108,8 +109,8 @@ def test_throughput_by_task_sums_each_task(connection):
 def test_throughput_reads_parts_minutes_and_hours_alike(connection):
     for seconds in (30, 3600, 8 * 3600):
         append(connection, seconds, runs=[1.0], succeeded=1)
-    lifecycle.merge_rollups(connection)
-    lifecycle.merge_rollups(connection)
+    rollups.merge_rollups(connection)
+    rollups.merge_rollups(connection)
     found = stats.throughput(timezone.now() - timedelta(hours=10), timezone.now() + MINUTE)
     assert [point.seconds for point in found.points] == [3600, 60, 60]
     assert (found.counts.succeeded, found.run.count) == (3, 3)
@@ -125,7 +126,7 @@ def test_throughput_of_everything_equals_the_sum_of_the_queues(connection):
     for seconds in (30, 3600, 8 * 3600):
         append(connection, seconds, waits=[1.0, 2.0], runs=[0.5, 0.5], succeeded=2)
         append(connection, seconds, queue="mail", task="shop.mail", waits=[9.0], runs=[4.0], dead=1, error="KeyError")
-    while lifecycle.merge_rollups(connection):
+    while rollups.merge_rollups(connection):
         pass
     period = timezone.now() - timedelta(hours=10), timezone.now() + MINUTE
     for hourly in (False, True):

@@ -10,7 +10,8 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from django_pgqueue import Breaker, Limit, lifecycle
+from django_pgqueue import Breaker, Limit
+from django_pgqueue.lifecycle import completions, limit_overrides, pauses
 from django_pgqueue.models import OpenBreaker
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, Reason
@@ -69,7 +70,7 @@ def test_why_of_ordered_key_names_the_job_that_comes_first():
     assert_why(third, Reason.KEY_ORDER, f"Job {first} of the same ordered key one:a", "and it is due.", ahead=Count(2))
     [job] = claim("one:a")
     assert_why(second, Reason.KEY_ORDER, "and it is running.", blocking_job_id=first, ahead=Count(1))
-    lifecycle.fail(connection, helpers.failed(job.key, 500.0))
+    completions.fail(connection, helpers.failed(job.key, 500.0))
     assert_why(second, Reason.KEY_ORDER, "and it is due at", blocking_job_id=first)
 
 
@@ -82,7 +83,7 @@ def test_why_behind_dead_job_of_ordered_key_says_what_to_do():
 @pytest.mark.parametrize("limit_key", ["two", "two:a"])
 def test_why_of_paused_key_names_the_operator(limit_key):
     [job_id] = add("two:a")
-    lifecycle.pause(connection, Pausable.LIMIT, limit_key, paused_by="anna", reason="a wrong import")
+    pauses.pause(connection, Pausable.LIMIT, limit_key, paused_by="anna", reason="a wrong import")
     words = f"An operator has paused the limit {limit_key}: a wrong import (by anna, since"
     found = assert_why(job_id, Reason.LIMIT_PAUSED, words)
     assert found.pause is not None and found.pause.kind is Pausable.LIMIT
@@ -91,7 +92,7 @@ def test_why_of_paused_key_names_the_operator(limit_key):
 def test_why_names_the_values_that_an_operator_has_set():
     *_, third = add("two:a", 3)
     claim("two:a")
-    lifecycle.limit_overrides.override(connection, "two", {"concurrency": 1})
+    limit_overrides.override(connection, "two", {"concurrency": 1})
     assert_why(third, Reason.LIMIT_SLOTS, "2 of 1 are in use")
 
 
@@ -107,7 +108,7 @@ def test_why_while_a_breaker_is_open_counts_one_slot(monkeypatch):
 
 def test_why_of_key_that_a_breaker_has_paused_names_no_operator():
     [job_id] = add("two:a")
-    lifecycle.pause(connection, Pausable.LIMIT, "two:a", paused_by="circuit breaker", reason="9 of 9 attempts failed")
+    pauses.pause(connection, Pausable.LIMIT, "two:a", paused_by="circuit breaker", reason="9 of 9 attempts failed")
     words = "A circuit breaker has paused the limit two:a: 9 of 9 attempts failed (since"
     assert_why(job_id, Reason.LIMIT_PAUSED, words)
 

@@ -11,8 +11,10 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.declared.limits import name_of
+from django_pgqueue.lifecycle import completions, limit_overrides, limits, pauses
+from django_pgqueue.lifecycle.types import Cursor
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
 from django_pgqueue.tasks import registry
@@ -190,13 +192,13 @@ def assert_waits(limit_key: str, reason: LimitWaitReason, seconds: float | None,
     assert (key.waits_for, key.next_job_id) == (reason, job_id)
     assert key.next_start_seconds == (None if seconds is None else pytest.approx(seconds, abs=5.0))
     assert {name: getattr(key, name) for name in fields} == fields
-    job = lifecycle.limits.limited_job(connection, job_id)
+    job = limits.limited_job(connection, job_id)
     if job is not None and key.name in LIMITS and reason is not LimitWaitReason.PAUSED:
-        policy = lifecycle.limit_overrides.controls_of(connection, [limit_key]).policy_of(limit_key, LIMITS[key.name])
-        claimed, [result] = lifecycle.limits.claim_keys(
+        policy = limit_overrides.controls_of(connection, [limit_key]).policy_of(limit_key, LIMITS[key.name])
+        claimed, [result] = limits.claim_keys(
             connection,
             job.lane,
-            [lifecycle.limits.KeyToClaim(limit_key, policy, lifecycle.Cursor())],
+            [limits.KeyToClaim(limit_key, policy, Cursor())],
             job_id=job_id,
             limit=1,
             free_slots=1,
@@ -289,7 +291,7 @@ def test_ordered_key_waits_for_the_running_job():
 def test_ordered_key_waits_for_the_retry_of_its_first_job():
     first, _ = add("one:a", 2)
     [job] = claim("one:a")
-    lifecycle.fail(connection, helpers.failed(job.key, 500.0))
+    completions.fail(connection, helpers.failed(job.key, 500.0))
     assert_waits("one:a", LimitWaitReason.NOT_DUE, 500.0, first, blocking_job_id=None)
 
 
@@ -316,16 +318,16 @@ def test_guide_lists_every_reason():
 
 def override(limit_key: str, **given: Any) -> None:
     options = {name: given.pop(name) for name in ("for_seconds", "changed_by", "reason") if name in given}
-    lifecycle.limit_overrides.override(connection, limit_key, given, **options)
+    limit_overrides.override(connection, limit_key, given, **options)
 
 
 def test_limits_show_what_operators_have_changed():
     override("rate", rate="2/h", burst=4, changed_by="anna", reason="a slow partner", for_seconds=600.0)
     override("rate:a", burst=3)
     override("gone", share=2)
-    lifecycle.pause(connection, Pausable.LIMIT, "rate", paused_by="ben", reason="an outage", for_seconds=60.0)
+    pauses.pause(connection, Pausable.LIMIT, "rate", paused_by="ben", reason="an outage", for_seconds=60.0)
     for key in ("rate:a", "rate:b"):
-        lifecycle.pause(connection, Pausable.LIMIT, key)
+        pauses.pause(connection, Pausable.LIMIT, key)
     found = figures("rate")
     assert found.values == stats.LimitValues(concurrency=None, rate="2/h", burst=4, share=1, is_ordered=False)
     assert found.override is not None and found.pause is not None
@@ -339,7 +341,7 @@ def test_limits_show_what_operators_have_changed():
 
 def test_override_and_pause_that_have_ended_are_not_shown():
     override("two", concurrency=9, for_seconds=-1.0)
-    lifecycle.pause(connection, Pausable.LIMIT, "two", for_seconds=-1.0)
+    pauses.pause(connection, Pausable.LIMIT, "two", for_seconds=-1.0)
     found = figures("two")
     assert (found.override, found.pause) == (None, None)
     assert found.values is not None and found.values.concurrency == 2
@@ -350,14 +352,14 @@ def test_override_and_pause_that_have_ended_are_not_shown():
 def test_key_shows_its_own_override_and_the_pause_that_ends_last():
     override("two", concurrency=9, share=5)
     override("two:a", concurrency=3)
-    lifecycle.pause(connection, Pausable.LIMIT, "two:a", for_seconds=60.0)
-    lifecycle.pause(connection, Pausable.LIMIT, "two", for_seconds=600.0)
+    pauses.pause(connection, Pausable.LIMIT, "two:a", for_seconds=60.0)
+    pauses.pause(connection, Pausable.LIMIT, "two", for_seconds=600.0)
     add("two:a")
     [key] = stats.limit_keys("two").keys
     assert key.values == stats.LimitValues(concurrency=3, rate=None, burst=1, share=5, is_ordered=False)
     assert key.override is not None and (key.override.limit_key, key.override.concurrency) == ("two:a", 3)
     assert key.pause is not None and key.pause.name == "two"
-    lifecycle.pause(connection, Pausable.LIMIT, "two:a")
+    pauses.pause(connection, Pausable.LIMIT, "two:a")
     assert stats.limit_key("two:a").pause.name == "two:a"
     assert stats.limit_key("two:b").override is None
 
@@ -366,7 +368,7 @@ def test_key_shows_its_own_override_and_the_pause_that_ends_last():
 @pytest.mark.parametrize("limit_key", ["two", "two:a"])
 def test_paused_key_waits_for_the_end_of_the_pause(limit_key):
     [job_id] = add("two:a")
-    lifecycle.pause(connection, Pausable.LIMIT, limit_key)
+    pauses.pause(connection, Pausable.LIMIT, limit_key)
     assert_waits("two:a", LimitWaitReason.PAUSED, None, job_id)
 
 

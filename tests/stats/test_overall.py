@@ -2,7 +2,8 @@
 
 import pytest
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
+from django_pgqueue.lifecycle import completions, pauses
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import Count, depths
 from tests import helpers
@@ -36,7 +37,7 @@ def jobs(connection, add_worker):
     for delay_seconds in (60.0, None):  # one retry, one dead letter
         helpers.make_jobs(connection, 1, queue_name="mail")
         [failed] = claim(connection, "mail", worker_id)
-        lifecycle.fail(connection, helpers.failed(failed.key, delay_seconds))
+        completions.fail(connection, helpers.failed(failed.key, delay_seconds))
     helpers.make_jobs(connection, 2, queue_name="mail", delay_seconds=3600.0)
     helpers.make_jobs(connection, 4, queue_name="mail")
     helpers.make_jobs(connection, 1, queue_name="reports", priority=5, task_name=SLOW)
@@ -79,7 +80,7 @@ def test_queues_of_live_workers_have_their_slots(jobs):
 
 
 def test_paused_queue_has_paused_jobs_and_no_due_ones(connection, jobs):
-    lifecycle.pause(connection, Pausable.QUEUE, "mail", paused_by="anna", reason="wrong link")
+    pauses.pause(connection, Pausable.QUEUE, "mail", paused_by="anna", reason="wrong link")
     mail = queue_named("mail")
     assert depth_of(mail) == {"paused": 4, "scheduled": 2, "retrying": 1, "running": 3, "lost": 1, "dead": 1}
     assert mail.is_paused
@@ -89,7 +90,7 @@ def test_paused_queue_has_paused_jobs_and_no_due_ones(connection, jobs):
 
 def test_paused_task_has_paused_jobs_in_its_queue(connection, jobs):
     helpers.make_jobs(connection, 1, queue_name="mail", task_name=SLOW)
-    lifecycle.pause(connection, Pausable.TASK, FAST)
+    pauses.pause(connection, Pausable.TASK, FAST)
     assert depth_of(queue_named("mail"))["paused"] == 4
     assert depth_of(queue_named("mail"))["due"] == 1
     assert not queue_named("mail").is_paused
@@ -99,7 +100,7 @@ def test_paused_task_has_paused_jobs_in_its_queue(connection, jobs):
 def test_queue_without_jobs_is_listed_if_known(connection, add_worker, settings):
     settings.PGQUEUE = {"QUEUES": ["default", "listed"]}
     add_worker("served,default")
-    lifecycle.pause(connection, Pausable.QUEUE, "held")
+    pauses.pause(connection, Pausable.QUEUE, "held")
     queues = {queue.name: queue for queue in stats.queues()}
     assert {"served", "default", "held", "listed"} <= set(queues)
     assert queues["served"].workers == 1
@@ -118,7 +119,7 @@ def test_queue_figures_are_those_of_three_functions(connection, jobs, django_ass
     helpers.make_jobs(connection, 2, queue_name="reports", priority=7)
     for pauses_task in (False, True):
         if pauses_task:
-            lifecycle.pause(connection, Pausable.TASK, FAST)
+            pauses.pause(connection, Pausable.TASK, FAST)
         with django_assert_max_num_queries(10):  # one of them looks for jobs with a limit, in an empty index
             found = stats.queue_figures()
         assert [(queue.name, depth_of(queue)) for queue in found.queues] == [

@@ -8,8 +8,9 @@ import pytest
 from django.db import connection as django_connection
 from django.db import transaction
 
-from django_pgqueue import JobLocked, Step, lifecycle, send_event, task
+from django_pgqueue import JobLocked, Step, send_event, task
 from django_pgqueue.declared.steps import Suspension
+from django_pgqueue.lifecycle import claims, steps
 from django_pgqueue.lifecycle.steps import EndedStep, SuspendedExecution
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import StepKind
@@ -58,14 +59,14 @@ def overtaken(engine, watcher, job_id, enqueue, **columns):
             django_connection.close()
 
     with engine.transaction():
-        claimed = lifecycle.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
+        claimed = claims.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
         background = helpers.Background(enqueue_and_close)
         blocked = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%replace%%'"
         helpers.wait_until(lambda: watcher.execute(blocked).fetchone())
         step = EndedStep("open", 1.0, StepKind.STEP, '"opened old"', 0.1, **columns)
-        lifecycle.steps.store_step(engine, claimed.key, step)
+        steps.store_step(engine, claimed.key, step)
         sleep = Suspension("nap", 2.0, StepKind.SLEEP, 60.0)
-        lifecycle.suspend(engine, [SuspendedExecution(claimed.key, sleep, *helpers.AGES)])
+        steps.suspend(engine, [SuspendedExecution(claimed.key, sleep, *helpers.AGES)])
     return background
 
 

@@ -18,9 +18,11 @@ from django.test import override_settings
 from django.utils import timezone
 from django.views.debug import ExceptionReporter
 
-from django_pgqueue import EventTimeout, Step, StepError, TaskContext, lifecycle, send_event, stats
+from django_pgqueue import EventTimeout, Step, StepError, TaskContext, send_event, stats
 from django_pgqueue.exceptions import JobCancelled, Snooze, TaskTimeout
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import audit, history, operator, pruning
+from django_pgqueue.lifecycle import steps as lifecycle_steps
 from django_pgqueue.models import Execution, Job, JobStep, SentEvent
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs, time_travel
@@ -174,7 +176,7 @@ def test_step_whose_connection_is_lost_is_stored_on_a_new_one(monkeypatch, watch
         LOG.append("work")
         return "done"
 
-    store_step, lost = lifecycle.steps.store_step, ["reply"] if cut == "reply" else []
+    store_step, lost = lifecycle_steps.store_step, ["reply"] if cut == "reply" else []
 
     def with_lost_reply(*args):
         status = store_step(*args)
@@ -183,7 +185,7 @@ def test_step_whose_connection_is_lost_is_stored_on_a_new_one(monkeypatch, watch
             raise OperationalError("server closed the connection unexpectedly")
         return status
 
-    monkeypatch.setattr(lifecycle.steps, "store_step", with_lost_reply)
+    monkeypatch.setattr(lifecycle_steps, "store_step", with_lost_reply)
     job = run(lambda context: context.step("a", work))
     assert (job.state, job.result, outcomes(job), LOG) == ("succeeded", "done", ["succeeded"], ["work"])
 
@@ -811,10 +813,10 @@ def test_steps_go_with_their_job(way):
     kept = run(lambda context: context.step("a", note, "a"))
     job = run(lambda context: context.step("b", note, "b"))
     if way == "delete":
-        assert lifecycle.delete(connection, [job.pk])
+        assert operator.delete(connection, [job.pk])
     elif way == "prune":
         Job.objects.filter(pk=job.pk).update(finished_at=job.finished_at - timedelta(days=400))
-        lifecycle.prune(connection, State.SUCCEEDED, 86400.0)
+        pruning.prune(connection, State.SUCCEEDED, 86400.0)
     else:
         job.delete()
     assert set(JobStep.objects.values_list("job_id", flat=True)) == {kept.pk}
@@ -836,11 +838,11 @@ def test_retry_of_succeeded_job_starts_again_from_the_beginning():
 def test_erase_leaves_no_value_of_a_step():
     job = run(lambda context: [context.step("a", lambda: "secret"), context.wait_for_event("e", "secret", timeout=0.0)])
     job.refresh_from_db()
-    audit_id = lifecycle.begin_audit(connection, "erase", {})
+    audit_id = audit.begin_audit(connection, "erase", {})
     kinds = {"arguments": True, "results": True, "errors": True, "logs": True}
     Job.objects.filter(pk=job.pk).update(state="dead", finished_at=timezone.now())
     job.refresh_from_db()
-    assert lifecycle.erase(connection, {job.pk: job.finished_at}, audit_id=audit_id, **kinds) == [job.pk]
+    assert history.erase(connection, {job.pk: job.finished_at}, audit_id=audit_id, **kinds) == [job.pk]
     with connection.cursor() as cursor:
         cursor.execute("SELECT json_agg(step)::text FROM pgqueue_step AS step")
         assert "secret" not in cursor.fetchone()[0]
@@ -860,7 +862,7 @@ def test_error_report_hides_sensitive_argument_of_a_step(by_name):
 
 def test_archive_has_the_steps():
     job = run(lambda context: context.step("a", note, "a"))
-    [(_, _, document)] = lifecycle.read_for_archive(connection, {job.pk: job.finished_at})
+    [(_, _, document)] = history.read_for_archive(connection, {job.pk: job.finished_at})
     text = document if isinstance(document, str) else json.dumps(document)
     assert [step["name"] for step in json.loads(text)["steps"]] == ["a"]
 

@@ -16,11 +16,12 @@ from django_pgqueue import (
     Step,
     TaskContext,
     history,
-    lifecycle,
     send_event,
     task,
 )
 from django_pgqueue.ends.compensations import HEADER
+from django_pgqueue.lifecycle import history as lifecycle_history
+from django_pgqueue.lifecycle import operator, pruning, sagas, steps
 from django_pgqueue.models import Job, JobStep
 from django_pgqueue.states import State
 from django_pgqueue.tasks import registry
@@ -182,7 +183,7 @@ def test_dead_compensation_that_is_deleted_is_skipped():
     CODE["undo"] = fails
     dies(tasks.order.enqueue())
     dead = Job.objects.get(task_name=tasks.undo_once.name)
-    assert lifecycle.delete(connection, [dead.pk])
+    assert operator.delete(connection, [dead.pk])
     run_jobs()
     assert LOG == UNDONE
 
@@ -223,7 +224,7 @@ def test_retry_during_the_compensation_is_refused(is_dead):
     else:
         job = waits()
         job.cancel()
-        lifecycle.sagas.compensate(connection, [job.pk])
+        sagas.compensate(connection, [job.pk])
         job.refresh_from_db()
     with pytest.raises(CompensationUnfinished, match="cannot be retried while its steps are compensated"):
         job.retry()
@@ -254,8 +255,8 @@ def test_attempt_never_uses_a_compensated_step():
     """A retry that has met the beginning of the compensation: both were under way at the same moment."""
     job = waits()
     job.cancel()
-    lifecycle.sagas.compensate(connection, [job.pk])
-    assert [step.name for step in lifecycle.steps.load_steps(connection, job.pk)] == ["charge", "look", "go"]
+    sagas.compensate(connection, [job.pk])
+    assert [step.name for step in steps.load_steps(connection, job.pk)] == ["charge", "look", "go"]
 
 
 # ------------------------------------------------------------------ removal
@@ -273,12 +274,12 @@ def test_job_is_kept_until_its_compensations_are_enqueued(how):
     def remove() -> bool:
         seen = {job.pk: job.finished_at}
         if how == "delete":
-            return bool(lifecycle.delete(connection, [job.pk]))
+            return bool(operator.delete(connection, [job.pk]))
         if how == "prune":
-            lifecycle.prune(connection, State.CANCELLED if job.state == "cancelled" else State.DEAD, 0.0)
+            pruning.prune(connection, State.CANCELLED if job.state == "cancelled" else State.DEAD, 0.0)
             return not Job.objects.filter(pk=job.pk).exists()
         if how == "archive":
-            return bool(lifecycle.archive(connection, seen))
+            return bool(lifecycle_history.archive(connection, seen))
         return history.erase(jobs=[job.pk]).erased == 1
 
     assert not remove()

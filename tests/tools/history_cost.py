@@ -93,25 +93,26 @@ def settle(watcher: Any, fill: str) -> None:
 
 def run_own(jobs: int, connect: Callable[[], Any]) -> Cost:
     """Claim and complete jobs by this package's own statements."""
-    from django_pgqueue import lifecycle
     from django_pgqueue.db import engine_connection
+    from django_pgqueue.lifecycle import claims, completions
+    from django_pgqueue.lifecycle.types import Cursor, Lane, Succeeded
 
     claiming, completing = (engine_connection.connect("default", name) for name in ("claim", "complete"))
     with connect() as watcher, claiming, completing:
         watcher.execute("TRUNCATE pgqueue_job, pgqueue_execution CASCADE")
         settle(watcher, FILL.format(jobs=jobs).replace("INTO job", "INTO pgqueue_job"))
-        meter, done, cursor = Meter(jobs, watcher, claiming, completing), 0, lifecycle.Cursor()
+        meter, done, cursor = Meter(jobs, watcher, claiming, completing), 0, Cursor()
         options: dict[str, Any] = {"limit": BATCH, "free_slots": BATCH, "worker_id": 7, "lease_seconds": 30.0}
         while done < jobs:
-            cursors = {lifecycle.Lane("default", 0): cursor}
+            cursors = {Lane("default", 0): cursor}
             with meter.half(0):
-                claimed = lifecycle.claim(claiming, cursors, **options)
-            ended = [lifecycle.Succeeded(job.key, None, 0.001, 0.0) for job in claimed]
+                claimed = claims.claim(claiming, cursors, **options)
+            ended = [Succeeded(job.key, None, 0.001, 0.0) for job in claimed]
             with meter.half(1):
-                completed = lifecycle.succeed(completing, ended)
+                completed = completions.succeed(completing, ended)
             if not claimed or len(completed) != len(ended):
                 raise RuntimeError("claimed jobs were not completed")
-            done, cursor = done + len(claimed), lifecycle.Cursor(claimed[-1].run_after, claimed[-1].job_id)
+            done, cursor = done + len(claimed), Cursor(claimed[-1].run_after, claimed[-1].job_id)
         return meter.cost()
 
 

@@ -95,7 +95,8 @@ def explained(connection: Any, worker: Any) -> list[Any]:
 
 def run_statements(worker: Any) -> None:
     """Run what workers and producers run often, on jobs without a limit."""
-    from django_pgqueue import lifecycle
+    from django_pgqueue.lifecycle import claims, completions, expiry, leases, pruning, rescues
+    from django_pgqueue.lifecycle.types import Released
     from django_pgqueue.states import State
     from tests import helpers
     from tests.app.tasks import noop
@@ -103,19 +104,19 @@ def run_statements(worker: Any) -> None:
     noop.enqueue()
     noop.enqueue_many((((), {}) for _ in range(BATCH)), returning=False)
     noop.using(unique_key="hot").enqueue()
-    lifecycle.scan_lanes(worker)
+    claims.scan_lanes(worker)
     claimed = helpers.claim_all(worker, limit=3 * BATCH)
-    lifecycle.extend(worker, [1], lease_seconds=60.0)
-    lifecycle.cancel_requests(worker, [1])
-    lifecycle.open_executions(worker, 1)
+    leases.extend(worker, [1], lease_seconds=60.0)
+    leases.cancel_requests(worker, [1])
+    leases.open_executions(worker, 1)
     keys = [job.key for job in claimed]
-    lifecycle.succeed(worker, helpers.succeeded(*keys[:BATCH]))
-    lifecycle.fail(worker, [failed for key in keys[BATCH : 2 * BATCH] for failed in helpers.failed(key)])
-    lifecycle.release(worker, [lifecycle.Released(key) for key in keys[2 * BATCH :]])
-    lifecycle.rescue(worker, lambda _: None, error="")
-    lifecycle.expire(worker, worker_id=1, error="")
-    lifecycle.prune(worker, State.SUCCEEDED, 0.0, limit=BATCH)
-    lifecycle.prune(worker, State.DEAD, 0.0, limit=BATCH)
+    completions.succeed(worker, helpers.succeeded(*keys[:BATCH]))
+    completions.fail(worker, [failed for key in keys[BATCH : 2 * BATCH] for failed in helpers.failed(key)])
+    completions.release(worker, [Released(key) for key in keys[2 * BATCH :]])
+    rescues.rescue(worker, lambda _: None, error="")
+    expiry.expire(worker, worker_id=1, error="")
+    pruning.prune(worker, State.SUCCEEDED, 0.0, limit=BATCH)
+    pruning.prune(worker, State.DEAD, 0.0, limit=BATCH)
 
 
 def row(plan: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from django.core.management import call_command
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import rollups
 
 JOB: Final = (
     "INSERT INTO pgqueue_job "
@@ -86,7 +86,7 @@ def large_queue(connection: Any, name: str, more: Iterable[str] = ()) -> Iterato
         with connection.cursor() as cursor:
             for statement in (*FILL.values(), *more):
                 cursor.execute(statement)
-            while lifecycle.merge_rollups(connection):
+            while rollups.merge_rollups(connection):
                 pass
             cursor.execute("VACUUM ANALYZE")
         yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle.types import EPOCH, Claimed
 from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.runtime.shared_memory import ProcessState
 from django_pgqueue.worker.slots.inflight import Full, InFlight
@@ -12,10 +12,7 @@ from tests import helpers
 
 
 def jobs(count):
-    return [
-        lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0)
-        for n in range(1, count + 1)
-    ]
+    return [Claimed(n, n, "t", "q", 0, EPOCH, "{}", 1, 1, 0, False, None, 0.0) for n in range(1, count + 1)]
 
 
 def test_allowance_without_predecessor_is_concurrency():

@@ -17,9 +17,10 @@ from django.contrib.auth.models import Group
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import signals
 from django_pgqueue.db.statements import clock
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import enqueueing
 from django_pgqueue.lifecycle.enqueueing import NewJob
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
@@ -185,7 +186,7 @@ def raw_job(task_name: str, arguments: str = '{"args":[],"kwargs":{}}') -> Job:
         "run_after": None,
         "delay_seconds": 0,
     }
-    enqueued = lifecycle.enqueue(connection, NewJob(row, arguments))
+    enqueued = enqueueing.enqueue(connection, NewJob(row, arguments))
     return Job.objects.get(pk=enqueued.job_id)
 
 

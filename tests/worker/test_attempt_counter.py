@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ground import histogram
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import ranges
+from django_pgqueue.lifecycle import completions, operator, ranges, rollups
+from django_pgqueue.lifecycle.types import Released
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion import attempt_counter as module
@@ -74,7 +74,7 @@ def test_finish_batch_of_successes_is_counted_once(engine, counter, reactions):
 
 def test_finish_success_of_lost_execution_is_not_counted(engine, counter, reactions):
     lost, job = claim(engine, 2)
-    lifecycle.release(engine, [lifecycle.Released(lost.key)])
+    completions.release(engine, [Released(lost.key)])
     finish(engine, [report(lost), report(job)], reactions)
     counter.write(engine)
     assert totals(engine) == {(helpers.NOOP, ""): {"succeeded": 1}}
@@ -82,7 +82,7 @@ def test_finish_success_of_lost_execution_is_not_counted(engine, counter, reacti
 
 def test_finish_each_ending_is_counted_in_its_column(engine, counter, reactions):
     jobs = claim(engine, 7)
-    lifecycle.cancel(engine, [jobs[6].job_id])
+    operator.cancel(engine, [jobs[6].job_id])
     endings = [
         (Ending.FAILED, {"delay_seconds": 60.0, "exception_class": "ValueError"}),
         (Ending.FAILED, {"exception_class": "KeyError"}),
@@ -133,7 +133,7 @@ def test_wait_begins_when_job_is_due_and_ends_when_it_starts(engine, counter, re
 
 
 def test_write_without_counts_appends_nothing(engine, counter, monkeypatch):
-    monkeypatch.setattr(lifecycle, "append_rollups", pytest.fail)
+    monkeypatch.setattr(rollups, "append_rollups", pytest.fail)
     counter.write(engine)
     assert not counter
 
@@ -195,7 +195,7 @@ def test_rescue_counts_crashes(engine, maintenance, counter, settings):
 def append(engine, seconds_ago, task=helpers.NOOP, queue="default", error="", **counts):
     columns = module.Tally(Counter(counts), 2.0, 1.0, Counter({3: 2}), Counter({1: 1, 4: 1})).columns()
     names = {"queue_name": queue, "task_name": task, "exception_class": error}
-    lifecycle.append_rollups(engine, [{**names, **columns}], seconds_ago)
+    rollups.append_rollups(engine, [{**names, **columns}], seconds_ago)
 
 
 def in_one_minute(engine):
@@ -222,7 +222,7 @@ def test_merge_keeps_the_sums_and_leaves_one_row_a_minute(engine, maintenance):
 def test_merge_of_old_minutes_leaves_one_row_an_hour(engine):
     for minutes in range(0, 120, 7):
         append(engine, 5 * HOUR + 60.0 * minutes, succeeded=1)
-    while lifecycle.merge_rollups(engine) and any(row["span"] != "hour" for row in rows(engine)):
+    while rollups.merge_rollups(engine) and any(row["span"] != "hour" for row in rows(engine)):
         pass
     assert 2 <= len(rows(engine)) <= 3
     assert all(row["starts_at"].minute == 0 for row in rows(engine))
@@ -236,7 +236,7 @@ def test_merge_adds_a_total_of_all_queues_and_tasks(engine):
     in_one_minute(engine)
     for minutes in (0, 7):
         append(engine, 5 * HOUR + 60.0 * minutes, task=f"shop.task{minutes}", retried=1)
-    while lifecycle.merge_rollups(engine):
+    while rollups.merge_rollups(engine):
         pass
     hours = {row["starts_at"] for row in rows(engine) if row["span"] == "hour"}
     assert len(rows(engine)) == 4 and hours
@@ -258,8 +258,8 @@ def test_merge_by_two_workers_at_once_counts_nothing_twice(engine, second):
     append(engine, 201.0, succeeded=1)
     with helpers.transaction(second):
         second.execute("SELECT FROM pgqueue_rollup WHERE id = 1 FOR UPDATE")  # as a merge that is not committed
-        assert lifecycle.merge_rollups(engine) == 1
-    lifecycle.merge_rollups(second)
+        assert rollups.merge_rollups(engine) == 1
+    rollups.merge_rollups(second)
     assert totals(engine) == {(helpers.NOOP, ""): {"succeeded": 2}}
 
 

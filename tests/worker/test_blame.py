@@ -9,10 +9,11 @@ from types import MappingProxyType
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import execute, repeat_if_stale
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import claims as lifecycle_claims
+from django_pgqueue.lifecycle import limits
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import claimer as claimer_module
 from django_pgqueue.worker.claiming.claimer import Claimer
@@ -193,8 +194,8 @@ def missing_table_of_statements(engine, table):
 def test_claim_failure_without_any_row_is_raised(engine, claims, monkeypatch, kind, table):
     """The service reports the error and backs off. Without that, the worker would look healthy, and not pause."""
     [lone] = add_jobs(engine, kind, 1)
-    monkeypatch.setattr(lifecycle, "next_in_line", lambda *given, **options: None)
-    monkeypatch.setattr(lifecycle.limits, "next_of_key", lambda *given, **options: None)
+    monkeypatch.setattr(lifecycle_claims, "next_in_line", lambda *given, **options: None)
+    monkeypatch.setattr(limits, "next_of_key", lambda *given, **options: None)
     with missing_table_of_statements(engine, table), pytest.raises(psycopg.errors.UndefinedTable, match="users_audit"):
         claims.round()
     assert claims.round() == [lone]

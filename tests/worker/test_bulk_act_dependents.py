@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.lifecycle import bulk_acts
+from django_pgqueue.lifecycle import bulk_acts, completions, graphs, operator
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch
 from django_pgqueue.states import State
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
@@ -33,7 +32,7 @@ def tree(engine: EngineConnection, policy: str = "cancel") -> list[int]:
 
 def cancel(engine: EngineConnection, *job_ids: int) -> None:
     for job_id in job_ids:
-        lifecycle.cancel(engine, [job_id])
+        operator.cancel(engine, [job_id])
 
 
 def counts(engine: EngineConnection, audit_id: int) -> tuple[int, int, str]:
@@ -92,8 +91,8 @@ def test_retry_counts_only_jobs_of_its_filter(engine):
 def test_retry_of_dead_jobs_leaves_dependents_uncounted(engine):
     first, *others = tree(engine)
     [claimed] = helpers.claim_all(engine)
-    lifecycle.fail(engine, helpers.failed(claimed.key, None))
-    lifecycle.advance(engine, [first])
+    completions.fail(engine, helpers.failed(claimed.key, None))
+    graphs.advance(engine, [first])
     audit_id = request(engine, "retry", Selection("dead"))
     finish(engine)
     assert states(engine) == {first: "ready"} | dict.fromkeys(others, "waiting")

@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import clock
-from django_pgqueue.lifecycle import bulk_acts, bulk_changes, bulk_selection
+from django_pgqueue.lifecycle import audit, bulk_acts, bulk_changes, bulk_selection, claims, completions, operator
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview, request_act, waiting_acts
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.maintenance import bulk_acts as service_module
 from django_pgqueue.worker.maintenance.bulk_acts import BulkActs
@@ -28,18 +28,18 @@ DEAD = Selection("dead")
 def die(engine: EngineConnection, count: int = 1, *, error: str = "shop.Declined", **options: Any) -> list[int]:
     """Return the ids of new jobs that have died of an error, one after the other."""
     job_ids = helpers.make_jobs(engine, count, **options)
-    for claimed in helpers.claim_all(engine, lifecycle.Lane(options.get("queue_name", "default"), 0)):
+    for claimed in helpers.claim_all(engine, Lane(options.get("queue_name", "default"), 0)):
         [failed] = helpers.failed(claimed.key, None)
-        lifecycle.fail(engine, [failed._replace(exception_class=error)])
+        completions.fail(engine, [failed._replace(exception_class=error)])
     return job_ids
 
 
 def fail_again(engine: EngineConnection, job_id: int, error: str) -> None:
     """Let a ready job fail once more, and wait for its next attempt."""
-    claimed = lifecycle.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
+    claimed = claims.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
     assert claimed is not None
     [failed] = helpers.failed(claimed.key, 60.0)
-    lifecycle.fail(engine, [failed._replace(exception_class=error)])
+    completions.fail(engine, [failed._replace(exception_class=error)])
 
 
 def request(engine: EngineConnection, action: str, selection: Selection, **options: Any) -> int:
@@ -98,9 +98,9 @@ def test_jobs_that_died_or_changed_after_the_preview_stay(engine):
     kept, retried, again = die(engine, 3)
     seen = preview(engine, "delete", DEAD)
     [late] = die(engine)
-    lifecycle.retry(engine, [retried, again])
-    claimed = lifecycle.claim_one(engine, again, worker_id=1, lease_seconds=60.0)
-    lifecycle.fail(engine, helpers.failed(claimed.key, None))
+    operator.retry(engine, [retried, again])
+    claimed = claims.claim_one(engine, again, worker_id=1, lease_seconds=60.0)
+    completions.fail(engine, helpers.failed(claimed.key, None))
     audit_id = request_act(engine, "delete", DEAD, previewed_at=seen.at)
     finish(engine)
     assert states(engine) == {retried: "ready", again: "dead", late: "dead"}
@@ -116,8 +116,8 @@ def test_ready_jobs_that_changed_after_the_preview_stay(engine):
     seen = preview(engine, "cancel", Selection("ready"))
     assert seen.chosen == 4
     [late] = helpers.make_jobs(engine)
-    lifecycle.retry(engine, [dead])
-    lifecycle.run_now(engine, [hurried])
+    operator.retry(engine, [dead])
+    operator.run_now(engine, [hurried])
     fail_again(engine, failed, "shop.Declined")
     audit_id = request_act(engine, "cancel", Selection("ready"), previewed_at=seen.at)
     finish(engine)
@@ -130,9 +130,9 @@ def test_ready_jobs_that_changed_after_the_preview_stay(engine):
 @pytest.mark.promise("bulk-act-as-previewed")
 def test_running_jobs_that_started_after_the_preview_go_on(engine):
     old, ready = helpers.make_jobs(engine, 2)
-    lifecycle.claim_one(engine, old, worker_id=1, lease_seconds=60.0)
+    claims.claim_one(engine, old, worker_id=1, lease_seconds=60.0)
     seen = preview(engine, "cancel", Selection("running"))
-    lifecycle.claim_one(engine, ready, worker_id=1, lease_seconds=60.0)
+    claims.claim_one(engine, ready, worker_id=1, lease_seconds=60.0)
     request_act(engine, "cancel", Selection("running"), previewed_at=seen.at)
     finish(engine)
     rows = helpers.rows_of(engine, "pgqueue_job")
@@ -234,7 +234,7 @@ def test_stop_ends_the_act_before_its_next_batch(engine):
     die(engine, 3)
     audit_id = request(engine, "retry", DEAD, rate=1.0)
     execute_batch(engine, audit_id)
-    assert lifecycle.stop_audit(engine, audit_id, "grace")
+    assert audit.stop_audit(engine, audit_id, "grace")
     clock.shift_seconds = 60.0
     assert waiting_acts(engine) == [] and execute_batch(engine, audit_id) is None
     row = entry(engine, audit_id)
@@ -523,7 +523,7 @@ def test_act_revives_the_latest_job_of_a_key(engine, monkeypatch, kind):
     monkeypatch.setattr(bulk_acts, "BATCH", 2)
     keyed, others = helpers.make_jobs(engine, 5), helpers.make_jobs(engine, 3)
     for job in helpers.claim_all(engine):
-        lifecycle.fail(engine, [helpers.failed(job.key, None)[0]._replace(exception_class="x")])
+        completions.fail(engine, [helpers.failed(job.key, None)[0]._replace(exception_class="x")])
     engine.execute("UPDATE pgqueue_job SET unique_key = 'one', finished_at = finished_at + id * interval '1 ms'")
     engine.execute("UPDATE pgqueue_job SET unique_key = NULL WHERE id = ANY (%s)", [others])
     engine.execute("UPDATE pgqueue_job SET finished_at = finished_at - interval '1 min'")
@@ -544,7 +544,7 @@ def test_act_revives_the_latest_job_of_a_key(engine, monkeypatch, kind):
 def test_act_other_than_a_retry_takes_all_jobs_of_a_key(engine):
     jobs = helpers.make_jobs(engine, 3)
     for job in helpers.claim_all(engine):
-        lifecycle.fail(engine, helpers.failed(job.key, None))
+        completions.fail(engine, helpers.failed(job.key, None))
     engine.execute("UPDATE pgqueue_job SET unique_key = 'one', finished_at = finished_at - interval '1 min'")
     assert preview(engine, "delete", Selection("dead")).chosen == 3
     assert preview(engine, "delete", Selection(job_ids=tuple(jobs))).chosen == 3

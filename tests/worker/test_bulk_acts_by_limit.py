@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.lifecycle import bulk_acts, bulk_selection
 from django_pgqueue.lifecycle.bulk_acts import Selection, preview
+from django_pgqueue.lifecycle.types import Lane
 from tests import helpers
 from tests.test_sql import explain, nodes, rows_read
 from tests.worker.test_bulk_acts import audited, entry, finish, request, states
@@ -67,7 +67,7 @@ def test_retry_and_running_cancel_by_limit_leave_other_jobs(engine, limit_key, w
     dead = {key: add(engine, key)[0] for key in keys}
     end(engine, list(dead.values()), "dead")
     running = {key: add(engine, None)[0] for key in keys}
-    helpers.claim_all(engine, lifecycle.Lane("default", 0))
+    helpers.claim_all(engine, Lane("default", 0))
     for key, job_id in running.items():
         engine.execute("UPDATE pgqueue_job SET limit_key = %s WHERE id = %s", [key, job_id])
         engine.execute(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.statements import execute
-from django_pgqueue.lifecycle import bulk_acts, bulk_selection
+from django_pgqueue.lifecycle import bulk_acts, bulk_selection, claims, completions, operator
 from django_pgqueue.lifecycle.bulk_acts import Selection, execute_batch, preview
 from tests import helpers
 from tests.statements import STATEMENTS
@@ -30,12 +29,12 @@ def jobs_of_key(engine: EngineConnection, count: int, *, reverse: bool = False) 
 
 def end(engine: EngineConnection, job_id: int, how: str) -> None:
     """Run a ready job until it has ended, or only until it is running."""
-    claimed = lifecycle.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
+    claimed = claims.claim_one(engine, job_id, worker_id=1, lease_seconds=60.0)
     assert claimed is not None
     if how == "dead":
-        lifecycle.fail(engine, helpers.failed(claimed.key, None))
+        completions.fail(engine, helpers.failed(claimed.key, None))
     elif how == "succeeded":
-        lifecycle.succeed(engine, helpers.succeeded(claimed.key))
+        completions.succeed(engine, helpers.succeeded(claimed.key))
 
 
 @pytest.mark.promise("bulk-act-latest-of-key")
@@ -62,7 +61,7 @@ def test_act_after_the_latest_has_run_revives_no_other(engine, monkeypatch, how,
     if selection == "filter":
         execute_batch(engine, audit_id)
     else:
-        lifecycle.retry(engine, job_ids[-1:])
+        operator.retry(engine, job_ids[-1:])
     end(engine, job_ids[-1], how)
     finish(engine)
     assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["dead"] * 4 + [how]
@@ -75,7 +74,7 @@ def test_act_on_a_list_while_the_latest_runs_without_its_key_revives_no_other(en
     job_ids = jobs_of_key(engine, 3)
     engine.execute("UPDATE pgqueue_job SET unique_ready_only = true")
     audit_id = request(engine, "retry", Selection(job_ids=tuple(job_ids)))
-    lifecycle.retry(engine, job_ids[-1:])
+    operator.retry(engine, job_ids[-1:])
     end(engine, job_ids[-1], "running")
     finish(engine)
     assert [helpers.state_of(engine, job_id) for job_id in job_ids] == ["dead", "dead", "running"]

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import health, lifecycle
+from django_pgqueue import health
+from django_pgqueue.lifecycle import installations, workers
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import clone_guard as module
 from django_pgqueue.worker.runtime.clone_guard import CloneGuard, ForeignDatabase, clone_guard, difference
@@ -45,8 +46,8 @@ def test_first_worker_records_its_installation(engine):
     with PRODUCTION:
         assert difference(engine) == ""
         assert difference(engine) == ""
-        own, [recorded] = lifecycle.read_installations(engine, "production")
-    lifecycle.record_installation(engine, own._replace(environment="late"), "")
+        own, [recorded] = installations.read_installations(engine, "production")
+    installations.record_installation(engine, own._replace(environment="late"), "")
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_installation") == 1
     assert recorded.identity == own
     assert own.environment == "production"
@@ -83,13 +84,13 @@ def test_dump_restored_into_own_tables_is_reported(engine):
 
 
 def test_two_first_workers_at_once_refuse_each_other(engine, monkeypatch):
-    original = lifecycle.record_installation
+    original = installations.record_installation
 
     def record_both(connection, identity, adopted_by):
         original(connection, identity, adopted_by)
         restore_dump(connection)
 
-    monkeypatch.setattr(lifecycle, "record_installation", record_both)
+    monkeypatch.setattr(installations, "record_installation", record_both)
     assert "server 7, not " in difference(engine)
 
 
@@ -108,7 +109,7 @@ def test_system_identifier_without_privilege_is_unknown(engine):
         "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; SET ROLE pgqueue_ordinary"
     )
     try:
-        own, recorded = lifecycle.read_installations(engine, "")
+        own, recorded = installations.read_installations(engine, "")
     finally:
         engine.execute("ROLLBACK")
     assert own.system_identifier == ""
@@ -149,7 +150,7 @@ def test_link_without_supervisor_is_not_guarded(engine):
 
 
 def test_heartbeat_finds_dump_restored_under_the_worker(engine, guard):
-    worker_id = lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+    worker_id = workers.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
     sender = HeartbeatSender(Link("default", "supervisor"), Options(database="default"))
     process = ChildProcess(ProcessState(1), 1, 0, worker_id)
     sender.send([process])

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import leases
 from django_pgqueue.worker.completion import completer as module
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.execution.report import Report
@@ -149,7 +149,7 @@ def test_completer_mixed_batch_writes_each_ending(engine, completer):
         completer.hand_over(report(job, ending))
     completer.tick()
     assert [helpers.state_of(engine, job.job_id) for job in claimed] == list(endings.values())
-    assert lifecycle.open_executions(engine, 1) == []
+    assert leases.open_executions(engine, 1) == []
 
 
 @pytest.mark.parametrize(("batch", "rests"), [(1000, 1), (1, 0)])

@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import orphans, search_keys, unique
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
@@ -38,15 +38,15 @@ def test_maintenance_runs_every_duty_of_a_capability(engine, caplog):
 def test_walk_goes_on_behind_the_last_page(engine, monkeypatch):
     """The first page has only rows of living jobs, so its rows stay."""
     job_ids = helpers.make_jobs(engine, 2)
-    lifecycle.add_search_keys(engine, {job_id: {"a": "b"} for job_id in [*job_ids, max(job_ids) + 1]})
-    monkeypatch.setattr(lifecycle.prune_orphans, "__defaults__", (0, 2))
+    search_keys.add_search_keys(engine, {job_id: {"a": "b"} for job_id in [*job_ids, max(job_ids) + 1]})
+    monkeypatch.setattr(orphans.prune_orphans, "__defaults__", (0, 2))
     walk = duty("search keys", engine)
     assert [walk(), walk()] == [True, False]
     assert helpers.scalar(engine, "SELECT count(*) FROM pgqueue_search_key") == 2
 
 
 def test_removal_by_an_index_goes_on_while_pages_are_full(engine, monkeypatch):
-    monkeypatch.setattr(lifecycle, "WINDOWS_PRUNED", 1)
+    monkeypatch.setattr(unique, "WINDOWS_PRUNED", 1)
     columns = "task_name, unique_key, job_id, ends_at"
     engine.execute(f"INSERT INTO pgqueue_uniqueness_window ({columns}) VALUES ('a', 'b', 1, '2001-01-01')")
     remove = duty("windows", engine)

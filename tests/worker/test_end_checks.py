@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from django_pgqueue import Batch, lifecycle, signals
+from django_pgqueue import Batch, signals
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends import batches, end_check, end_checks
 from django_pgqueue.ends.batches import Batches, settle
@@ -20,8 +20,11 @@ from django_pgqueue.ends.end_check import Checked, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, ended_jobs, follow
 from django_pgqueue.ends.graphs import Graphs, Node, Role
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus, graphs
+from django_pgqueue.lifecycle import batches as lifecycle_batches
+from django_pgqueue.lifecycle import completions, graphs
 from django_pgqueue.lifecycle.ends import EndedJob
+from django_pgqueue.lifecycle.execute import Refused
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer
@@ -156,16 +159,14 @@ def test_refused_check_does_not_stop_those_behind_it(recorder):
 
 
 def test_refused_row_is_logged_and_left_to_the_sweep(recorder, checks, caplog):
-    recorder.answers = [Checked(refused=[lifecycle.Refused(8, OSError())])]
+    recorder.answers = [Checked(refused=[Refused(8, OSError())])]
     checks.note([EndedJob(7)])
     checks.check(ENGINE)
     assert [record.__dict__["event"] for record in caplog.records] == ["end_check_refused"]
     assert checks.due_in_seconds == NEVER
 
 
-@pytest.mark.parametrize(
-    "answer", [psycopg.errors.LockNotAvailable(), Checked(refused=[lifecycle.Refused(8, KeyError())])]
-)
+@pytest.mark.parametrize("answer", [psycopg.errors.LockNotAvailable(), Checked(refused=[Refused(8, KeyError())])])
 def test_refusal_in_an_application_raises(recorder, checks, answer):
     """An error in the caller's transaction must not be hidden."""
     recorder.answers = [answer]
@@ -368,7 +369,7 @@ def test_advance_pages_through_thousands_of_dependents(engine, monkeypatch):
     one, two = helpers.claim_all(engine)
     end_job(engine, one, dies=True)
     end_job(engine, two)
-    moved = lifecycle.advance(engine, [dead, fine]).jobs
+    moved = graphs.advance(engine, [dead, fine]).jobs
     assert sorted(job.job_id for job in moved) == sorted(cancelled + last + ready)
     assert {helpers.state_of(engine, job_id) for job_id in cancelled + last} == {"cancelled"}
     assert {helpers.state_of(engine, job_id) for job_id in ready} == {"ready"}
@@ -396,7 +397,7 @@ def test_sweep_ends_the_batch_of_a_dependent_that_it_cancels(engine):
     batch_id = batch_of(engine, 0, is_closed=False)
     [dead] = helpers.make_nodes(engine)
     helpers.make_nodes(engine, needs=[dead], batch_id=batch_id)
-    lifecycle.batches.close_batch(engine, batch_id)
+    lifecycle_batches.close_batch(engine, batch_id)
     end_job(engine, helpers.claim_one(engine), dies=True)
     sweep_of(engine, "waiting").run()
     assert callbacks(engine) == ["complete", "failure"]
@@ -456,7 +457,7 @@ def test_only_the_rare_sweep_looks_at_complete_batches(engine):
     """Batches that failed are kept for weeks. One of them can be repaired just before its worker is lost."""
     batch_of(engine, 1)
     job = helpers.claim_one(engine)
-    lifecycle.fail(engine, helpers.failed(job.key, None))
+    completions.fail(engine, helpers.failed(job.key, None))
     helpers.sweep_ends(engine, "batches")
     assert callbacks(engine) == ["complete", "failure"]
     engine.execute("UPDATE pgqueue_job SET state = 'succeeded' WHERE state = 'dead'")

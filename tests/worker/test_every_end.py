@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from django.db import connection as django_connection
 
-from django_pgqueue import lifecycle
 from django_pgqueue.contrib.remote import operations
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.ends.end_checks import CHECKS
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import Claimed, Released, rescues
+from django_pgqueue.lifecycle import completions, operator, rescues, sagas, steps, workers
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.lifecycle.steps import EndedStep
+from django_pgqueue.lifecycle.types import Claimed, Released
 from django_pgqueue.models import Job
 from django_pgqueue.states import StepKind
 from django_pgqueue.worker import foreground
@@ -71,8 +71,8 @@ def job_with_a_step(engine) -> int:
     job_id = helpers.make_job(engine)
     claimed = helpers.claim_one(engine)
     step = EndedStep("a", 1, StepKind.STEP, None, 0.1, compensation=call(), compensation_arguments=arguments("a"))
-    lifecycle.steps.store_step(engine, claimed.key, step)
-    lifecycle.release(engine, [Released(claimed.key)])
+    steps.store_step(engine, claimed.key, step)
+    completions.release(engine, [Released(claimed.key)])
     return job_id
 
 
@@ -82,7 +82,7 @@ def step_undone(engine) -> bool:
 
 def compensation_before_another_one(engine) -> int:
     """Return the job of the first of two compensations."""
-    [added] = lifecycle.sagas.compensate(engine, [dead_job(engine, "a", "b")]).added
+    [added] = sagas.compensate(engine, [dead_job(engine, "a", "b")]).added
     headers = json.dumps({HEADER: added.compensated_id})
     engine.execute("UPDATE pgqueue_job SET queue_name = 'default', headers = %s WHERE id = %s", [headers, added.job_id])
     return added.job_id
@@ -143,7 +143,7 @@ def claimed_for_the_last_time(engine, **changes: Any) -> Claimed:
 
 def by_settlement(engine, job_id: int) -> None:
     """End a job that has crashed its worker process, in a settlement process."""
-    worker_id = lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+    worker_id = workers.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
     process = ChildProcess(ProcessState(1), 1, 0, worker_id)
     process.state.started(0, claimed_for_the_last_time(engine, worker_id=worker_id).execution_id)
     written = mmap.mmap(-1, 1)
@@ -186,14 +186,14 @@ def by_set_aside(engine, job_id: int) -> None:
 def by_release(engine, job_id: int) -> None:
     """Release a job that an operator has asked to stop."""
     claimed = helpers.claim_one(engine)
-    lifecycle.cancel(engine, [job_id])
+    operator.cancel(engine, [job_id])
     release_executions(engine, [claimed], FOREGROUND)
 
 
 def by_attempt_to_be_repeated(engine, job_id: int) -> None:
     """Write a failure that a retry would follow, if an operator had not asked the job to stop."""
     again = report(engine, Ending.FAILED, delay_seconds=60.0)
-    lifecycle.cancel(engine, [job_id])
+    operator.cancel(engine, [job_id])
     completer = Completer(link_to(engine))
     completer.hand_over(again)
     completer.tick()

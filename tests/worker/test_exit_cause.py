@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from django_pgqueue.lifecycle import EPOCH, Claimed
+from django_pgqueue.lifecycle.types import EPOCH, Claimed
 from django_pgqueue.worker.completion.receivers import PendingCalls
 from django_pgqueue.worker.execution import retry_policy
 from django_pgqueue.worker.runtime import exit_cause

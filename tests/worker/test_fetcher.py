@@ -15,11 +15,14 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle, signals, sql
+from django_pgqueue import signals, sql
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
 from django_pgqueue.ground.waker import is_readable
-from django_pgqueue.lifecycle import Cursor
+from django_pgqueue.lifecycle import claims as lifecycle_claims
+from django_pgqueue.lifecycle import completions, pauses
+from django_pgqueue.lifecycle.claims import AHEAD_BYTES
+from django_pgqueue.lifecycle.types import EPOCH, Claimed, Cursor, Released
 from django_pgqueue.states import Pausable
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import fetcher as module
@@ -105,7 +108,7 @@ def drain(fetcher, finish_on=None):
         taken = take(fetcher)
         all_claimed += taken
         if finish_on is not None and taken:
-            lifecycle.succeed(finish_on, helpers.succeeded(*(job.key for job in taken)))
+            completions.succeed(finish_on, helpers.succeeded(*(job.key for job in taken)))
     return all_claimed
 
 
@@ -152,7 +155,9 @@ def test_fetcher_job_prefetched_over_1_s_is_released_uncounted(engine, make_fetc
 
 def test_claim_last_attempt_jobs_fill_only_the_free_slots(engine, make_fetcher):
     helpers.make_jobs(engine, 20, max_attempts=1)
-    claimed = lifecycle.claim(engine, helpers.lanes_from_start(), limit=10, free_slots=3, worker_id=7, lease_seconds=60)
+    claimed = lifecycle_claims.claim(
+        engine, helpers.lanes_from_start(), limit=10, free_slots=3, worker_id=7, lease_seconds=60
+    )
     assert len(claimed) == 3
 
 
@@ -168,18 +173,18 @@ def test_fetcher_large_jobs_after_small_are_limited_by_size(engine, make_fetcher
     while not claims or len(claims[-1]) == 500:
         fetcher.tick()
         claims.append(take(fetcher))
-    assert sum(len(job.arguments) for job in claims[-1]) <= lifecycle.AHEAD_BYTES < 100 * len(LARGE)
+    assert sum(len(job.arguments) for job in claims[-1]) <= AHEAD_BYTES < 100 * len(LARGE)
     fetcher.tick()
-    assert len(fetcher.in_flight.waiting) <= 10 + lifecycle.AHEAD_BYTES / len(LARGE)
+    assert len(fetcher.in_flight.waiting) <= 10 + AHEAD_BYTES / len(LARGE)
 
 
 def test_claim_jobs_over_the_size_limit_still_fill_the_slots(engine):
     helpers.make_jobs(engine, 5)
     cursors = helpers.lanes_from_start()
     options = {"limit": 5, "worker_id": 7, "lease_seconds": 60, "ahead_bytes": 1}
-    assert len(lifecycle.claim(engine, cursors, free_slots=2, **options)) == 2
-    assert len(lifecycle.claim(engine, cursors, free_slots=0, **options)) == 0
-    assert len(lifecycle.claim(engine, cursors, free_slots=3, **options)) == 3
+    assert len(lifecycle_claims.claim(engine, cursors, free_slots=2, **options)) == 2
+    assert len(lifecycle_claims.claim(engine, cursors, free_slots=0, **options)) == 0
+    assert len(lifecycle_claims.claim(engine, cursors, free_slots=3, **options)) == 3
 
 
 def test_fetcher_queues_of_one_priority_take_turns(engine, make_fetcher):
@@ -222,7 +227,7 @@ def test_fetcher_released_job_behind_cursor_is_claimed_again(engine, make_fetche
     fetcher = make_fetcher(capacity=10)
     claimed = drain(fetcher)
     assert [job.job_id for job in claimed] == job_ids
-    lifecycle.release(engine, [lifecycle.Released(claimed[0].key)])
+    completions.release(engine, [Released(claimed[0].key)])
     fetcher.restart_scans()
     assert [job.job_id for job in drain(fetcher)] == [job_ids[0]]
 
@@ -275,7 +280,7 @@ def test_fetcher_idle_polls_often_then_sleeps_until_due(engine, make_fetcher):
 
 def test_in_flight_start_beyond_capacity_waits_or_raises():
     in_flight = InFlight(1)
-    jobs = [lifecycle.Claimed(n, n, "t", "q", 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0) for n in (1, 2)]
+    jobs = [Claimed(n, n, "t", "q", 0, EPOCH, "{}", 1, 1, 0, False, None, 0.0) for n in (1, 2)]
     in_flight.add(jobs)
     assert in_flight.start(1, 0, wait=False) == jobs[0]
     with pytest.raises(Full):
@@ -305,7 +310,7 @@ def test_fetcher_announced_job_is_claimed_before_lane_scan(engine, make_fetcher,
     helpers.make_jobs(engine, 2)
     fetcher.polls.poll_soon()
     with monkeypatch.context() as without_lanes:
-        without_lanes.delattr(lifecycle, "scan_lanes")
+        without_lanes.delattr(lifecycle_claims, "scan_lanes")
         fetcher.tick()
     assert len(take(fetcher)) == 1
     assert len(drain(fetcher)) == 1
@@ -422,7 +427,7 @@ def test_fetcher_announced_jobs_do_not_wait_for_a_slow_scan(engine, make_fetcher
     high = [helpers.make_job(engine, priority=5) for _ in range(2)]
     fetcher.lanes._rest.seconds = 60.0
     fetcher.polls.poll_soon()
-    monkeypatch.delattr(lifecycle, "scan_lanes")
+    monkeypatch.delattr(lifecycle_claims, "scan_lanes")
     fetcher.tick()
     assert [job.job_id for job in take(fetcher)] == high + low
 
@@ -432,13 +437,13 @@ def test_fetcher_announced_job_of_paused_queue_is_not_claimed(engine, make_fetch
     fetcher = make_fetcher()
     helpers.make_job(engine)
     drain(fetcher)
-    lifecycle.pause(engine, Pausable.QUEUE, "default")
+    pauses.pause(engine, Pausable.QUEUE, "default")
     helpers.wait_until(lambda: fetcher.tick() and not fetcher.lanes.recent_lanes())
     helpers.make_job(engine)
     fetcher.polls.poll_soon()
     fetcher.tick()
     assert not fetcher.in_flight.waiting
-    lifecycle.resume(engine, Pausable.QUEUE, "default")
+    pauses.resume(engine, Pausable.QUEUE, "default")
     fetcher.lanes.scan_again()
     fetcher.tick()
     assert len(fetcher.in_flight.waiting) == 1
@@ -449,7 +454,7 @@ def test_fetcher_pause_announced_with_job_does_not_claim_job(engine, make_fetche
     fetcher = make_fetcher()
     helpers.make_job(engine)
     drain(fetcher)
-    lifecycle.pause(engine, Pausable.QUEUE, "default")
+    pauses.pause(engine, Pausable.QUEUE, "default")
     helpers.make_job(engine)
     monkeypatch.setattr(fetcher.polls.waker, "wait_for_notifications", lambda seconds: {PAUSES_CHANGED})
     fetcher._sleep(0.0)

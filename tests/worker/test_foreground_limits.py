@@ -11,9 +11,10 @@ from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import override_settings
 
-from django_pgqueue import control, lifecycle
+from django_pgqueue import control
 from django_pgqueue.control.limits import override_limit
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.models import Job
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
@@ -116,13 +117,13 @@ def test_run_waits_for_a_claim_of_the_key_and_gives_up(engine, monkeypatch):
     monkeypatch.setattr(foreground_claim, "LOCK_SECONDS", 0.05)
     [job_id] = add(engine, "one:a")
     with engine.transaction():
-        lifecycle.limits.lock_keys(engine, ["one:a"])
+        lifecycle_limits.lock_keys(engine, ["one:a"])
         assert "another session is claiming jobs of this key: try again." in refused(job_id)
     monkeypatch.setattr(foreground_claim, "LOCK_SECONDS", 30.0)
     with engine.transaction():
-        lifecycle.limits.lock_keys(engine, ["one:a"])
-        tries, lock_keys = [], lifecycle.limits.lock_keys
-        monkeypatch.setattr(lifecycle.limits, "lock_keys", lambda *args: tries.append(args) or lock_keys(*args))
+        lifecycle_limits.lock_keys(engine, ["one:a"])
+        tries, lock_keys = [], lifecycle_limits.lock_keys
+        monkeypatch.setattr(lifecycle_limits, "lock_keys", lambda *args: tries.append(args) or lock_keys(*args))
         running = helpers.Background(lambda: (run(job_id), connection.close()))
         helpers.wait_until(lambda: len(tries) > 1)
     running.result()
@@ -193,7 +194,7 @@ def test_run_jobs_leaves_the_callers_transaction_its_idle_limit(db):
 
 def test_immediate_leaves_job_of_key_that_another_session_claims(engine):
     with IMMEDIATE, engine.transaction():
-        lifecycle.limits.lock_keys(engine, ["two"])
+        lifecycle_limits.lock_keys(engine, ["two"])
         assert tasks.noop.using(limit=TWO).enqueue().state == "ready"
     with IMMEDIATE:
         assert tasks.noop.using(limit=TWO).enqueue().state == "succeeded"

@@ -12,10 +12,12 @@ from django.db import connection, connections
 from django.test import override_settings
 from psycopg import errors
 
-from django_pgqueue import InvalidTask, Limit, every, lifecycle, middleware, task
+from django_pgqueue import InvalidTask, Limit, every, middleware, task
 from django_pgqueue.backend.compat import task_enqueued
 from django_pgqueue.db import statements
 from django_pgqueue.exceptions import LeaseLost
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Job, Schedule, ScheduleRun, SearchKey, UniquenessWindow
 from django_pgqueue.schedules import declarations
 from django_pgqueue.schedules.run_and_resume import run_now
@@ -53,7 +55,7 @@ class Worker:
     def turn(self) -> float | None:
         return self.scheduler.turn(self.engine)
 
-    def make_next_tick_due(self, schedule_id: int) -> lifecycle.Scheduled:
+    def make_next_tick_due(self, schedule_id: int) -> Scheduled:
         """Make the next tick of a schedule due."""
         self.engine.execute("UPDATE pgqueue_schedule SET next_run_at = now() WHERE id = %s", [schedule_id])
         return helpers.schedule_of(self.engine, schedule_id)
@@ -105,8 +107,8 @@ def test_tick_limit_unknown_is_left_to_other_workers(engine, worker, knows, monk
     monkeypatch.delitem(registry._tasks, helpers.NOOP)
     if knows:
         worker.define_task()
-    seen_at, _ = lifecycle.read_schedules(engine)
-    lifecycle.add_schedule(engine, helpers.definition(is_limited=True), origin="code", next_run_at=seen_at)
+    seen_at, _ = schedules.read_schedules(engine)
+    schedules.add_schedule(engine, helpers.definition(is_limited=True), origin="code", next_run_at=seen_at)
     worker.turn()
     assert jobs_made() == []
     assert "this process's code has no limit for" in Schedule.objects.get().problem
@@ -143,9 +145,9 @@ def test_tick_of_task_with_expires_sets_expiry_of_its_job(engine, worker):
 
 
 def test_tick_on_worker_without_task_sets_expiry_from_row(engine, worker):
-    seen_at, _ = lifecycle.read_schedules(engine)
+    seen_at, _ = schedules.read_schedules(engine)
     definition = helpers.definition(task_name="shop.tasks.brand_new", expires_seconds=60.0)
-    lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
+    schedules.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
     worker.turn()
     job = Job.objects.get()
     assert job.expires_at - job.enqueued_at == timedelta(minutes=1)
@@ -192,8 +194,8 @@ def test_tick_of_other_code_keeps_the_queue_of_the_row(engine, worker):
         if known:
             worker.define_task(queue_name="mail", priority=3)
         definition = helpers.definition(f"known {known}", queue_name="reports", priority=-10)
-        [seen_at, _] = lifecycle.read_schedules(engine)
-        lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
+        [seen_at, _] = schedules.read_schedules(engine)
+        schedules.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
         worker.turn()
     assert list(Job.objects.values_list("queue_name", "priority")) == [("reports", -10)] * 2
 
@@ -277,9 +279,9 @@ def test_tick_unique_key_unknown_is_left_to_other_workers(engine, worker, knows,
     monkeypatch.delitem(registry._tasks, helpers.NOOP)
     if knows:
         worker.define_task()
-    seen_at, _ = lifecycle.read_schedules(engine)
+    seen_at, _ = schedules.read_schedules(engine)
     definition = helpers.definition(is_unique=True)
-    schedule_id = lifecycle.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
+    schedule_id = schedules.add_schedule(engine, definition, origin="code", next_run_at=seen_at)
     assert schedule_id is not None
     for _ in range(3):
         worker.turn()
@@ -465,7 +467,7 @@ def test_tick_query_is_cancelled_shows_no_problem(engine, worker, monkeypatch):
 
     worker.define_task(unique_key=lambda: KEY)
     helpers.make_schedule(engine)
-    monkeypatch.setattr(lifecycle, "arguments_of", refused)
+    monkeypatch.setattr(schedules, "arguments_of", refused)
     worker.turn()
     assert (Schedule.objects.get().problem, Job.objects.count()) == ("", 0)
     monkeypatch.undo()
@@ -486,20 +488,20 @@ def test_tick_unique_key_fails_after_success_logs_again(engine, worker, caplog):
 def test_note_problem_after_another_worker_fired_has_no_effect(engine, worker):
     row = helpers.schedule_of(engine, helpers.make_schedule(engine))
     assert helpers.fire(engine, row).what == "fired"
-    lifecycle.note_problem(engine, row, "too late")
+    schedules.note_problem(engine, row, "too late")
     assert Schedule.objects.get().problem == ""
 
 
 @pytest.mark.parametrize("change", ["a pause", "another definition"])
 def test_problem_after_pause_or_new_definition_is_cleared(engine, worker, change):
     row = helpers.schedule_of(engine, helpers.make_schedule(engine))
-    lifecycle.note_problem(engine, row, "why")
+    schedules.note_problem(engine, row, "why")
     assert Schedule.objects.get().problem == "why"
     if change == "a pause":
-        lifecycle.pause_schedule(engine, row.schedule_id)
+        schedules.pause_schedule(engine, row.schedule_id)
     else:
         definition = helpers.definition(expression="@daily")
-        lifecycle.change_schedule(engine, row.schedule_id, definition, revision=0, next_run_at=row.next_run_at)
+        schedules.change_schedule(engine, row.schedule_id, definition, revision=0, next_run_at=row.next_run_at)
     assert Schedule.objects.get().problem == ""
 
 

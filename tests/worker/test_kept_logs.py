@@ -13,9 +13,12 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import InvalidTask, lifecycle, task
+from django_pgqueue import InvalidTask, task
 from django_pgqueue.ground.job_log import HALF_CHARACTERS, HALF_LINES, LINE_BYTES, LogBuffer, RecordedLine, as_lines
-from django_pgqueue.lifecycle import ExecutionKey, KeptLog
+from django_pgqueue.lifecycle import logs as lifecycle_logs
+from django_pgqueue.lifecycle import orphans
+from django_pgqueue.lifecycle.logs import KeptLog
+from django_pgqueue.lifecycle.types import ExecutionKey
 from django_pgqueue.models import Execution, ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion import progress_writer
@@ -127,9 +130,9 @@ def test_prune_logs_removes_lines_of_pruned_jobs_only():
     old, new = tasks.log_lines.enqueue(1), tasks.log_lines.enqueue(1)
     run_jobs()
     Execution.objects.filter(job=old)._raw_delete("default")
-    assert lifecycle.prune_orphans(connection, "logs") == (1, None)
+    assert orphans.prune_orphans(connection, "logs") == (1, None)
     assert list(ExecutionLog.objects.values_list("execution__job_id", flat=True)) == [new.pk]
-    assert lifecycle.prune_orphans(connection, "logs", limit=1).last_id == ExecutionLog.objects.get().pk
+    assert orphans.prune_orphans(connection, "logs", limit=1).last_id == ExecutionLog.objects.get().pk
 
 
 @pytest.mark.parametrize("value", ["TRACE", "info", True, 20])
@@ -254,8 +257,8 @@ def test_notes_lines_of_another_claim_are_not_written(engine):
     claimed = helpers.claim_one(engine)
     stale = ExecutionKey(claimed.execution_id, claimed.key.claimed_ms - 1)
     content = LogBuffer().content()
-    assert lifecycle.keep_logs(engine, [KeptLog(stale, content)]) == {}
-    assert lifecycle.keep_logs(engine, [KeptLog(claimed.key, content)]) == {claimed.execution_id: True}
+    assert lifecycle_logs.keep_logs(engine, [KeptLog(stale, content)]) == {}
+    assert lifecycle_logs.keep_logs(engine, [KeptLog(claimed.key, content)]) == {claimed.execution_id: True}
 
 
 @pytest.mark.promise("kept-log-lines-never-delay-completion")
@@ -266,7 +269,7 @@ def test_notes_refused_lines_are_dropped_and_progress_is_written(engine, monkeyp
     def refuse(connection, logs):
         raise psycopg.errors.InsufficientPrivilege("permission denied for table pgqueue_execution_log")
 
-    monkeypatch.setattr(lifecycle, "keep_logs", refuse)
+    monkeypatch.setattr(lifecycle_logs, "keep_logs", refuse)
     monkeypatch.setattr(progress_writer.outage_log, "may_log", lambda: True)  # an earlier test may have logged just now
     notes = Notes()
     notes.open_log(claimed.key)(line(1))
@@ -289,7 +292,7 @@ def test_notes_failed_write_keeps_the_lines(engine, monkeypatch, is_lost):
         raise psycopg.errors.DeadlockDetected
 
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, "keep_logs", fail)
+        patched.setattr(lifecycle_logs, "keep_logs", fail)
         if is_lost:
             with pytest.raises(psycopg.OperationalError):
                 notes.write(engine)

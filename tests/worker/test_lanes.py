@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import Cursor, Lane, claims
+from django_pgqueue.lifecycle import claims, completions, pauses
+from django_pgqueue.lifecycle.types import EPOCH, Claimed, Cursor, Lane, Released
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import lane_cursors
 from django_pgqueue.worker.claiming import lanes as lanes_module
@@ -31,10 +32,8 @@ PAUSED, BACKLOG = "tests.app.tasks.fail", 20_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def claimed_in(lane, number=1, run_after=lifecycle.EPOCH):
-    return lifecycle.Claimed(
-        number, number, "t", lane.queue_name, lane.priority, run_after, "{}", 1, 1, 0, False, None, 0.0
-    )
+def claimed_in(lane, number=1, run_after=EPOCH):
+    return Claimed(number, number, "t", lane.queue_name, lane.priority, run_after, "{}", 1, 1, 0, False, None, 0.0)
 
 
 def lanes_with_due(due):
@@ -65,7 +64,7 @@ def test_scan_from_cursors_finds_all_lanes_and_jobs_behind_them(engine, seed):
         lane: Cursor(START + timedelta(seconds=chance.randrange(3)), chance.randrange(40))
         for lane in chance.sample(lanes, chance.randrange(len(lanes)))
     }
-    scan = lifecycle.scan_lanes(engine, cursors=known)
+    scan = claims.scan_lanes(engine, cursors=known)
     expected = {
         lane: min((job for job in jobs[lane] if job > known.get(lane, Cursor())), default=None) for lane in jobs
     }
@@ -98,7 +97,7 @@ def test_slow_scans_begin_at_cursors_until_a_claim_from_start(engine, make_fetch
     first, *_ = helpers.make_jobs(engine, 3)
     fetcher = make_fetcher()
     [released, *_] = drain(fetcher)
-    lifecycle.release(engine, [lifecycle.Released(released.key)])
+    completions.release(engine, [Released(released.key)])
     lanes = fetcher.lanes
     assert lanes.scan_cursors()
     lanes._scanned_at = float("-inf")  # as if a scan were due
@@ -163,7 +162,7 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
         fetcher.tick()
         for job in take(fetcher):
             served[job.queue_name] += 1
-            lifecycle.succeed(engine, helpers.succeeded(job.key))
+            completions.succeed(engine, helpers.succeeded(job.key))
     assert served["a"] + served["b"] == sum(served.values()) == 200
     assert min(served["a"], served["b"]) >= 90
 
@@ -179,7 +178,7 @@ def no_margin(monkeypatch):
 def make_paused_backlog(engine, **changes):
     helpers.make_jobs(engine, BACKLOG, task_name=PAUSED, **changes)
     engine.execute("ANALYZE pgqueue_job")
-    lifecycle.pause(engine, Pausable.TASK, PAUSED)
+    pauses.pause(engine, Pausable.TASK, PAUSED)
 
 
 @pytest.mark.promise("paused-backlog", "defect-paused-backlog-walk")
@@ -213,14 +212,14 @@ def test_idle_lane_of_paused_jobs_is_walked_once(engine, make_fetcher):
 @pytest.mark.parametrize("ends_by_itself", [False, True])
 def test_resumed_jobs_behind_the_cursor_are_found(engine, make_fetcher, ends_by_itself):
     job_ids = helpers.make_jobs(engine, 30, task_name=PAUSED)
-    lifecycle.pause(engine, Pausable.TASK, PAUSED)
+    pauses.pause(engine, Pausable.TASK, PAUSED)
     fetcher = make_fetcher(capacity=10)
     assert drain(fetcher) == []
     assert fetcher.lanes._cursors[helpers.DEFAULT_LANE] > Cursor()
     if ends_by_itself:
         engine.execute("UPDATE pgqueue_pause SET paused_until = statement_timestamp()")
     else:
-        lifecycle.resume(engine, Pausable.TASK, PAUSED)
+        pauses.resume(engine, Pausable.TASK, PAUSED)
         fetcher.lanes.scan_again()
     fetcher._full_scan_at = float("inf")  # no claim from the start: the cursors themselves must be dropped
     found = []
@@ -239,7 +238,7 @@ def test_locked_job_behind_the_cursor_is_found_later(engine, second, make_fetche
 
 def test_pass_by_full_claim_moves_only_exhausted_lanes():
     lanes = lanes_with_due([Lane("a", 2), Lane("b", 1), Lane("c", 0)])
-    lanes._seen_at = lifecycle.EPOCH + timedelta(days=1)
+    lanes._seen_at = EPOCH + timedelta(days=1)
     cursors = lanes.ordered(None, from_start=True)
     lanes.pass_by(cursors, [claimed_in(Lane("b", 1))], all_exhausted=False)
     assert set(lanes._cursors) == {Lane("a", 2)}
@@ -249,8 +248,8 @@ def test_pass_by_full_claim_moves_only_exhausted_lanes():
 
 def test_exhausted_lane_keeps_a_cursor_further_on():
     lanes = lanes_with_due([Lane("a", 2)])
-    lanes._seen_at = lifecycle.EPOCH + timedelta(days=1)
-    job = claimed_in(Lane("a", 2), 7, lifecycle.EPOCH + timedelta(days=2))
+    lanes._seen_at = EPOCH + timedelta(days=1)
+    job = claimed_in(Lane("a", 2), 7, EPOCH + timedelta(days=2))
     lanes.move_cursors([job])
     lanes.pass_by(lanes.ordered(None, from_start=True), [job], all_exhausted=True)
     assert lanes._cursors == {Lane("a", 2): Cursor(job.run_after, 7)}
@@ -270,9 +269,9 @@ def test_claim_limited_by_size_exhausts_no_lane(engine, make_fetcher):
         unpatched(*args, all_exhausted=all_exhausted),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifecycle.claims, "AHEAD_BYTES", 1)
-        claim = lifecycle.claim
-        patch.setattr(lifecycle, "claim", lambda *args, **options: claim(*args, ahead_bytes=1, **options))
+        patch.setattr(claims, "AHEAD_BYTES", 1)
+        claim = claims.claim
+        patch.setattr(claims, "claim", lambda *args, **options: claim(*args, ahead_bytes=1, **options))
         fetcher.tick()
     assert len(fetcher.in_flight.waiting) == 4
     assert seen == [False]

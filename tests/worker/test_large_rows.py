@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.limit_policies import policy_of
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle import claims, limits
 from django_pgqueue.lifecycle.limits import KeyToClaim
+from django_pgqueue.lifecycle.types import Cursor, Lane
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.testing import run_jobs
@@ -40,7 +40,7 @@ def add(*, arguments='\'{"args":[],"kwargs":{}}\'', headers="NULL", limit_key=No
 
 
 def claim_plain(**options):
-    return lifecycle.claim(connection, {Lane("default", 0): Cursor()}, **OPTIONS, **options)
+    return claims.claim(connection, {Lane("default", 0): Cursor()}, **OPTIONS, **options)
 
 
 @pytest.mark.django_db
@@ -61,14 +61,14 @@ class TestClaim:
 
     def test_claim_of_one_large_row_returns_no_arguments(self):
         job_id = add(arguments=text_of("out of line", 2 * MOST))
-        claimed = lifecycle.claim_one(connection, job_id, **OPTIONS)
+        claimed = claims.claim_one(connection, job_id, **OPTIONS)
         assert claimed is not None and claimed.arguments == ""
 
     def test_claim_of_large_limited_rows_returns_no_arguments(self):
         ids = [add(arguments=text_of(kind, 2 * MOST), limit_key="narrow:") for kind in FILLERS]
         keys = [KeyToClaim("narrow:", policy_of(Limit("narrow", concurrency=10)), Cursor())]
         lane = Lane("default", 0, is_limited=True)
-        claimed = lifecycle.limits.claim_keys(connection, lane, keys, limit=4, free_slots=1, **OPTIONS).claimed
+        claimed = limits.claim_keys(connection, lane, keys, limit=4, free_slots=1, **OPTIONS).claimed
         assert [(job.job_id, job.arguments) for job in claimed] == [(job_id, "") for job_id in ids]
 
     @pytest.mark.parametrize(("size", "is_returned"), [(16_384, True), (16_385, False)])

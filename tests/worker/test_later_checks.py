@@ -12,7 +12,8 @@ import pytest
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks, follow
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus, graphs
+from django_pgqueue.lifecycle import graphs
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer

@@ -16,7 +16,7 @@ import pytest
 from django.conf import settings
 from django.test import override_settings
 
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.slots import leaks
 from django_pgqueue.worker.slots.inflight import InFlight
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import leases, worker_requests
 from django_pgqueue.worker.claiming import lease_monitor
 from django_pgqueue.worker.claiming.lease_monitor import ClaimCounter, LeaseMonitor
 from django_pgqueue.worker.execution.events import FOREGROUND
@@ -29,7 +29,7 @@ def monitor(monkeypatch):
     monitor = LeaseMonitor(link, in_flight, SimpleNamespace(ids=set), pool, state, 1, ClaimCounter(), FOREGROUND)
     monitor.set_listens(listens=True)
     monitor._compare_at = float("inf")
-    monkeypatch.setattr(lifecycle, "open_requests", lambda connection, worker_id: [])
+    monkeypatch.setattr(worker_requests, "open_requests", lambda connection, worker_id: [])
     return monitor
 
 
@@ -45,7 +45,7 @@ def test_cancel_poll_failed_or_found_unknown_id_is_repeated(monitor, monkeypatch
         return [(1, 99)] if len(polls) == 1 else []
 
     monitor.pool.ask_to_cancel = lambda ids: set()
-    monkeypatch.setattr(lifecycle, "cancel_requests", poll)
+    monkeypatch.setattr(leases, "cancel_requests", poll)
     monitor.poll_requests_soon()
     with contextlib.suppress(psycopg.OperationalError):
         monitor.tick()
@@ -58,7 +58,7 @@ def test_cancel_poll_prefetched_job_is_released_at_once(monitor, monkeypatch):
     claimed, released = SimpleNamespace(execution_id=2), []
     monitor.in_flight.waiting[2] = Prefetched(claimed, 0.0)
     monitor.pool.ask_to_cancel = set
-    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 2)])
+    monkeypatch.setattr(leases, "cancel_requests", lambda *args, **options: [(1, 2)])
     monkeypatch.setattr(lease_monitor, "release_executions", lambda connection, jobs, reactions: released.extend(jobs))
     monitor.poll_requests_soon()
     monitor.tick()
@@ -79,7 +79,7 @@ def test_cancel_poll_notified_during_poll_is_repeated(monitor, monkeypatch, fail
                 raise psycopg.OperationalError
         return []
 
-    monkeypatch.setattr(lifecycle, "cancel_requests", poll)
+    monkeypatch.setattr(leases, "cancel_requests", poll)
     monitor.poll_requests_soon()
     with contextlib.suppress(psycopg.OperationalError):
         monitor.tick()
@@ -91,8 +91,8 @@ def test_cancel_poll_notified_during_poll_is_repeated(monitor, monkeypatch, fail
 def test_request_before_the_process_listens_is_found_when_it_does(monitor, monkeypatch):
     """Its notification came too early, and the last poll too."""
     polls, answers = [], []
-    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: polls.append(args) or [])
-    monkeypatch.setattr(lifecycle, "open_requests", lambda *args: answers.append(args) or [])
+    monkeypatch.setattr(leases, "cancel_requests", lambda *args, **options: polls.append(args) or [])
+    monkeypatch.setattr(worker_requests, "open_requests", lambda *args: answers.append(args) or [])
     monitor.set_listens(listens=False)
     monitor.tick()
     before = len(polls), len(answers)
@@ -104,7 +104,7 @@ def test_request_before_the_process_listens_is_found_when_it_does(monitor, monke
 
 def test_cancel_poll_job_being_started_is_asked_at_next_poll(monitor, monkeypatch):
     """The job is no longer prefetched, and its slot does not run it yet. The first poll therefore cannot notify it."""
-    monkeypatch.setattr(lifecycle, "cancel_requests", lambda *args, **options: [(1, 1)])
+    monkeypatch.setattr(leases, "cancel_requests", lambda *args, **options: [(1, 1)])
     asked, notified = [], [set(), {1}]
 
     def ask_to_cancel(ids):
@@ -129,7 +129,7 @@ def database_monitor(committing):
 
 
 def open_ids(engine):
-    return [execution.execution_id for execution in lifecycle.open_executions(engine, 1)]
+    return [execution.execution_id for execution in leases.open_executions(engine, 1)]
 
 
 @pytest.mark.promise("no-release-during-claim")

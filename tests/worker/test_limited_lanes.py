@@ -7,8 +7,10 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import control, lifecycle
+from django_pgqueue import control
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.lifecycle import completions
+from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
@@ -40,7 +42,7 @@ def known_limits(monkeypatch):
 
 
 def finish(connection, jobs):
-    lifecycle.succeed(connection, helpers.succeeded(*(job.key for job in jobs)))
+    completions.succeed(connection, helpers.succeeded(*(job.key for job in jobs)))
 
 
 def test_fetcher_drains_limited_and_plain_jobs(engine, make_fetcher):
@@ -86,8 +88,8 @@ def test_keys_that_wait_are_visited_now_and_then_while_other_jobs_are_due(engine
     for number in range(10, 19):
         add(engine, f"one:{number}", order=2)  # blocked by the dead jobs
     visits = []
-    lock_keys = lifecycle.limits.lock_keys
-    monkeypatch.setattr(lifecycle.limits, "lock_keys", lambda *args: visits.append(1) or lock_keys(*args))
+    lock_keys = lifecycle_limits.lock_keys
+    monkeypatch.setattr(lifecycle_limits, "lock_keys", lambda *args: visits.append(1) or lock_keys(*args))
     helpers.make_jobs(engine, 90)
     fetcher, claimed = make_fetcher(capacity=10), []
     while len(claimed) < 60:
@@ -118,13 +120,13 @@ def test_small_key_waits_for_one_round_behind_a_large_one(
     engine, make_fetcher, monkeypatch, starts_per_second, is_reversed
 ):
     """A claim takes 1 to 5 jobs, so some claims take more jobs of one key than of the other."""
-    claim_keys = lifecycle.limits.claim_keys
+    claim_keys = lifecycle_limits.claim_keys
 
     def claim_in_order(*args, **options):  # the statement returns the results of keys in any order
         claim = claim_keys(*args, **options)
         return claim._replace(results=sorted(claim.results, reverse=is_reversed))
 
-    monkeypatch.setattr(lifecycle.limits, "claim_keys", claim_in_order)
+    monkeypatch.setattr(lifecycle_limits, "claim_keys", claim_in_order)
     add(engine, "fair:large", 500)
     small = add(engine, "fair:small", 3)
     fetcher = make_fetcher(capacity=1)
@@ -322,7 +324,7 @@ def test_worker_until_empty_waits_for_tokens_but_not_for_blocked_keys(engine, ma
     fetcher = make_fetcher()
     fetcher.tick()
     jobs = {job.job_id: job for job in take(fetcher)}
-    lifecycle.fail(engine, helpers.failed(jobs.pop(first).key, None))
+    completions.fail(engine, helpers.failed(jobs.pop(first).key, None))
     finish(engine, jobs.values())
     claimed = [*jobs, *(job.job_id for job in drain(fetcher, engine))]
     assert sorted(claimed) == rated

@@ -8,7 +8,7 @@ import pytest
 
 from django_pgqueue import log, signals
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt_plan import plan_of
 from django_pgqueue.worker.options import Options

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.declared.limits import Limit
+from django_pgqueue.lifecycle import completions
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import due_keys, key_pages, limited_lanes
 from django_pgqueue.worker.claiming import lanes as lanes_module
@@ -160,7 +160,7 @@ def test_drain_of_many_lanes_costs_the_same_for_each_job(engine, make_fetcher, s
         fetcher.tick()
         jobs = [member for job in take(fetcher) for member in job.members]
         claimed += [job.job_id for job in jobs]
-        lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
+        completions.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
     counts = Counter(statements)
     counts.pop("pgqueue:succeed", None)
     assert len(set(claimed)) == len(claimed) == count
@@ -181,7 +181,7 @@ def test_lanes_of_all_kinds_take_turns_although_jobs_are_prefetched(engine, make
         fetcher.tick()
         jobs = take(fetcher)
         turns.update({job.limit_key or job.chunk_key or "" for job in jobs})
-        lifecycle.succeed(engine, helpers.succeeded(*(member.key for job in jobs for member in job.members)))
+        completions.succeed(engine, helpers.succeeded(*(member.key for job in jobs for member in job.members)))
     assert max(turns.values()) - min(turns.values()) <= 2, turns
     assert len(turns) == 3
 
@@ -198,7 +198,7 @@ def test_keys_without_jobs_are_forgotten(engine, make_fetcher, monkeypatch):
         fetcher.tick()
         jobs = take(fetcher)
         count += len(jobs)
-        lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
+        completions.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
         clock.pass_by(0.1)
     limited = fetcher.lanes.limited
     for _ in range(10):

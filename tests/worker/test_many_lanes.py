@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import Cursor, Lane
-from django_pgqueue.lifecycle.types import Place
+from django_pgqueue.lifecycle import claims, pauses
+from django_pgqueue.lifecycle.types import Cursor, Lane, Place
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lane_pages, lane_walk, later_lanes
@@ -153,8 +153,8 @@ def test_claim_gets_no_more_lanes_than_jobs(engine, make_fetcher, monkeypatch):
     make_lanes(engine, 20)
     make_later_lanes(engine, 20)  # so that there are always many lanes
     seen = []
-    claim = lifecycle.claim
-    monkeypatch.setattr(lifecycle, "claim", lambda *args, **options: seen.append(args[1]) or claim(*args, **options))
+    claim = claims.claim
+    monkeypatch.setattr(claims, "claim", lambda *args, **options: seen.append(args[1]) or claim(*args, **options))
     fetcher = make_fetcher(capacity=3)
     fetcher._rate.per_second = lambda: 0.0
     tick_until(fetcher, lambda claimed: len(claimed) == 20)
@@ -179,7 +179,7 @@ def test_pages_of_a_full_queue_hide_no_lane_of_another(engine, make_fetcher, mon
     fetcher.polls.poll_soon()
     assert ids(tick_until(fetcher, len)) == [wanted]
     hidden = helpers.make_job(engine, queue_name="zz")
-    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    monkeypatch.setattr(claims, "newest_lanes", lambda *args, **options: {})
     fetcher.polls.poll_soon()
     assert ids(tick_until(fetcher, len)) == [hidden]
 
@@ -222,7 +222,7 @@ def test_newest_job_of_a_lane_hides_no_sooner_one(monkeypatch):
     pages.is_active = True
     pages._due.add(due, 1)
     pages._later.note(later, now + 5, now)
-    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {due: 50.0, later: 50.0})
+    monkeypatch.setattr(claims, "newest_lanes", lambda *args, **options: {due: 50.0, later: 50.0})
     assert not pages.read_newest(None, 2, is_idle=True)
     assert list(pages.pick(5, 3, from_start=False)[0]) == [due]
     assert pages._later.next_due_at == now + 5
@@ -258,7 +258,7 @@ def test_job_that_is_not_among_the_newest_is_found_by_a_circle(engine, make_fetc
 
 @pytest.mark.promise("many-lanes-bound")
 def test_unannounced_job_is_found_with_the_polls(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    monkeypatch.setattr(claims, "newest_lanes", lambda *args, **options: {})
     make_later_lanes(engine, 50)
     fetcher = make_fetcher()
     fetcher.may_sleep(1.0)
@@ -308,13 +308,13 @@ def test_idle_fetcher_sleeps_long_after_a_circle(engine, make_fetcher):
     helpers.wait_until(lambda: fetcher.tick() > 20)
     reads = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lifecycle, "scan_lanes", lambda *args, **options: reads.append(1))
+        patch.setattr(claims, "scan_lanes", lambda *args, **options: reads.append(1))
         assert fetcher.tick() > 20
     assert reads == []
 
 
 def test_fetcher_does_not_sleep_during_a_circle(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    monkeypatch.setattr(claims, "newest_lanes", lambda *args, **options: {})
     make_later_lanes(engine, 60)
     wanted = helpers.make_job(engine, queue_name=name(59))
     fetcher = make_fetcher()
@@ -382,11 +382,11 @@ def test_locked_job_is_found_after_the_lock_ends(engine, second, make_fetcher, n
 
 def test_paused_task_of_many_lanes_lets_the_fetcher_rest(engine, make_fetcher, clock):
     make_lanes(engine, 30)
-    lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
+    pauses.pause(engine, Pausable.TASK, helpers.NOOP)
     fetcher = make_fetcher()
     assert settle(fetcher) == []
     helpers.wait_until(lambda: clock.pass_by(rest := fetcher.tick()) or rest > 0.5)
-    lifecycle.resume(engine, Pausable.TASK, helpers.NOOP)
+    pauses.resume(engine, Pausable.TASK, helpers.NOOP)
     fetcher.lanes.scan_again()
     assert len(tick_until(fetcher, lambda claimed: len(claimed) == 30)) == 30
 
@@ -398,13 +398,13 @@ def test_paused_queue_is_not_claimed_and_resumed_is(engine, make_fetcher):
     tick_until(fetcher, lambda claimed: len(claimed) > 20)
     paused = {name(3), name(25)}
     for queue_name in paused:
-        lifecycle.pause(engine, Pausable.QUEUE, queue_name)
+        pauses.pause(engine, Pausable.QUEUE, queue_name)
     fetcher.lanes.scan_again()
     claimed = tick_until(fetcher, lambda claimed: fetcher.empty_scans)
     assert len(claimed) > 50
     assert not paused & {job.queue_name for job in claimed}
     for queue_name in paused:
-        lifecycle.resume(engine, Pausable.QUEUE, queue_name)
+        pauses.resume(engine, Pausable.QUEUE, queue_name)
     fetcher.lanes.scan_again()
     assert {job.queue_name for job in tick_until(fetcher, lambda claimed: len(claimed) > 7)} == paused
 
@@ -415,21 +415,21 @@ def test_paused_queues_are_not_claimed_before_their_pages_are_read(engine, make_
     fetcher._rate.per_second = lambda: 0.0
     tick_until(fetcher, lambda claimed: fetcher.lanes.pages._circle.is_complete)
     for number in range(30):
-        lifecycle.pause(engine, Pausable.QUEUE, name(number))
+        pauses.pause(engine, Pausable.QUEUE, name(number))
     fetcher.lanes.scan_again()
     assert tick_until(fetcher, lambda claimed: fetcher.empty_scans) == []
 
 
 def test_resumed_queues_are_claimed_before_their_pages_are_read(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    monkeypatch.setattr(claims, "newest_lanes", lambda *args, **options: {})
     make_later_lanes(engine, 50)
     wanted = {name(number): helpers.make_job(engine, queue_name=name(number)) for number in (3, 25, 47)}
     for queue_name in wanted:
-        lifecycle.pause(engine, Pausable.QUEUE, queue_name)
+        pauses.pause(engine, Pausable.QUEUE, queue_name)
     fetcher = make_fetcher()
     assert settle(fetcher) == []
     for queue_name in wanted:
-        lifecycle.resume(engine, Pausable.QUEUE, queue_name)
+        pauses.resume(engine, Pausable.QUEUE, queue_name)
     fetcher.lanes.scan_again()
     fetcher.tick()
     assert sorted(ids(take(fetcher))) == sorted(wanted.values())
@@ -438,7 +438,7 @@ def test_resumed_queues_are_claimed_before_their_pages_are_read(engine, make_fet
 def test_queue_is_claimed_when_its_pause_ends_by_itself(engine, make_fetcher, clock):
     make_later_lanes(engine, 30)
     wanted = helpers.make_job(engine, queue_name=name(20))
-    lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=60.0)
+    pauses.pause(engine, Pausable.QUEUE, name(20), for_seconds=60.0)
     ends_at = clock.now + 60.0
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
@@ -453,7 +453,7 @@ def test_queue_is_claimed_when_its_pause_ends_by_itself(engine, make_fetcher, cl
 def test_extended_pause_is_kept(engine, make_fetcher, clock):
     make_later_lanes(engine, 30)
     helpers.make_job(engine, queue_name=name(20))
-    lifecycle.pause(engine, Pausable.QUEUE, name(20), for_seconds=60.0)
+    pauses.pause(engine, Pausable.QUEUE, name(20), for_seconds=60.0)
     fetcher = make_fetcher()
     fetcher.may_sleep(RARELY_SECONDS)
     assert settle(fetcher) == []
@@ -474,9 +474,9 @@ def test_fetcher_with_few_lanes_reads_all_in_one_scan(engine, make_fetcher, monk
     make_lanes(engine, PAGE - 1, jobs=4)
     statements = []
     for function in ("execute", "execute_with_retry"):
-        run = getattr(lifecycle.claims, function)
+        run = getattr(claims, function)
         monkeypatch.setattr(
-            lifecycle.claims,
+            claims,
             function,
             lambda connection, sql, params, run=run: statements.append(sql.split()[1]) or run(connection, sql, params),
         )
@@ -504,9 +504,9 @@ def test_fetcher_for_named_queues_reads_only_these(engine, make_fetcher, monkeyp
     fetcher.tick()
     assert ids(take(fetcher)) == list(chain.from_iterable(wanted))
     seen = []
-    scan = lifecycle.scan_lanes
+    scan = claims.scan_lanes
     monkeypatch.setattr(
-        lifecycle, "scan_lanes", lambda connection, **options: seen.append(options) or scan(connection, **options)
+        claims, "scan_lanes", lambda connection, **options: seen.append(options) or scan(connection, **options)
     )
     fetcher.restart_scans()
     fetcher.tick()
@@ -525,7 +525,7 @@ def test_slow_scan_of_named_queues_begins_at_no_cursor(engine, make_fetcher, mon
 
 
 def test_until_empty_counts_only_whole_circles(engine, make_fetcher, monkeypatch):
-    monkeypatch.setattr(lifecycle, "newest_lanes", lambda *args, **options: {})
+    monkeypatch.setattr(claims, "newest_lanes", lambda *args, **options: {})
     make_later_lanes(engine, 60)
     wanted = helpers.make_job(engine, queue_name=name(55))
     fetcher = make_fetcher()
@@ -545,9 +545,9 @@ def test_until_empty_counts_only_whole_circles(engine, make_fetcher, monkeypatch
 @pytest.mark.parametrize("limit", [1, 10, 29])
 def test_scan_of_a_page_reads_no_other_lanes(engine, limit):
     make_lanes(engine, 30)
-    every = list(lifecycle.scan_lanes(engine).due_in)
-    first = list(lifecycle.scan_lanes(engine, limit=limit).due_in)
-    after = list(lifecycle.scan_lanes(engine, after=first[-1], limit=limit).due_in)
+    every = list(claims.scan_lanes(engine).due_in)
+    first = list(claims.scan_lanes(engine, limit=limit).due_in)
+    after = list(claims.scan_lanes(engine, after=first[-1], limit=limit).due_in)
     assert first + after == every[: 2 * limit]
 
 
@@ -580,7 +580,7 @@ def test_random_histories_claim_each_due_job_once(engine, make_fetcher, monkeypa
             made += helpers.make_jobs(engine, 1, delay_seconds=delay_seconds, **lane)
         if chance.random() < 0.1:
             queue = name(chance.randrange(40))
-            change = chance.choice([lifecycle.pause, lifecycle.resume])
+            change = chance.choice([pauses.pause, pauses.resume])
             change(engine, Pausable.QUEUE, queue)
             fetcher.lanes.scan_again()
         if chance.random() < 0.3:

@@ -4,7 +4,6 @@ import re
 
 from django.apps import apps
 
-from django_pgqueue import lifecycle
 from django_pgqueue.history.deletion import GOES_WITH_JOB
 from django_pgqueue.lifecycle.orphans import ORPHANS
 
@@ -42,4 +41,4 @@ def test_table_with_job_id_goes_with_its_job_or_not():
 
 def test_rows_of_orphans_are_named_for_the_log():
     named = [orphans.rows for orphans in ORPHANS.values()]
-    assert len(set(named)) == len(named) == len(lifecycle.ORPHANS)
+    assert len(set(named)) == len(named) == len(ORPHANS)

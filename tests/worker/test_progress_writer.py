@@ -7,11 +7,11 @@ import time
 import psycopg
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import ExecutionKey, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import completions
+from django_pgqueue.lifecycle.types import ExecutionKey, TransitionResult, TransitionStatus
 from django_pgqueue.worker.completion import progress_writer as module
 from django_pgqueue.worker.completion.completer import LOCKED_PAUSE_SECONDS, Completer
 from django_pgqueue.worker.completion.progress_writer import Notes, ProgressSender
@@ -41,13 +41,13 @@ def claimed(engine):
 def written(monkeypatch):
     """The progress that each statement has written, by execution."""
     calls = []
-    original = lifecycle.note_progress
+    original = completions.note_progress
 
     def note_progress(connection, noted):
         calls.append({row.key: row.progress.done for row in noted})
         return original(connection, noted)
 
-    monkeypatch.setattr(lifecycle, "note_progress", note_progress)
+    monkeypatch.setattr(completions, "note_progress", note_progress)
     return calls
 
 
@@ -154,7 +154,7 @@ def test_completer_locked_row_delays_the_completion(engine, second, completer, c
 
 def test_notes_note_during_write_is_written_next(engine, claimed, monkeypatch):
     notes = Notes()
-    original = lifecycle.note_progress
+    original = completions.note_progress
 
     def note_during_write(connection, noted):
         notes.note(claimed.key, Progress(2))
@@ -162,7 +162,7 @@ def test_notes_note_during_write_is_written_next(engine, claimed, monkeypatch):
 
     notes.note(claimed.key, Progress(1))
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, "note_progress", note_during_write)
+        patched.setattr(completions, "note_progress", note_during_write)
         assert notes.write(engine) == {claimed.key}
     assert notes.write(engine) == set()
     assert progress_of(engine, claimed.job_id)[0] == 2.0
@@ -171,7 +171,7 @@ def test_notes_note_during_write_is_written_next(engine, claimed, monkeypatch):
 @pytest.mark.promise("closed-execution-progress-dropped")
 def test_notes_closed_execution_progress_is_dropped(engine, claimed):
     notes = Notes()
-    lifecycle.fail(engine, helpers.failed(claimed.key))
+    completions.fail(engine, helpers.failed(claimed.key))
     helpers.claim_one(engine)
     notes.note(claimed.key, Progress(1))
     assert notes.write(engine) == set()
@@ -187,7 +187,7 @@ def test_completer_progress_refused_writes_the_completion(engine, completer, cla
         raise psycopg.errors.InsufficientPrivilege("permission denied for table pgqueue_job")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lifecycle, "note_progress", refuse)
+        patched.setattr(completions, "note_progress", refuse)
         patched.setattr(module, "outage_log", OutageLog(HealthMemory()))
         completer.notes.note(claimed.key, Progress(1))
         completer.hand_over(succeeded(claimed))
@@ -216,7 +216,7 @@ def test_notes_locked_table_keeps_the_progress(engine, claimed, monkeypatch):
         raise psycopg.errors.LockNotAvailable
 
     with monkeypatch.context() as patched:
-        patched.setattr(lifecycle, "note_progress", locked)
+        patched.setattr(completions, "note_progress", locked)
         assert notes.write(engine) == {claimed.key}
     assert isinstance(engine, EngineConnection)
     assert notes.write(engine) == set()

@@ -14,8 +14,8 @@ import pytest
 from django.core.management import call_command
 from django.test import override_settings
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import clock
+from django_pgqueue.lifecycle import pruning
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.states import State
 from django_pgqueue.testing import run_jobs
@@ -108,14 +108,14 @@ def make_finished_jobs(committing, engine):
 def prunes(monkeypatch):
     """Each prune statement that was sent: its task, its state and the number of jobs that it removed."""
     seen: list[tuple[str | None, str, int]] = []
-    prune = lifecycle.prune
+    prune = pruning.prune
 
     def record_prune(connection, state, *args, **options):
         result = prune(connection, state, *args, **options)
         seen.append((options["task_name"], state.value, result.removed))
         return result
 
-    monkeypatch.setattr(lifecycle, "prune", record_prune)
+    monkeypatch.setattr(pruning, "prune", record_prune)
     return seen
 
 
@@ -205,7 +205,7 @@ def test_prune_two_workers_at_once_remove_different_jobs(make_finished_jobs, eng
     """A worker skips the rows that another worker has locked, and does not wait for them."""
     make_finished_jobs(2500)
     with helpers.transaction(second):
-        assert lifecycle.prune(second, State.SUCCEEDED, DAY).removed == 1000
+        assert pruning.prune(second, State.SUCCEEDED, DAY).removed == 1000
         engine.statement_timeout_seconds = 20.0
         assert Pruner().prune(engine) == 1500
         second.execute("COMMIT")
@@ -214,14 +214,14 @@ def test_prune_two_workers_at_once_remove_different_jobs(make_finished_jobs, eng
 
 def test_prune_one_kind_fails_others_are_removed(make_finished_jobs, engine, monkeypatch):
     make_finished_jobs(10, "dead")
-    prune = lifecycle.prune
+    prune = pruning.prune
 
     def failing(connection, state, *args, **options):
         if state is State.CANCELLED:
             raise psycopg.errors.QueryCanceled
         return prune(connection, state, *args, **options)
 
-    monkeypatch.setattr(lifecycle, "prune", failing)
+    monkeypatch.setattr(pruning, "prune", failing)
     pruner = Pruner()
     failures = 0
     while Job.objects.exists():
@@ -268,13 +268,13 @@ def test_maintenance_prune_backlog_rescues_between_batches(make_finished_jobs, m
 
 def test_maintenance_stopped_while_pruning_ends_after_batch(make_finished_jobs, maintenance, monkeypatch):
     make_finished_jobs(4000)
-    prune = lifecycle.prune
+    prune = pruning.prune
 
     def stopping(*args, **options):
         maintenance.stop()
         return prune(*args, **options)
 
-    monkeypatch.setattr(lifecycle, "prune", stopping)
+    monkeypatch.setattr(pruning, "prune", stopping)
     duty_of(maintenance, "prune").due_at = 0.0
     maintenance.start()
     maintenance.join(30)

@@ -12,11 +12,11 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.served_queues import ServedQueues
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle import claims, completions
+from django_pgqueue.lifecycle.types import EPOCH, Claimed, Lane
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.allowance import Allowance
@@ -44,7 +44,7 @@ def slots_of(running_before=lambda number: 0, **concurrency):
 
 
 def job(number, queue_name):
-    return lifecycle.Claimed(number, number, "t", queue_name, 0, lifecycle.EPOCH, "{}", 1, 1, 0, False, None, 0.0)
+    return Claimed(number, number, "t", queue_name, 0, EPOCH, "{}", 1, 1, 0, False, None, 0.0)
 
 
 def start(fetcher):
@@ -62,7 +62,7 @@ def running(fetcher):
 
 
 def end(fetcher, engine, jobs):
-    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
+    completions.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
     for each in jobs:
         fetcher.in_flight.end(each.execution_id)
 
@@ -231,7 +231,7 @@ def test_full_queue_lets_the_fetcher_sleep_and_is_claimed_when_a_job_ends(engine
     end(fetcher, engine, [first])
     fetcher.lanes._scanned_at = time.monotonic() + 60.0
     with monkeypatch.context() as without_scans:
-        without_scans.delattr(lifecycle, "scan_lanes")
+        without_scans.delattr(claims, "scan_lanes")
         assert fetcher.tick() == 0.0
     [third] = start(fetcher)["mail"]
     assert running(fetcher) == {"mail": 2}

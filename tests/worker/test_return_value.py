@@ -15,7 +15,7 @@ from django.db import OperationalError, connection, connections
 
 from django_pgqueue import signals
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import EPOCH, Claimed
+from django_pgqueue.lifecycle.types import EPOCH, Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from django_pgqueue.worker.completion.progress_writer import Notes

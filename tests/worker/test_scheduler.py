@@ -13,9 +13,12 @@ import psycopg
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import signals
 from django_pgqueue.db import statements
 from django_pgqueue.db.notifications import CHANNEL
+from django_pgqueue.lifecycle import completions, schedules
+from django_pgqueue.lifecycle import ticks as lifecycle_ticks
+from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.models import Job, Schedule, ScheduleRun
 from django_pgqueue.options.task_options import JobOptions
 from django_pgqueue.schedules import declarations
@@ -63,7 +66,7 @@ def clock(engine, monkeypatch):
 def make_worker(engine, monkeypatch):
     """Return a function that makes workers whose code has the given definitions. Each call of a worker is one turn."""
 
-    def make(*definitions: lifecycle.Definition, on=engine):
+    def make(*definitions: Definition, on=engine):
         own_scheduler = Scheduler()
 
         def turn() -> float | None:
@@ -179,13 +182,13 @@ def test_scheduler_jitter_delays_the_job(clock, engine, make_worker, monkeypatch
 def test_pause_schedule_resumed_skips_ticks_of_the_pause(clock, engine, make_worker):
     worker = make_worker(DAILY)
     worker()
-    assert lifecycle.pause_schedule(engine, row("daily").pk)
-    assert not lifecycle.pause_schedule(engine, row("daily").pk)
+    assert schedules.pause_schedule(engine, row("daily").pk)
+    assert not schedules.pause_schedule(engine, row("daily").pk)
     clock.set(NINE + 2 * DAY)
     worker()
     assert ticks() == []
-    assert lifecycle.resume_schedule(engine, row("daily").pk, NINE + 3 * DAY)
-    assert not lifecycle.resume_schedule(engine, row("daily").pk, NINE + 3 * DAY)
+    assert schedules.resume_schedule(engine, row("daily").pk, NINE + 3 * DAY)
+    assert not schedules.resume_schedule(engine, row("daily").pk, NINE + 3 * DAY)
     worker()
     clock.set(NINE + 3 * DAY)
     worker()
@@ -194,7 +197,7 @@ def test_pause_schedule_resumed_skips_ticks_of_the_pause(clock, engine, make_wor
 
 def test_pause_schedule_changed_definition_stays_paused(clock, engine, make_worker):
     make_worker(DAILY)()
-    lifecycle.pause_schedule(engine, row("daily").pk)
+    schedules.pause_schedule(engine, row("daily").pk)
     later = make_worker(DAILY._replace(expression="1 9 * * *"))
     later()
     clock.set(NINE + DAY)
@@ -289,7 +292,7 @@ def test_scheduler_missed_and_late_ticks_follow_both_rules(clock, make_worker, m
 
 
 def finish_all(engine):
-    lifecycle.succeed(engine, helpers.succeeded(*[execution.key for execution in helpers.claim_all(engine)]))
+    completions.succeed(engine, helpers.succeeded(*[execution.key for execution in helpers.claim_all(engine)]))
 
 
 @pytest.mark.parametrize("state", ["ready", "running"])
@@ -341,12 +344,12 @@ def test_if_running_skip_job_of_operator_skips_the_tick(clock, engine, make_work
     worker = make_worker(MINUTELY._replace(if_running="skip"))
     worker()
     schedule, job = helpers.schedule_of(engine, row("minutely").pk), helpers.new_job()
-    assert lifecycle.run_schedule(engine, schedule, job).what == "fired"
+    assert lifecycle_ticks.run_schedule(engine, schedule, job).what == "fired"
     clock.set(NINE)
     worker()
     assert Job.objects.count() == 1
     for other in (schedule._replace(schedule_id=1_000_000), schedule._replace(revision=7)):
-        assert lifecycle.run_schedule(engine, other, job) is None
+        assert lifecycle_ticks.run_schedule(engine, other, job) is None
 
 
 # ------------------------------------------------------------------ clocks that jump
@@ -393,7 +396,7 @@ def test_scheduler_deleted_job_tick_does_not_fire_again(clock, engine, make_work
     worker()
     engine.execute("DELETE FROM pgqueue_job")
     clock.set(NINE + 30 * DAY)
-    assert lifecycle.prune_schedule_runs(engine, 7 * DAY.total_seconds(), kept=100) == 0
+    assert schedules.prune_schedule_runs(engine, 7 * DAY.total_seconds(), kept=100) == 0
     clock.set(START)
     worker()
     clock.set(NINE)
@@ -409,9 +412,9 @@ def test_prune_schedule_runs_old_ticks_keeps_the_last(clock, engine):
         " SELECT %s, %s - n * interval '1 hour', now() FROM generate_series(1, 1000) AS n",
         [schedule_id, START],
     )
-    assert lifecycle.prune_schedule_runs(engine, 7 * DAY.total_seconds(), kept=100, limit=10) == 10
-    assert lifecycle.prune_schedule_runs(engine, 7 * DAY.total_seconds(), kept=100) == 1000 - 10 - (7 * 24 - 1)
-    assert lifecycle.prune_schedule_runs(engine, 0.0, kept=100) == 7 * 24 - 1 - 100
+    assert schedules.prune_schedule_runs(engine, 7 * DAY.total_seconds(), kept=100, limit=10) == 10
+    assert schedules.prune_schedule_runs(engine, 7 * DAY.total_seconds(), kept=100) == 1000 - 10 - (7 * 24 - 1)
+    assert schedules.prune_schedule_runs(engine, 0.0, kept=100) == 7 * 24 - 1 - 100
     assert ScheduleRun.objects.count() == 100
 
 
@@ -561,8 +564,8 @@ def test_definition_unchanged_keeps_the_row(clock, make_worker):
 
 def test_scheduler_many_turns_confirm_once_a_minute(clock, make_worker, monkeypatch):
     calls = []
-    confirm = lifecycle.confirm_schedules
-    monkeypatch.setattr(lifecycle, "confirm_schedules", lambda *given: calls.append(given) or confirm(*given))
+    confirm = schedules.confirm_schedules
+    monkeypatch.setattr(schedules, "confirm_schedules", lambda *given: calls.append(given) or confirm(*given))
     workers = [make_worker(DAILY) for _ in range(3)]
     for _ in range(12):
         for worker in workers:
@@ -710,8 +713,8 @@ def test_schedule_service_error_forgets_confirmations(service, engine, monkeypat
     def fail(connection):
         raise psycopg.OperationalError("the server is away")
 
-    seen_at, _ = lifecycle.read_schedules(engine)
-    lifecycle.add_schedule(engine, DAILY, origin="code", next_run_at=seen_at + DAY)
+    seen_at, _ = schedules.read_schedules(engine)
+    schedules.add_schedule(engine, DAILY, origin="code", next_run_at=seen_at + DAY)
     service.tick()
     assert service.scheduler._silence
     monkeypatch.setattr(service.scheduler, "turn", fail)

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
+from django_pgqueue.lifecycle import claims, pauses
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
@@ -56,8 +56,8 @@ def notify(fetcher):
 @pytest.fixture
 def scans_made(monkeypatch):
     scans = []
-    scan = lifecycle.scan_lanes
-    monkeypatch.setattr(lifecycle, "scan_lanes", lambda *args, **options: scans.append(1) or scan(*args, **options))
+    scan = claims.scan_lanes
+    monkeypatch.setattr(claims, "scan_lanes", lambda *args, **options: scans.append(1) or scan(*args, **options))
     return scans
 
 
@@ -180,7 +180,7 @@ def test_fetcher_sibling_found_later_job_starts_it_in_time(engine, make_pair, mo
 
 def test_fetcher_pause_notification_scans_itself(engine, make_pair):
     first, second = make_pair()
-    lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
+    pauses.pause(engine, Pausable.TASK, helpers.NOOP)
     notify(second)
     second.lanes.scan_again()
     first.lanes._scan(engine)
@@ -191,7 +191,7 @@ def test_fetcher_pause_notification_scans_itself(engine, make_pair):
 def test_fetcher_own_scan_is_old_scans_itself(engine, make_pair):
     """A fetcher must notice a pause without a notification in time, even if siblings always scan first."""
     first, second = make_pair()
-    lifecycle.pause(engine, Pausable.TASK, helpers.NOOP)
+    pauses.pause(engine, Pausable.TASK, helpers.NOOP)
     second.lanes._scanned_at -= 5.0
     notify(second)
     first.lanes._scan(engine)

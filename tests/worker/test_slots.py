@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from django_pgqueue.exceptions import LeaseLost, TaskTimeout
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.completion.progress_writer import Notes
 from django_pgqueue.worker.execution.attempt_plan import plan_of
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of

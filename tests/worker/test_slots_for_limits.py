@@ -10,10 +10,11 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 from django.utils import timezone
 
-from django_pgqueue import lifecycle, sql
+from django_pgqueue import sql
 from django_pgqueue.db import statements
 from django_pgqueue.declared.limits import Limit
-from django_pgqueue.lifecycle import Cursor, Lane
+from django_pgqueue.lifecycle import completions, limits
+from django_pgqueue.lifecycle.types import Cursor, Lane
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import key_claims, lanes
 from django_pgqueue.worker.claiming.due_keys import DueKeys
@@ -42,7 +43,7 @@ def known_limits(monkeypatch):
 
 def end(fetcher, engine, jobs):
     """End jobs as the completer does: in the database, then in the lanes."""
-    lifecycle.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
+    completions.succeed(engine, helpers.succeeded(*(job.key for job in jobs)))
     fetcher.lanes.limited.note_ended({job.limit_key for job in jobs if job.limit_key})
 
 
@@ -190,7 +191,7 @@ def test_claim_counts_executions_only_of_keys_with_a_concurrency(engine, monkeyp
         plans.extend(statements.execute(connection, f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", params))
         return []
 
-    monkeypatch.setattr(lifecycle.limits, "execute", explain)
+    monkeypatch.setattr(limits, "execute", explain)
     claim(engine, LIMITS[name], f"{name}:a")
     [[[plan]]] = plans
     scans = [node for node in nodes(plan["Plan"]) if "Scan" in node["Node Type"]]

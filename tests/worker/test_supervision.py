@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import worker_requests, workers
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.options import Options
@@ -77,7 +77,7 @@ def heartbeat_sender(committing):
 
 @pytest.fixture
 def process(engine):
-    worker_id = lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+    worker_id = workers.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
     return ChildProcess(ProcessState(1), 1, 0, worker_id)
 
 
@@ -127,7 +127,7 @@ def test_heartbeat_record_announces_requests_and_stores_memory(engine, heartbeat
     engine.execute("UPDATE pgqueue_worker SET supervisor_pid = 1")
     heartbeat_sender.send([process])
     assert not process.state.has_requests
-    lifecycle.request_of_worker(engine, process.worker_id, RequestKind.STOP)
+    worker_requests.request_of_worker(engine, process.worker_id, RequestKind.STOP)
     heartbeat_sender.due_at = 0.0
     heartbeat_sender.send([process])
     assert process.state.has_requests
@@ -145,7 +145,7 @@ def test_heartbeat_locked_worker_record_does_not_block(engine, second, heartbeat
     engine.statement_timeout_seconds = 5.0
     with helpers.transaction(second, "SELECT 1 FROM pgqueue_worker FOR UPDATE"):
         heartbeat_sender.send([process])
-        lifecycle.unregister_worker(engine, process.worker_id)
+        workers.unregister_worker(engine, process.worker_id)
     assert process.state.lease_until == 0.0
     assert heartbeat_sender.due_at <= time.monotonic() + RETRY_SECONDS
 
@@ -255,7 +255,7 @@ def test_heartbeat_worker_record_removed_inserts_it_again(engine, heartbeat_send
 @pytest.mark.promise("defect-restarted-ids")
 def test_worker_ids_after_ids_restart_do_not_recur(engine):
     def register():
-        return lifecycle.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
+        return workers.register_worker(engine, hostname="h", pid=1, version="v", queue_names="", concurrency=1)
 
     before = {register() for _ in range(20)}
     helpers.empty_tables(engine)

@@ -13,7 +13,7 @@ from django.db.models import F
 
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import EPOCH, Claimed
+from django_pgqueue.lifecycle.types import EPOCH, Claimed
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CHANNEL
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import claims, completions
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, may_be_over
 from django_pgqueue.states import State
 from django_pgqueue.waiting import listener
@@ -92,7 +92,7 @@ def test_completer_awaited_job_notifies_only_if_finished(engine, completer, wait
     waiters.hear(str(job_id))
     awaited, other = helpers.claim_all(engine)
     if end == "wrote its end itself":
-        lifecycle.succeed(engine, helpers.succeeded(awaited.key, other.key))
+        completions.succeed(engine, helpers.succeeded(awaited.key, other.key))
     finish(completer, *(report(claimed, **(ENDS | GO_ON)[end]) for claimed in (awaited, other)))
     assert sent_payloads() == ([str(job_id)] if end in ENDS else [])
     assert waiters.exist() == (end in GO_ON), "a finished job is forgotten after its notification"
@@ -148,7 +148,7 @@ def test_maintenance_expired_and_rescued_jobs_notify_waiters(engine, sent_payloa
     expired_id = helpers.make_job(engine, run_after=None, expires_at=None, expires_seconds=0.0)
     rescued_id = helpers.make_job(engine, max_attempts=1, priority=1)
     waiters.hear(f"{expired_id},{rescued_id}")
-    claimed = lifecycle.claim_one(engine, rescued_id, worker_id=1, lease_seconds=60.0)
+    claimed = claims.claim_one(engine, rescued_id, worker_id=1, lease_seconds=60.0)
     helpers.end_lease(engine, claimed.execution_id)
     maintenance._expire()
     helpers.rescue_by(maintenance)

@@ -14,13 +14,14 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import lifecycle, stats
+from django_pgqueue import stats
 from django_pgqueue.acts import JOB_ACTS, ON_WORKERS_AND_LIMITS
 from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.formatting import dated, moment, visible
 from django_pgqueue.admin.links import redirect_to
+from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.models.operations import database_now
@@ -119,7 +120,7 @@ def _stop(request: HttpRequest) -> HttpResponse:
     alias = databases.chosen(request)
     entry = _entry(request.POST.get("id", ""), alias)
     check(request, JOB_ACTS.get(entry.action))
-    if lifecycle.stop_audit(connections[alias], entry.pk, request.user.get_username()):
+    if audit.stop_audit(connections[alias], entry.pk, request.user.get_username()):
         messages.success(request, _("The act is stopped. The jobs that it has changed stay changed."))
     else:
         messages.warning(request, _("Nothing to stop: the act has ended, or somebody has stopped it."))

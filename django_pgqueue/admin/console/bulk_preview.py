@@ -19,13 +19,14 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from django_pgqueue import lifecycle, queues, stats
+from django_pgqueue import queues, stats
 from django_pgqueue.acts import JOB_ACTS
 from django_pgqueue.admin import bulk_acts, databases
 from django_pgqueue.admin.act_view import act_view, check
 from django_pgqueue.admin.links import redirect_to
 from django_pgqueue.admin.navigation import rendered
 from django_pgqueue.admin.new_jobs import FORM_FIELD, read_token
+from django_pgqueue.lifecycle import bulk_acts as lifecycle_bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import FormSentBefore, Selection
 from django_pgqueue.models import AuditEntry
 from django_pgqueue.options.task_options import OPTIONS
@@ -59,7 +60,7 @@ def preview_context(request: HttpRequest, action: str, selection: Selection) -> 
     """
     bulk_acts.check_visible(request, selection)
     alias = databases.chosen(request)
-    preview = lifecycle.bulk_acts.preview(connections[alias], action, selection)
+    preview = lifecycle_bulk_acts.preview(connections[alias], action, selection)
     return {
         "title": _("%(action)s many jobs") % {"action": bulk_acts.label(action)},
         "action": action,
@@ -122,7 +123,7 @@ def _request_once(request: HttpRequest, alias: str, action: str, selection: Sele
     if token is None:
         raise ValueError(_("The form was incomplete. Try again from here."))
     try:
-        return lifecycle.bulk_acts.request_act(
+        return lifecycle_bulk_acts.request_act(
             connections[alias],
             action,
             selection,
@@ -162,7 +163,7 @@ def _options(given: QueryDict) -> dict[str, Any]:
         raise ValueError(_("The form does not say when it was shown. Try again from here."))
     total = None
     with suppress(ValueError):
-        total = max(0, min(int(given.get("total", "")), lifecycle.bulk_acts.PREVIEWED + 1))
+        total = max(0, min(int(given.get("total", "")), lifecycle_bulk_acts.PREVIEWED + 1))
     return {"previewed_at": previewed_at, "rate": rate, "stops_on_repeat": stops, "total": total}
 
 

@@ -15,11 +15,11 @@ from django.http import HttpRequest
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from django_pgqueue import lifecycle
 from django_pgqueue.admin import databases
 from django_pgqueue.admin.act_view import log_change
 from django_pgqueue.admin.formatting import badge, full_date, moment, moment_ago, seen_at, visible
 from django_pgqueue.admin.readonly import ListOnlyAdmin, column
+from django_pgqueue.lifecycle import remote_tokens
 
 from .models import RemoteToken
 from .tokens import state_of
@@ -55,7 +55,7 @@ class RemoteTokenAdmin(ListOnlyAdmin):
         alias = databases.chosen(request)
         for token in queryset:
             by = request.user.get_username()
-            if lifecycle.revoke_remote_token(connections[alias], token.pk, revoked_by=by) is None:
+            if remote_tokens.revoke_remote_token(connections[alias], token.pk, revoked_by=by) is None:
                 messages.warning(request, _("%(name)s was revoked before.") % {"name": visible(token.name)})
                 continue
             log_change(request, token, "Revoked.")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from django_pgqueue.db.engine_connection import EngineConnection
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
 
 FOREIGN_TRIES: Final = 5
 """How often one claim tries again because it found jobs of unknown tasks only."""

@@ -30,7 +30,7 @@ from .waiting_claims import ClaimThread
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from django.core import signing
 
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 
 from .problems import Problem
 

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 import django_pgqueue
-from django_pgqueue import lifecycle, signals
+from django_pgqueue import signals
 from django_pgqueue.encoding import codecs
 from django_pgqueue.ends.end_check import Reactor
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.exceptions import CannotDecode, Dead
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.envelope import is_envelope
-from django_pgqueue.lifecycle import Claimed, TransitionResult
+from django_pgqueue.lifecycle import completions, leases, workers
+from django_pgqueue.lifecycle.types import Claimed, Noted, TransitionResult
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.unwritten import FORMS, ReportEvidence, in_form
 from django_pgqueue.worker.completion.writer import Finished, finish, release_executions
@@ -64,7 +65,7 @@ def register(connection: EngineConnection, worker: WorkerHandle) -> WorkerHandle
     """
     for is_last in (False, False, True):
         try:
-            worker_id = lifecycle.register_worker(
+            worker_id = workers.register_worker(
                 connection,
                 hostname=worker.name,
                 pid=worker.pid,
@@ -85,7 +86,7 @@ def record_heartbeat(connection: EngineConnection, worker: WorkerHandle) -> None
     now = time.monotonic()
     if now - _heartbeats.get(worker.worker_id, float("-inf")) < get_settings().heartbeat_seconds:
         return
-    if worker.worker_id not in lifecycle.extend(connection, [worker.worker_id], lease_seconds=None):
+    if worker.worker_id not in leases.extend(connection, [worker.worker_id], lease_seconds=None):
         register(connection, worker)
     _heartbeats[worker.worker_id] = now
     for known, recorded_at in list(_heartbeats.items()):
@@ -95,8 +96,8 @@ def record_heartbeat(connection: EngineConnection, worker: WorkerHandle) -> None
 
 def stop(connection: EngineConnection, worker: WorkerHandle, reactions: Reactions) -> None:
     """Record that a worker has stopped, and release the executions that it left open."""
-    release_executions(connection, lifecycle.open_executions(connection, worker.worker_id), reactions)
-    lifecycle.unregister_worker(connection, worker.worker_id)
+    release_executions(connection, leases.open_executions(connection, worker.worker_id), reactions)
+    workers.unregister_worker(connection, worker.worker_id)
 
 
 class Prepared(NamedTuple):
@@ -182,12 +183,12 @@ def extend(
     """Extend the leases of executions, and write their progress."""
     record_heartbeat(connection, worker)
     keys = {handle.claimed.execution_id: handle.claimed.key for handle in executions}
-    results = lifecycle.extend_executions(connection, list(keys.values()), lease_seconds=get_settings().LEASE)
-    noted = [lifecycle.Noted(keys[execution_id], each, 0.0) for execution_id, each in progress.items()]
+    results = leases.extend_executions(connection, list(keys.values()), lease_seconds=get_settings().LEASE)
+    noted = [Noted(keys[execution_id], each, 0.0) for execution_id, each in progress.items()]
     if noted:
-        lifecycle.note_progress(connection, noted)
+        completions.note_progress(connection, noted)
     worker_ids = sorted({handle.worker_id for handle in executions})
-    asked = {execution_id for _, execution_id in lifecycle.cancel_requests(connection, worker_ids)}
+    asked = {execution_id for _, execution_id in leases.cancel_requests(connection, worker_ids)}
     return Extended(results, frozenset(asked & keys.keys()))
 
 
@@ -256,7 +257,7 @@ def _with_other_results(connection: EngineConnection, repeated: Sequence[Report]
     given = {report.claimed.execution_id: report for report in repeated if report.ending is Ending.SUCCEEDED}
     if not given:
         return []
-    stored = lifecycle.stored_results(connection, [report.claimed.key for report in given.values()])
+    stored = completions.stored_results(connection, [report.claimed.key for report in given.values()])
     return [each for each, text in stored.items() if not _is_same(given[each].result, text)]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django_pgqueue.exceptions import ResultNotStored
 from django_pgqueue.ground.endings import ENDINGS, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import job_event
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker.execution.error_text import class_path

@@ -27,7 +27,7 @@ from .wire import claimed_job
 if TYPE_CHECKING:
     from django_pgqueue.ground.job_log import RecordedLine
     from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle import Claimed, ExecutionKey
+    from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
     from django_pgqueue.worker.execution.report import Report
     from django_pgqueue.worker.slots.inflight import InFlight
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 from psycopg.errors import InsufficientPrivilege
 
 from django_pgqueue.exceptions import seconds
-from django_pgqueue.lifecycle import revoke_remote_token
+from django_pgqueue.lifecycle.remote_tokens import revoke_remote_token
 from django_pgqueue.management.commands.runworker import positive
 from django_pgqueue.management.queue_arguments import queue_names
 from django_pgqueue.management.subcommands.output import (

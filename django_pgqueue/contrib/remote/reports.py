@@ -12,7 +12,7 @@ import time
 from django_pgqueue.encoding.serialization import encode_result
 from django_pgqueue.exceptions import ResultNotStored
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution import retry_policy

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from django.db import router
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.fields import aware
+from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.tasks import registry
 
 from .problems import too_many, unauthorized
@@ -89,7 +89,7 @@ def create_token(
         if reason:
             raise ValueError(f"{task_name!r} cannot run on a remote worker: {reason}")
     secret = PREFIX + secrets.token_urlsafe(32)
-    lifecycle.create_remote_token(
+    remote_tokens.create_remote_token(
         connection,
         name=name,
         digest=digest_of(secret),
@@ -165,7 +165,7 @@ def check_registration(digest: bytes) -> None:
 
 def caller_of(connection: Connection, digest: bytes) -> Caller:
     """Return whom a token belongs to. Raise `Problem` (401) if it is not valid."""
-    row = lifecycle.use_remote_token(connection, digest)
+    row = remote_tokens.use_remote_token(connection, digest)
     if row is None:
         raise unauthorized()
     rates.remember(digest, row.requests_per_minute)

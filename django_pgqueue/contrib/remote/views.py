@@ -20,7 +20,7 @@ from django.views.decorators.http import require_safe
 
 from django_pgqueue.ground.endings import ENDINGS
 from django_pgqueue.ground.progress import Progress
-from django_pgqueue.lifecycle import Claimed, TransitionStatus
+from django_pgqueue.lifecycle.types import Claimed, TransitionStatus
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.report import Report

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import PAUSES_CHANGED
+from django_pgqueue.lifecycle import remote_tokens
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.claiming.listener import Listener, listening_connections
 from django_pgqueue.worker.claiming.notification_waker import NotificationWaker
@@ -34,7 +34,7 @@ from .scope import Scope
 
 if TYPE_CHECKING:
     from django_pgqueue.db.engine_connection import EngineConnection
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.reactions import Reactions
     from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
     from django_pgqueue.worker.completion.breaker_counter import BreakerCounter
@@ -243,7 +243,7 @@ class ClaimThread(Service):
             group.waiting.popleft()
             return False
         is_fresh = time.monotonic() - waiting.began_at < FRESH_SECONDS
-        if not is_fresh and lifecycle.use_remote_token(connection, waiting.digest) is None:
+        if not is_fresh and remote_tokens.use_remote_token(connection, waiting.digest) is None:
             group.waiting.popleft()
             self._answer(waiting, unauthorized())
             return False

@@ -14,7 +14,7 @@ from typing import Any
 from django_pgqueue.encoding import codecs
 from django_pgqueue.ground.endings import SUCCESSES, Ending
 from django_pgqueue.ground.envelope import is_envelope
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.execution.report import Report
 
 from .client import Execution

@@ -23,7 +23,7 @@ from django_pgqueue.schedules import expressions
 if TYPE_CHECKING:
     from sentry_sdk.types import MonitorConfig
 
-    from django_pgqueue.lifecycle import Scheduled
+    from django_pgqueue.lifecycle.schedules import Scheduled
     from django_pgqueue.tasks.context import TaskContext
 
 HEADER: Final = "sentry-monitor"

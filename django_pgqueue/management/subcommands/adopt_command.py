@@ -17,12 +17,13 @@ from typing import Final
 from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 
-from django_pgqueue import lifecycle
 from django_pgqueue.control.queues import pause_named
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.display import in_line
 from django_pgqueue.ground.identity import Identity
-from django_pgqueue.lifecycle import Adopted
+from django_pgqueue.lifecycle import batches as lifecycle_batches
+from django_pgqueue.lifecycle import installations, sagas, schedules, stored_calls
+from django_pgqueue.lifecycle.installations import Adopted
 from django_pgqueue.options.validation import NAME
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Pausable, State
@@ -55,7 +56,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(options: Options, stdout: OutputWrapper, stderr: OutputWrapper) -> None:
     alias, environment = database_alias(options), _environment(options, stderr)
     with closing(connect(alias, "adopt")) as connection:
-        own, recorded = lifecycle.read_installations(connection, environment)
+        own, recorded = installations.read_installations(connection, environment)
         foreign = [adopted for adopted in recorded if adopted.identity != own]
         _describe(alias, own, recorded, stdout)
         if recorded and not foreign:
@@ -133,7 +134,7 @@ def _adopt(connection: EngineConnection, own: Identity, options: Options, stdout
         stdout.write(f"Paused the queues {in_line(', '.join(_pause_queues(connection, by)))}.")
     if options["cancel_waiting"] or options["pause"]:
         stdout.write(f"Paused {_pause_schedules(connection.alias):,} schedules.")
-    lifecycle.adopt(connection, own, by)
+    installations.adopt(connection, own, by)
     stdout.write(
         f"Adopted the database {connection.alias!r} for the environment {own.environment!r}. "
         f"Workers that wait for this begin within a few seconds."
@@ -145,9 +146,9 @@ def _forget_calls(connection: EngineConnection, stdout: OutputWrapper) -> None:
 
     Without any, no privilege to change them is needed.
     """
-    if lifecycle.stored_calls.queues_of_calls(connection):
-        callbacks = lifecycle.batches.forget_callbacks(connection)
-        compensations = lifecycle.sagas.forget_compensations(connection)
+    if stored_calls.queues_of_calls(connection):
+        callbacks = lifecycle_batches.forget_callbacks(connection)
+        compensations = sagas.forget_compensations(connection)
         stdout.write(f"Removed {callbacks:,} callbacks of batches and {compensations:,} compensations of steps.")
 
 
@@ -170,7 +171,7 @@ def _pause_queues(connection: EngineConnection, by: str) -> list[str]:
     alias = connection.alias
     unfinished = Job.objects.using(alias).filter(state__in=UNFINISHED)
     names = set(unfinished.values_list("queue_name", flat=True).distinct())
-    names.update(lifecycle.stored_calls.queues_of_calls(connection))
+    names.update(stored_calls.queues_of_calls(connection))
     names.update(Schedule.objects.using(alias).values_list("queue_name", flat=True))
     names.update(task.queue_name for task in registry.all_tasks())
     names.update(get_settings().QUEUES or ())
@@ -184,7 +185,7 @@ def _pause_schedules(alias: str) -> int:
     from django_pgqueue.models import Schedule
 
     enabled = Schedule.objects.using(alias).filter(enabled=True).values_list("pk", flat=True)
-    return sum(lifecycle.pause_schedule(connections[alias], schedule_id) for schedule_id in enabled)
+    return sum(schedules.pause_schedule(connections[alias], schedule_id) for schedule_id in enabled)
 
 
 def _by() -> str:

@@ -11,9 +11,10 @@ from django.core.management.base import CommandError, OutputWrapper
 from django.db import connections
 from django.db.models import OuterRef, Subquery
 
-from django_pgqueue import lifecycle
 from django_pgqueue.display import duration, in_line
 from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle import schedules as lifecycle_schedules
+from django_pgqueue.lifecycle.schedules import Scheduled
 from django_pgqueue.models import Job, Schedule
 from django_pgqueue.models.operations import database_now
 from django_pgqueue.models.schedules import Origin
@@ -109,9 +110,7 @@ def _add_action(parser: ArgumentParser) -> None:
     add_database(parser, "Database of the schedules.")
 
 
-def _run_action(
-    action: Callable[[Any, lifecycle.Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any
-) -> None:
+def _run_action(action: Callable[[Any, Scheduled], str], options: Options, stdout: OutputWrapper, stderr: Any) -> None:
     """Run an action on the schedule that was named. Raise `CommandError` if it is refused."""
     alias = database_alias(options)
     schedule = _named(alias, options["name"], options["origin"])
@@ -121,8 +120,8 @@ def _run_action(
         raise CommandError(f"Nothing was changed: {in_line(str(error))}") from None
 
 
-def _named(alias: str, name: str, origin: str | None) -> lifecycle.Scheduled:
-    _, schedules = lifecycle.read_schedules(connections[alias])
+def _named(alias: str, name: str, origin: str | None) -> Scheduled:
+    _, schedules = lifecycle_schedules.read_schedules(connections[alias])
     found = [each for each in schedules if each.name == name and origin in (None, each.origin)]
     if not found:
         raise NotFound(f"There is no schedule {name!r} in the database {alias!r}. `schedules list` prints all.")
@@ -131,18 +130,20 @@ def _named(alias: str, name: str, origin: str | None) -> lifecycle.Scheduled:
     return found[0]
 
 
-def _run(connection: Any, schedule: lifecycle.Scheduled) -> str:
+def _run(connection: Any, schedule: Scheduled) -> str:
     job_id = run_and_resume.run_now(connection, schedule)
     if job_id is None:
         raise ValueError("the schedule has changed at this moment, try again")
     return f"Enqueued job {job_id} of {in_line(schedule.name)}."
 
 
-def _pause(connection: Any, schedule: lifecycle.Scheduled) -> str:
-    return "Paused." if lifecycle.pause_schedule(connection, schedule.schedule_id) else "It was paused already."
+def _pause(connection: Any, schedule: Scheduled) -> str:
+    return (
+        "Paused." if lifecycle_schedules.pause_schedule(connection, schedule.schedule_id) else "It was paused already."
+    )
 
 
-def _resume(connection: Any, schedule: lifecycle.Scheduled) -> str:
+def _resume(connection: Any, schedule: Scheduled) -> str:
     return "Resumed." if run_and_resume.resume(connection, schedule) else "Nothing to resume: it is not paused."
 
 

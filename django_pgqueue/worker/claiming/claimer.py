@@ -15,15 +15,15 @@ from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection, repeat_if_stale
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import claims, execute
 from django_pgqueue.lifecycle.claims import is_sequence_behind
-from django_pgqueue.lifecycle.execute import savepoint
+from django_pgqueue.lifecycle.execute import FAILURES, savepoint
+from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import State
@@ -72,10 +72,10 @@ class Claimer:
                 continue
             try:
                 claimed += self._claim_from(kind, connection, lanes, left, free_slots)
-            except lifecycle.FAILURES as error:
+            except FAILURES as error:
                 if claimed:
                     break  # the claimed jobs must run. If the error lasts, the next claim raises it
-                if not lifecycle.may_divide(connection, error):
+                if not execute.may_divide(connection, error):
                     raise
                 failure = failure or error  # the claims of other kinds can work
                 continue
@@ -128,7 +128,7 @@ class Claimer:
                 claimed = repeat_if_stale(
                     lambda: kind.claim(connection, lanes, limit=room, free_slots=free_slots, **self._options())
                 )
-        except lifecycle.FAILURES as error:
+        except FAILURES as error:
             self._raise_unless_of_row(connection, error)
             with _unprepared(connection):
                 return self._claim_parts(kind, connection, lanes, room, free_slots, error)
@@ -166,7 +166,7 @@ class Claimer:
         try:
             with savepoint(connection):
                 jobs = kind.claim_part(connection, lanes, part, free_slots=free_slots, **self._options())
-        except lifecycle.FAILURES as error:
+        except FAILURES as error:
             self._raise_unless_of_row(connection, error)
             if part.has_one_job:
                 self._noted_id = kind.next_of(connection, lanes, part, **self._exclusions())
@@ -189,7 +189,7 @@ class Claimer:
 
     def _raise_unless_of_row(self, connection: Connection, error: Exception) -> None:
         """Raise an error that no row can be the cause of, and log another one, at most once a minute."""
-        if not lifecycle.may_divide(connection, error) or is_sequence_behind(error):
+        if not execute.may_divide(connection, error) or is_sequence_behind(error):
             raise error
         if time.monotonic() - self._logged_at < LOG_SECONDS:
             return
@@ -222,15 +222,15 @@ def set_aside(connection: Connection, job_id: int, error: Exception, worker_id: 
     """
     reason = f"the job's row cannot be claimed: {message_without_detail(error)}"[:2000]
     try:
-        dead = lifecycle.set_aside(
+        dead = claims.set_aside(
             connection,
             job_id,
             worker_id=worker_id,
             exception_class=f"{type(error).__module__}.{type(error).__qualname__}",
             error=reason,
         )
-    except lifecycle.FAILURES as refusal:
-        if not lifecycle.may_divide(connection, refusal):
+    except FAILURES as refusal:
+        if not execute.may_divide(connection, refusal):
             raise
         return False
     if dead is None:  # another session has changed or locked the job

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle.types import Lane
 
 MOST_KEYS: Final = 50_000
 """How many waiting keys a process remembers, and how many due keys of a lane. So many take about 20 MB. A circle meets

@@ -26,7 +26,8 @@ import psycopg
 
 from django_pgqueue.db.notifications import PAUSES_CHANGED, sent_events
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import AHEAD_BYTES, Claimed
+from django_pgqueue.lifecycle.claims import AHEAD_BYTES
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry

@@ -13,15 +13,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.declared import limits
 from django_pgqueue.display import visible
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import limit_overrides
+from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.lifecycle.execute import transaction_of
 from django_pgqueue.lifecycle.limit_overrides import NO_CONTROLS, KeyControls
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyResult, KeyToClaim
+from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane
 from django_pgqueue.tasks import registry
 
 CURSORS: Final = 5000
@@ -122,11 +123,11 @@ class KeyClaims:
         """Lock keys, and claim from those that were not locked: two statements in one transaction."""
         claim, keys = KeyClaim([], []), list[KeyToClaim]()
         with transaction_of(connection):
-            locked = lifecycle.limits.lock_keys(connection, limit_keys)
+            locked = lifecycle_limits.lock_keys(connection, limit_keys)
             controls = self._controls_of(connection, locked)
             keys = self._to_claim(lane, locked, controls)
             if keys:
-                claim = lifecycle.limits.claim_keys(
+                claim = lifecycle_limits.claim_keys(
                     connection, lane, keys, limit=limit, free_slots=free_slots, **options
                 )
         self.cursors.keep(lane, claim.claimed)
@@ -146,7 +147,7 @@ class KeyClaims:
         if not self.has_controls:
             breakers = registry.breakers()
             limit_keys = [key for key in limit_keys if limits.name_of(key) in breakers]
-        return lifecycle.limit_overrides.controls_of(connection, limit_keys) if limit_keys else NO_CONTROLS
+        return limit_overrides.controls_of(connection, limit_keys) if limit_keys else NO_CONTROLS
 
     def _to_claim(self, lane: Lane, limit_keys: Iterable[str], controls: KeyControls) -> list[KeyToClaim]:
         known, now = registry.limits(), self._clock()

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.declared.chunks import is_chunk_key
 from django_pgqueue.declared.limits import name_of
-from django_pgqueue.lifecycle import Lane
+from django_pgqueue.lifecycle import limits
 from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.limits import FoundKey
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
@@ -114,7 +114,7 @@ class KeyPages(LaneWalk):
         keys = registry.chunk_keys()
         self._rules = {key: self.chunk_rule(key) for key, task in keys.items() if task.name not in paused_tasks}
         after = self._circle.position
-        found, self.limited.claims.has_controls = lifecycle.limits.scan_keys(
+        found, self.limited.claims.has_controls = limits.scan_keys(
             connection, self._rules, after=after, limit=PAGE_KEYS
         )
         self._scanned_at = self._clock()
@@ -128,7 +128,7 @@ class KeyPages(LaneWalk):
         self._page_at = self._clock() + self._rest.after(self._scanned_at - began)
 
     def _note_newest(self, connection: Connection, turn: int) -> bool:
-        newest = lifecycle.limits.newest_keys(connection, limit=NEWEST_JOBS)
+        newest = limits.newest_keys(connection, limit=NEWEST_JOBS)
         are_due = [self._note(each, turn, is_news=True) for each in newest]
         return any(are_due)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
+from django_pgqueue.lifecycle.types import EPOCH, Claimed, Cursor, Lane
 
 MARGIN: Final = timedelta(seconds=2)
 """How far behind the last scan the cursor of an exhausted lane stays. A job that is due now and commits within this

@@ -12,12 +12,14 @@ from contextlib import nullcontext
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.declared import limits
-from django_pgqueue.lifecycle import Claimed, Cursor, Lane
+from django_pgqueue.lifecycle import chunks
+from django_pgqueue.lifecycle import claims as lifecycle_claims
+from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.lifecycle.chunks import ChunkClaim, ChunkRule
 from django_pgqueue.lifecycle.execute import transaction_of
+from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane
 from django_pgqueue.tasks import registry
 
 from .lane_cursors import cursor_behind
@@ -73,7 +75,7 @@ class PlainKind(LaneKind):
 
     def claim(self, connection: Connection, cursors: Cursors, *, limit: int, free_slots: int, **options: Any) -> Jobs:
         """See `LaneKind`."""
-        claimed = lifecycle.claim(connection, cursors, limit=limit, free_slots=free_slots, **options)
+        claimed = lifecycle_claims.claim(connection, cursors, limit=limit, free_slots=free_slots, **options)
         # A claim returns as many jobs as are due for the free slots. Of those beyond, it may return only some.
         self._lanes.pass_by(cursors, claimed, all_exhausted=len(claimed) < min(limit, free_slots))
         return claimed
@@ -84,11 +86,11 @@ class PlainKind(LaneKind):
 
     def claim_part(self, connection: Connection, cursors: Cursors, part: Part, **options: Any) -> Jobs:
         """See `LaneKind`."""
-        return lifecycle.claim(connection, cursors, limit=1, **options)
+        return lifecycle_claims.claim(connection, cursors, limit=1, **options)
 
     def next_of(self, connection: Connection, cursors: Cursors, part: Part, **exclusions: Any) -> int | None:
         """See `LaneKind`."""
-        return lifecycle.next_in_line(connection, cursors, **exclusions)
+        return lifecycle_claims.next_in_line(connection, cursors, **exclusions)
 
 
 class LimitedKind(LaneKind):
@@ -117,7 +119,7 @@ class LimitedKind(LaneKind):
         """See `LaneKind`."""
         limit = registry.limits().get(limits.name_of(part.key))
         is_ordered = limit is not None and limit.ordered
-        return lifecycle.limits.next_of_key(connection, part.lane, part.key, is_ordered=is_ordered, **exclusions)
+        return lifecycle_limits.next_of_key(connection, part.lane, part.key, is_ordered=is_ordered, **exclusions)
 
     def needs_slot(self, lane: Lane, free_slots: int) -> bool:
         """See `LaneKind`."""
@@ -147,7 +149,7 @@ class ChunkKind(LaneKind):
         """Claim chunks of a lane as long as they are full."""
         rule = self._keyed.chunk_rule(lane.chunk_key or "")
         for _ in range(slots):
-            claim = lifecycle.chunks.claim_chunk(connection, lane, rule, cursor=cursor, **options)
+            claim = chunks.claim_chunk(connection, lane, rule, cursor=cursor, **options)
             yield lane, claim
             if claim.first is None or len(claim.first.members) < rule.size:
                 return
@@ -172,7 +174,7 @@ class ChunkKind(LaneKind):
     ) -> Jobs:
         """See `LaneKind`."""
         rule = ALONE if part.has_one_job else self._keyed.chunk_rule(part.lane.chunk_key or "")
-        claim = lifecycle.chunks.claim_chunk(connection, part.lane, rule, **options)
+        claim = chunks.claim_chunk(connection, part.lane, rule, **options)
         if claim.first is None:
             self._keyed.postpone_chunk(part.lane, claim.due_seconds)
         return [] if claim.first is None else [claim.first]
@@ -180,7 +182,7 @@ class ChunkKind(LaneKind):
     def next_of(self, connection: Connection, cursors: Cursors, part: Part, **exclusions: Any) -> int | None:
         """See `LaneKind`."""
         key = part.lane.chunk_key or ""
-        return lifecycle.limits.next_of_key(connection, part.lane, key, is_ordered=False, **exclusions)
+        return lifecycle_limits.next_of_key(connection, part.lane, key, is_ordered=False, **exclusions)
 
     def needs_slot(self, lane: Lane, free_slots: int) -> bool:
         """See `LaneKind`."""

@@ -18,11 +18,10 @@ from itertools import islice
 from math import isfinite
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Cursor, Lane, LaneScan
-from django_pgqueue.lifecycle.types import Place
+from django_pgqueue.lifecycle import claims
+from django_pgqueue.lifecycle.types import Cursor, Lane, LaneScan, Place
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .lane_walk import LANES_PER_CLAIM, LaneWalk
@@ -87,15 +86,15 @@ class LanePages(LaneWalk):
         """
         now = self._clock()
         if cursors:
-            scan = lifecycle.scan_lanes(connection, limit=PAGE_LANES, cursors=cursors)
+            scan = claims.scan_lanes(connection, limit=PAGE_LANES, cursors=cursors)
             if len(scan.due_in) < PAGE_LANES:
                 return scan
         if now < self._named_until:
-            return lifecycle.scan_lanes(connection, queue_names=self._queue_names)
+            return claims.scan_lanes(connection, queue_names=self._queue_names)
         self._circle.before_page(now)
         position = self._circle.position
         after = position and Lane(position.queue_name, position.priority)
-        scan = lifecycle.scan_lanes(connection, after=after, limit=PAGE_LANES)
+        scan = claims.scan_lanes(connection, after=after, limit=PAGE_LANES)
         is_last = len(scan.due_in) < PAGE_LANES
         if is_last and after is None:
             if self.is_active:
@@ -103,7 +102,7 @@ class LanePages(LaneWalk):
             return scan
         if self._queue_names:
             self._named_until = now + NAMED_SECONDS
-            return lifecycle.scan_lanes(connection, queue_names=self._queue_names)
+            return claims.scan_lanes(connection, queue_names=self._queue_names)
         self._activate()
         self._keep(scan, turn)
         self._note_pauses(connection, set(scan.paused_queues), turn)
@@ -112,7 +111,7 @@ class LanePages(LaneWalk):
 
     def _note_newest(self, connection: Connection, turn: int) -> bool:
         now, has_due = self._clock(), False
-        for lane, seconds in lifecycle.newest_lanes(connection, limit=NEWEST_JOBS).items():
+        for lane, seconds in claims.newest_lanes(connection, limit=NEWEST_JOBS).items():
             if lane.queue_name in self._paused_queues:
                 continue
             if seconds <= 0:
@@ -165,7 +164,7 @@ class LanePages(LaneWalk):
         if self._names:
             names = list(self._names)[:NAMES]
             self._names.difference_update(names)
-            self._keep(lifecycle.scan_lanes(connection, queue_names=names), turn)
+            self._keep(claims.scan_lanes(connection, queue_names=names), turn)
 
     # ---------------------------------------------------------------- claiming
 

@@ -12,8 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import Lane
-from django_pgqueue.lifecycle.types import Place
+from django_pgqueue.lifecycle.types import Lane, Place
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 
 from .later_lanes import SOON_SECONDS, LaterLanes

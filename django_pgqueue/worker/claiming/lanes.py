@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import EPOCH, Claimed, Cursor, Lane
 from django_pgqueue.lifecycle.chunks import ChunkRule
+from django_pgqueue.lifecycle.types import EPOCH, Claimed, Cursor, Lane
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.slots.queue_slots import QueueSlots
 

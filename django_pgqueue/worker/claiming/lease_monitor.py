@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, WORKER_REQUESTED
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import ExecutionKey, OpenExecution
+from django_pgqueue.lifecycle import completions, leases
+from django_pgqueue.lifecycle.types import ExecutionKey, OpenExecution
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import Outcome
@@ -155,7 +155,7 @@ class LeaseMonitor(Service):
         asked_at, claims_ended = time.monotonic(), self.claims.ended
         known = self.in_flight.keys_before(asked_at)
         with self.link.use() as connection:
-            is_open = {execution.key: execution for execution in lifecycle.open_executions(connection, self.worker_id)}
+            is_open = {execution.key: execution for execution in leases.open_executions(connection, self.worker_id)}
         # Only executions that are still in flight: one that ended meanwhile was closed by its own completion.
         missing = (known & self.in_flight.keys_before(float("inf"))) - set(is_open)
         if missing:
@@ -173,7 +173,7 @@ class LeaseMonitor(Service):
     def _committed(self, missing: set[ExecutionKey]) -> set[ExecutionKey]:
         """Return those whose atomic tasks have committed their completions. Their `on_commit()` functions run now."""
         with self.link.use() as connection:
-            outcomes = lifecycle.outcomes_of(connection, sorted(missing))
+            outcomes = completions.outcomes_of(connection, sorted(missing))
         return {key for key in missing if self._has_committed(key.execution_id, outcomes)}
 
     def _has_committed(self, execution_id: int, outcomes: Mapping[int, str | None]) -> bool:
@@ -203,7 +203,7 @@ class LeaseMonitor(Service):
         # A smaller `first_id` would make the query walk over all executions that closed since: 30 ms.
         first_id = min(self.in_flight.known_before(float("inf")), default=0)
         with self.link.use() as connection:
-            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)
+            requests = leases.cancel_requests(connection, [self.worker_id], first_id=first_id)
             requested = {execution_id for _, execution_id in requests}
             # The release ends these jobs as cancelled.
             release_executions(connection, self.in_flight.take(requested), self.reactions)

@@ -25,8 +25,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import Claimed, Lane
 from django_pgqueue.lifecycle.limits import KeyResult
+from django_pgqueue.lifecycle.types import Claimed, Lane
 from django_pgqueue.settings.conf import get_settings
 
 from .due_keys import DueKeys, Wait, Waits

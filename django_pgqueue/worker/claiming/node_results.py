@@ -14,12 +14,12 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.placeholders import MARK
-from django_pgqueue.lifecycle import Claimed
-from django_pgqueue.lifecycle.types import NodeResult
+from django_pgqueue.lifecycle import graphs
+from django_pgqueue.lifecycle.execute import FAILURES
+from django_pgqueue.lifecycle.types import Claimed, NodeResult
 from django_pgqueue.worker.execution.stored_values import needed_ranges
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -39,8 +39,8 @@ def with_results(connection: Connection, claimed: list[Claimed]) -> list[Claimed
     if not needs:
         return claimed
     try:
-        found = lifecycle.graphs.read_results(connection, needs, MOST_BYTES)
-    except (*lifecycle.FAILURES, OSError) as error:  # the jobs are claimed, so they must run
+        found = graphs.read_results(connection, needs, MOST_BYTES)
+    except (*FAILURES, OSError) as error:  # the jobs are claimed, so they must run
         logger.debug("the results for %d nodes were not read: %s", len(needs), message_without_detail(error))
         return claimed
     results = {job_id: _all_results(found[job_id], ranges) for job_id, ranges in needs.items()}

@@ -13,14 +13,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle import worker_requests
 from django_pgqueue.states import RequestKind
 from django_pgqueue.worker.execution.error_text import storable
 
 if TYPE_CHECKING:
     from django_pgqueue.db.engine_connection import EngineConnection
-    from django_pgqueue.lifecycle import WorkerRequestRow
+    from django_pgqueue.lifecycle.worker_requests import WorkerRequestRow
     from django_pgqueue.worker.runtime.shared_memory import ProcessState
     from django_pgqueue.worker.slots.inflight import InFlight, Running
     from django_pgqueue.worker.slots.pool import Pool
@@ -62,10 +62,10 @@ class RequestAnswers:
         # Reset before the read: a request that arrives during the read needs another one.
         self._is_expected, self.process_state.has_requests, is_done = False, False, False
         try:
-            for request in lifecycle.open_requests(connection, self.worker_id):
+            for request in worker_requests.open_requests(connection, self.worker_id):
                 if request.kind == RequestKind.STOP:
                     self.process_state.stop_requested = True
-                lifecycle.answer_request(connection, request.request_id, self._text(request))
+                worker_requests.answer_request(connection, request.request_id, self._text(request))
             is_done = True
         finally:
             if not is_done:

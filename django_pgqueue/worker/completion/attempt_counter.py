@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground import histogram
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.lifecycle import rollups
 from django_pgqueue.reactions import JobTransition, TimedAttempt
 from django_pgqueue.states import State
 
@@ -165,7 +165,7 @@ class AttemptCounter:
             for (queue_name, task_name, exception_class), tally in tallies.items()
         ]
         try:
-            left = lifecycle.append_rollups(connection, rows, seconds_ago=(time.monotonic() - since) / 2)
+            left = rollups.append_rollups(connection, rows, seconds_ago=(time.monotonic() - since) / 2)
         except (psycopg.OperationalError, OSError):
             self._put_back(tallies, since)
             raise

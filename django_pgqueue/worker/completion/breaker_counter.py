@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import is_outage, message_without_detail
 from django_pgqueue.db.statements import repeat_if_stale
@@ -25,6 +24,7 @@ from django_pgqueue.declared.limits import logged, name_of
 from django_pgqueue.display import visible
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle import breakers, limits
 from django_pgqueue.lifecycle.breakers import Ended, Opened, Suspect
 from django_pgqueue.reactions import JobTransition, TimedAttempt
 from django_pgqueue.tasks import registry
@@ -139,7 +139,7 @@ class BreakerCounter:
     def _write(self, connection: EngineConnection, ended: Mapping[str, Ended]) -> None:
         if ended:
             try:
-                uncounted = lifecycle.breakers.add_counts(connection, ended)
+                uncounted = breakers.add_counts(connection, ended)
             except (psycopg.OperationalError, OSError):
                 for limit_key, each in ended.items():
                     self._add(limit_key, each)
@@ -174,7 +174,7 @@ class BreakerCounter:
         """
         probed = {key: each.succeeded_probe_id for key, each in ended.items() if each.succeeded_probe_id}
         failed = {key: breaker for key, each in ended.items() if each.failed and (breaker := breaker_of(key))}
-        failing = set(lifecycle.breakers.failing_keys(connection, failed)) if failed else set()
+        failing = set(breakers.failing_keys(connection, failed)) if failed else set()
         suspects = {
             key: Suspect(breaker, ended[key].failed_probe_id)
             for key, breaker in failed.items()
@@ -184,10 +184,10 @@ class BreakerCounter:
         if not keys:
             return keys
         with connection.transaction():
-            lifecycle.breakers.limit_waits(connection)
-            locked = set(lifecycle.limits.lock_keys(connection, sorted(keys)))
-            closed, unclosed = lifecycle.breakers.close_breakers(connection, _only(probed, locked))
-            opened, unopened = lifecycle.breakers.open_breakers(connection, _only(suspects, locked))
+            breakers.limit_waits(connection)
+            locked = set(limits.lock_keys(connection, sorted(keys)))
+            closed, unclosed = breakers.close_breakers(connection, _only(probed, locked))
+            opened, unopened = breakers.open_breakers(connection, _only(suspects, locked))
         for limit_key in closed:
             _log_closed(limit_key)
         for each in opened:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 from django.db import DatabaseError
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.job_log import HALF_LINES, LogBuffer, RecordedLine
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import ExecutionKey, KeptLog, Noted, TransitionStatus
+from django_pgqueue.lifecycle import completions, execute, logs
+from django_pgqueue.lifecycle.logs import KeptLog
+from django_pgqueue.lifecycle.types import ExecutionKey, Noted, TransitionStatus
 from django_pgqueue.worker.runtime.outages import outage_log
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class Notes:
         if not taken:
             return set()
         try:
-            results, refused, left = lifecycle.divided(
-                connection, _as_rows(taken), lambda part: lifecycle.note_progress(connection, part)
+            results, refused, left = execute.divided(
+                connection, _as_rows(taken), lambda part: completions.note_progress(connection, part)
             )
         except (psycopg.Error, DatabaseError, OSError) as error:
             if not isinstance(connection, EngineConnection) or is_lost(connection):
@@ -245,7 +246,7 @@ class UnwrittenLogs:
         taken = {key: buffer for key in wanted if (buffer := self._unwritten.pop(key, None)) is not None}
         rows = [KeptLog(key, buffer.content()) for key, buffer in taken.items()]
         try:
-            done = lifecycle.divided(connection, rows, lambda part: lifecycle.keep_logs(connection, part))
+            done = execute.divided(connection, rows, lambda part: logs.keep_logs(connection, part))
         except (psycopg.Error, DatabaseError, OSError) as error:
             if not isinstance(connection, EngineConnection) or is_lost(connection):
                 self._put_back(taken)

@@ -15,12 +15,22 @@ from itertools import groupby
 from operator import attrgetter, countOf
 from typing import Final, NamedTuple, Protocol
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.declared.steps import FOREVER_SECONDS
 from django_pgqueue.ground.endings import ENDINGS, SUCCESSES, Ending
 from django_pgqueue.ground.log_events import job_event
-from django_pgqueue.lifecycle import SUCCEEDED, ExecutionKey, Released, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import completions, execute, steps
+from django_pgqueue.lifecycle.completions import SUCCEEDED
+from django_pgqueue.lifecycle.execute import Refused
+from django_pgqueue.lifecycle.types import (
+    Cancelled,
+    ExecutionKey,
+    Failed,
+    Released,
+    Succeeded,
+    TransitionResult,
+    TransitionStatus,
+)
 from django_pgqueue.reactions import ExecutionInfo, JobTransition, Reactions, ended
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.atomic import NoTransaction
@@ -44,7 +54,7 @@ class Finished(NamedTuple):
     """
 
     locked: list[Report]
-    refused: list[lifecycle.Refused[Report]]
+    refused: list[Refused[Report]]
     lost: list[Report]
     repeated: list[Report]
     """These were written before: the reply to an earlier call was lost."""
@@ -61,7 +71,7 @@ def finish(connection: Connection, reports: Sequence[Report], reactions: Reactio
     refused, by_status = [], defaultdict[TransitionStatus, list[Report]](list)
     skipped = None if reactions.concern_successes() else SUCCEEDED
     for ending, group in by_ending.items():
-        parts = lifecycle.divided(connection, group, partial(WRITERS[ending], connection))
+        parts = execute.divided(connection, group, partial(WRITERS[ending], connection))
         results = parts.answers
         refused += parts.refused
         by_status[TransitionStatus.LOCKED] += parts.left
@@ -190,20 +200,20 @@ def _ages(report: Report, now: float) -> tuple[float, float]:
 
 def _write_succeeded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
-    rows = [lifecycle.Succeeded(r.claimed.key, r.result, now - r.started_at, now - r.finished_at) for r in reports]
-    return lifecycle.succeed(connection, rows)
+    rows = [Succeeded(r.claimed.key, r.result, now - r.started_at, now - r.finished_at) for r in reports]
+    return completions.succeed(connection, rows)
 
 
 def _write_discarded(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
-    results = lifecycle.succeed_and_discard(connection, [r.claimed.key for r in reports])
+    results = completions.succeed_and_discard(connection, [r.claimed.key for r in reports])
     if with_steps := [r.claimed.job_id for r in reports if r.has_steps]:
         # The jobs are gone. If the database refuses this, their steps are removed as those of jobs deleted by SQL.
-        lifecycle.divided(connection, with_steps, partial(_remove_steps, connection))
+        execute.divided(connection, with_steps, partial(_remove_steps, connection))
     return results
 
 
 def _remove_steps(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
-    lifecycle.steps.remove_steps(connection, job_ids)
+    steps.remove_steps(connection, job_ids)
     return {}
 
 
@@ -214,7 +224,7 @@ def _already_written(connection: Connection, reports: Sequence[Report]) -> dict[
 def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
     rows = [
-        lifecycle.Failed(
+        Failed(
             r.claimed.key,
             ENDINGS[r.ending].outcome,
             r.delay_seconds,
@@ -225,42 +235,42 @@ def _write_failed(connection: Connection, reports: Sequence[Report]) -> dict[int
         )
         for r in reports
     ]
-    return lifecycle.fail(connection, rows)
+    return completions.fail(connection, rows)
 
 
-def _released_rows(reports: Sequence[Report]) -> list[lifecycle.Released]:
-    return [lifecycle.Released(r.claimed.key, r.delay_seconds, r.error, r.holds_key) for r in reports]
+def _released_rows(reports: Sequence[Report]) -> list[Released]:
+    return [Released(r.claimed.key, r.delay_seconds, r.error, r.holds_key) for r in reports]
 
 
 def _write_released(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
-    return lifecycle.release(connection, _released_rows(reports))
+    return completions.release(connection, _released_rows(reports))
 
 
 def _write_unknown(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
-    return lifecycle.release(connection, _released_rows(reports), unknown=True)
+    return completions.release(connection, _released_rows(reports), unknown=True)
 
 
 def _write_snoozed(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
-    return lifecycle.snooze(connection, _released_rows(reports))
+    return completions.snooze(connection, _released_rows(reports))
 
 
 def _write_suspended(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     """Suspend jobs. Then look for events that came before the jobs were waiting for them: such a job is due."""
     now = time.monotonic()
-    suspended = lifecycle.steps.SuspendedExecution
+    suspended = steps.SuspendedExecution
     rows = [suspended(r.claimed.key, r.suspension, *_ages(r, now)) for r in reports if r.suspension]
-    results = lifecycle.suspend(connection, rows)
+    results = steps.suspend(connection, rows)
     waiting = {r.claimed.job_id: r for r in reports if r.suspension is not None and r.suspension.event_name}
     if waiting:
-        for job_id in lifecycle.steps.wake_suspended(connection, waiting):
+        for job_id in steps.wake_suspended(connection, waiting):
             waiting[job_id].delay_seconds = 0.0
     return results
 
 
 def _write_cancelled(connection: Connection, reports: Sequence[Report]) -> dict[int, TransitionResult]:
     now = time.monotonic()
-    rows = [lifecycle.Cancelled(r.claimed.key, *_ages(r, now), r.error) for r in reports]
-    return lifecycle.end_cancelled(connection, rows)
+    rows = [Cancelled(r.claimed.key, *_ages(r, now), r.error) for r in reports]
+    return completions.end_cancelled(connection, rows)
 
 
 WRITERS: Final[dict[Ending, Writer]] = {
@@ -298,7 +308,7 @@ def release_executions(
     if not executions:
         return {}
     rows = [Released(execution.key) for execution in executions]
-    results, refused, _ = lifecycle.divided(connection, rows, lambda part: lifecycle.release(connection, part))
+    results, refused, _ = execute.divided(connection, rows, lambda part: completions.release(connection, part))
     for row, error in refused:
         refusals.note(row.key.execution_id, error)
     reactions.after(connection, transitions_of(executions, results))

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from django.db import DatabaseError
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import is_outage
 from django_pgqueue.db.transactions import read_committed
 from django_pgqueue.exceptions import JobLocked, LeaseLost
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import job_event
-from django_pgqueue.lifecycle import SUCCEEDED, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import completions
+from django_pgqueue.lifecycle.completions import SUCCEEDED
+from django_pgqueue.lifecycle.types import Noted, Succeeded, TransitionResult, TransitionStatus
 
 from . import error_text
 from .report import STOPS, Report
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
 
 logger = logging.getLogger("django_pgqueue.worker")
 
@@ -118,12 +119,12 @@ def finish(connection: Any, reports: Sequence[Report], progress: Progress | None
 
 def _finish(connection: Any, reports: Sequence[Report], progress: Progress | None) -> dict[int, TransitionResult]:
     if progress is not None:
-        noted = lifecycle.note_progress(connection, [lifecycle.Noted(reports[0].claimed.key, progress, 0.0)])
+        noted = completions.note_progress(connection, [Noted(reports[0].claimed.key, progress, 0.0)])
         [result] = noted.values()
         if result.status is not TransitionStatus.DONE:
             return dict.fromkeys([report.claimed.execution_id for report in reports], result)
     if reports[0].ending is Ending.DISCARDED:
-        return lifecycle.succeed_and_discard(connection, [report.claimed.key for report in reports])
+        return completions.succeed_and_discard(connection, [report.claimed.key for report in reports])
     now = time.monotonic()
-    rows = [lifecycle.Succeeded(r.claimed.key, r.result, now - r.started_at, now - r.finished_at) for r in reports]
-    return lifecycle.succeed(connection, rows)
+    rows = [Succeeded(r.claimed.key, r.result, now - r.started_at, now - r.finished_at) for r in reports]
+    return completions.succeed(connection, rows)

@@ -33,7 +33,7 @@ from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:
     from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.tasks.definition import TaskDefinition
 
     from .report import ProgressSink

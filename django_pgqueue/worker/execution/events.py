@@ -28,7 +28,7 @@ from . import error_text
 from .report import STOPS
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
 
 logger = logging.getLogger("django_pgqueue.worker")
 

@@ -31,7 +31,7 @@ from .stored_values import DependencyUnfinished, DoesNotFit
 from .timeouts import CANCELLED, timeout_of
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.tasks.definition import TaskDefinition
 
     from .step_runner import AttemptSteps

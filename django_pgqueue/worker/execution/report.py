@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from django_pgqueue.declared.steps import Suspension
     from django_pgqueue.ground.job_log import RecordedLine
     from django_pgqueue.ground.progress import Progress
-    from django_pgqueue.lifecycle import Claimed, ExecutionKey
+    from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
     from django_pgqueue.tasks.definition import TaskDefinition
 
 

@@ -13,7 +13,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from django_pgqueue.declared.retry import DEFAULT_BACKOFF
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import OpenExecution
+from django_pgqueue.lifecycle.types import OpenExecution
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import TaskContext
@@ -22,7 +22,7 @@ from django_pgqueue.worker.runtime.time_limit import call_in_time
 from . import error_text
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.tasks.definition import TaskDefinition
 
 BACKOFF_SECONDS: Final = 2.0

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
 
-from django_pgqueue import lifecycle
 from django_pgqueue.declared.retry import delay_after
 from django_pgqueue.declared.steps import (
     FOREVER_SECONDS,
@@ -35,8 +34,9 @@ from django_pgqueue.declared.steps import (
 )
 from django_pgqueue.exceptions import Directive, Duration, JobLocked, LeaseLost, ResultNotStored, seconds
 from django_pgqueue.ground.log_events import job_event
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle import events, steps
 from django_pgqueue.lifecycle.steps import EndedStep, StoredStep
+from django_pgqueue.lifecycle.types import TransitionStatus
 from django_pgqueue.states import StepKind
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.context import TaskContext
@@ -50,7 +50,7 @@ from .stored_values import DoesNotFit, read_value
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.tasks.definition import TaskDefinition
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -241,7 +241,7 @@ class AttemptSteps:
                 raise timed_out(step)
             return self._read(place.stored.result, name)
         left_seconds = self._left(place) if place.stored is not None else None if timeout is None else seconds(timeout)
-        found = lifecycle.events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
+        found = events.find_event(self._connection, self.claimed.job_id, event_name, event_key)
         if found is None and (left_seconds is None or left_seconds > 0):
             delay_seconds, has_end = (FOREVER_SECONDS, False) if left_seconds is None else (left_seconds, True)
             self._suspend(
@@ -281,7 +281,7 @@ class AttemptSteps:
         connection = self._connection
         refuse_in_transaction(connection, self._outer_blocks, name)
         if self._order is None:
-            stored = lifecycle.steps.load_steps(connection, self.claimed.job_id)
+            stored = steps.load_steps(connection, self.claimed.job_id)
             self.has_compensations = any(each.has_compensation for each in stored)
             self._order = StepOrder(stored)
             self._loaded_at = time.monotonic()

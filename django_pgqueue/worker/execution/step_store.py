@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from django.db import Error as DjangoDatabaseError
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import is_of_rows
 from django_pgqueue.declared.steps import EventTimeout, StepError
 from django_pgqueue.encoding.serialization import encode_result
@@ -22,6 +21,7 @@ from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.enqueue.callbacks import check_call, parts_of
 from django_pgqueue.enqueue.calls import TaskCall
 from django_pgqueue.exceptions import Dead, ResultNotStored
+from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.steps import EndedStep
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.execution import error_text
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from django_pgqueue.declared.steps import Step
-    from django_pgqueue.lifecycle import ExecutionKey, TransitionStatus
+    from django_pgqueue.lifecycle.types import ExecutionKey, TransitionStatus
 
 
 RECONNECT_SECONDS: Final = 0.2
@@ -49,7 +49,7 @@ def store(connection: BaseDatabaseWrapper, key: ExecutionKey, step: EndedStep) -
     deadline = time.monotonic() + get_settings().LEASE
     while True:
         try:
-            return lifecycle.steps.store_step(connection, key, step)
+            return steps.store_step(connection, key, step)
         except (DjangoDatabaseError, psycopg.Error) as error:
             is_open = connection.in_atomic_block or not connection.autocommit
             if is_open or is_of_rows(error) or time.monotonic() > deadline:

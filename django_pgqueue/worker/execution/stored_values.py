@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.arguments.rows import KEYS, LoadedRows, RowMissing
 from django_pgqueue.encoding import codecs
 from django_pgqueue.encoding.headers import decode_headers
@@ -20,6 +19,7 @@ from django_pgqueue.encoding.serialization import decode_arguments
 from django_pgqueue.exceptions import Cancel, Dead
 from django_pgqueue.ground.envelope import is_envelope
 from django_pgqueue.ground.placeholders import markers_in, with_results
+from django_pgqueue.lifecycle import graphs
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, State
 
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from django_pgqueue.arguments.converter import Rows
     from django_pgqueue.arguments.plan import CallArguments, CallPlan, Converted
     from django_pgqueue.db.statements import Connection
-    from django_pgqueue.lifecycle import Claimed
-    from django_pgqueue.lifecycle.types import NodeResult
+    from django_pgqueue.lifecycle.types import Claimed, NodeResult
     from django_pgqueue.tasks.definition import TaskDefinition
 
 
@@ -145,7 +144,7 @@ def arguments_with_results(
     ranges = needed_ranges(arguments)
     if not ranges:
         return arguments
-    found = lifecycle.graphs.read_results(connection, {job_id: ranges})[job_id] if known is None else known
+    found = graphs.read_results(connection, {job_id: ranges})[job_id] if known is None else known
     _check_amounts(arguments, found)
     decoded: dict[int, Any] = {}
 

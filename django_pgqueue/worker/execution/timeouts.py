@@ -17,7 +17,7 @@ from . import error_text, retry_policy
 from .report import Report, for_each_job
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
 
 CANCELLED: Final = "stopped while it ran because the job was cancelled"
 

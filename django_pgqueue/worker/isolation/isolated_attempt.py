@@ -23,7 +23,7 @@ from .isolated_process import IsolatedProcessDied, IsolatedProcessKilled
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import ProgressSink
 

@@ -27,7 +27,7 @@ from django_pgqueue.ground.log_events import job_event
 from django_pgqueue.ground.posix import signals_named
 from django_pgqueue.ground.progress import Progress
 from django_pgqueue.ground.waker import is_readable
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.worker.completion.progress_writer import ProgressSender
 from django_pgqueue.worker.execution import error_text
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from django_pgqueue.declared.steps import Suspension
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import Claimed
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.states import StepKind
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.execution.report import Report

@@ -14,13 +14,13 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import concerns_all_statements, message_without_detail
 from django_pgqueue.db.notifications import notify_cancel_requested
 from django_pgqueue.db.statements import repeat_if_stale
 from django_pgqueue.ends.graphs import advanced_transitions
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle import audit, bulk_acts
 from django_pgqueue.lifecycle.bulk_acts import Batch
 from django_pgqueue.reactions import Reactions, operated
 from django_pgqueue.states import ActOutcome, State, TransitionName
@@ -52,7 +52,7 @@ class BulkActs:
     def go_on(self, connection: EngineConnection) -> float | None:
         """Execute one batch of each act that is due; return in how many seconds the next batch is. None: no act."""
         due_in = []
-        for act in lifecycle.bulk_acts.waiting_acts(connection, self._refused.skipped_ids()):
+        for act in bulk_acts.waiting_acts(connection, self._refused.skipped_ids()):
             next_in = self._execute(connection, act.audit_id) if act.due_in <= 0 else act.due_in
             if next_in is not None:
                 due_in.append(next_in)
@@ -69,7 +69,7 @@ class BulkActs:
             self._refused.note(audit_id, error)  # the cause can end, and another worker may have the grants
             return None
         except INVALID as error:
-            lifecycle.end_audit(connection, audit_id, ActOutcome.FAILED, error=message_without_detail(error))
+            audit.end_audit(connection, audit_id, ActOutcome.FAILED, error=message_without_detail(error))
             self._log(audit_id, "?", ActOutcome.FAILED)
             return None
         if batch is None:
@@ -83,9 +83,7 @@ class BulkActs:
         """Execute a batch. If the database has refused all jobs of its page for long, let it pass them by."""
         since = self._refused_since.setdefault(audit_id, time.monotonic())
         has_waited = time.monotonic() - since >= PATIENCE_SECONDS
-        batch = repeat_if_stale(
-            lambda: lifecycle.bulk_acts.execute_batch(connection, audit_id, passes_refused=has_waited)
-        )
+        batch = repeat_if_stale(lambda: bulk_acts.execute_batch(connection, audit_id, passes_refused=has_waited))
         del self._refused_since[audit_id]
         self._refused.forget(audit_id)
         return batch

@@ -11,9 +11,25 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
-from django_pgqueue.lifecycle import breakers, limit_overrides
+from django_pgqueue.lifecycle import (
+    audit,
+    batches,
+    breakers,
+    events,
+    limit_overrides,
+    limits,
+    orphans,
+    pauses,
+    rollups,
+    unique,
+    worker_requests,
+    workers,
+)
+from django_pgqueue.lifecycle.orphans import ORPHANS
+from django_pgqueue.lifecycle.pruning import PRUNE_LIMIT
+from django_pgqueue.lifecycle.rollups import ROLLUPS_MERGED
+from django_pgqueue.lifecycle.unique import WINDOWS_PRUNED
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.tasks import registry
@@ -82,15 +98,15 @@ def older_than(seconds: float, remove: Callable[[EngineConnection, float], None]
 
 
 def _windows(connection: EngineConnection) -> bool:
-    return lifecycle.prune_windows(connection) >= lifecycle.WINDOWS_PRUNED
+    return unique.prune_windows(connection) >= WINDOWS_PRUNED
 
 
 def _audit(connection: EngineConnection) -> bool:
-    return lifecycle.prune_audit(connection, get_settings().AUDIT_RETENTION) >= lifecycle.PRUNE_LIMIT
+    return audit.prune_audit(connection, get_settings().AUDIT_RETENTION) >= PRUNE_LIMIT
 
 
 def _rollups(connection: EngineConnection) -> bool:
-    return lifecycle.prune_rollups(connection, get_settings().STATS_RETENTION) >= lifecycle.ROLLUPS_MERGED
+    return rollups.prune_rollups(connection, get_settings().STATS_RETENTION) >= ROLLUPS_MERGED
 
 
 def _breaker_counts(connection: EngineConnection) -> bool:
@@ -99,21 +115,21 @@ def _breaker_counts(connection: EngineConnection) -> bool:
 
 
 def _batches(connection: EngineConnection, after_id: int) -> PageEnd:
-    return lifecycle.batches.prune_batches(connection, get_settings().BATCH_RETENTION, after_id)
+    return batches.prune_batches(connection, get_settings().BATCH_RETENTION, after_id)
 
 
 def _events(connection: EngineConnection, after_id: int) -> PageEnd:
-    return lifecycle.events.prune_events(connection, get_settings().EVENT_RETENTION, after_id)
+    return events.prune_events(connection, get_settings().EVENT_RETENTION, after_id)
 
 
 def _orphans(name: str, connection: EngineConnection, after_id: int) -> PageEnd:
-    return lifecycle.prune_orphans(connection, name, after_id)
+    return orphans.prune_orphans(connection, name, after_id)
 
 
 DUTIES: Final[tuple[DutyKind, ...]] = (
-    DutyKind("workers", older_than(RECORD_SECONDS, lifecycle.prune_workers)),
-    DutyKind("requests", older_than(DAY_SECONDS, lifecycle.prune_worker_requests)),
-    DutyKind("pauses", older_than(RECORD_SECONDS, lifecycle.prune_pauses)),
+    DutyKind("workers", older_than(RECORD_SECONDS, workers.prune_workers)),
+    DutyKind("requests", older_than(DAY_SECONDS, worker_requests.prune_worker_requests)),
+    DutyKind("pauses", older_than(RECORD_SECONDS, pauses.prune_pauses)),
     DutyKind("windows", on_connection(_windows)),
     DutyKind("old rollups", on_connection(_rollups)),
     DutyKind("audit", on_connection(_audit)),
@@ -123,7 +139,7 @@ DUTIES: Final[tuple[DutyKind, ...]] = (
     DutyKind("missed events", lambda link, reactions: StepDuties(link, reactions).wake_missed, lambda: SWEEP_SECONDS),
     DutyKind("events", page_by_page(_events)),
     DutyKind("old batches", page_by_page(_batches)),
-    DutyKind("limits", page_by_page(lifecycle.limits.prune_limit_states)),
-    *(DutyKind(name, page_by_page(partial(_orphans, name))) for name in lifecycle.ORPHANS),
+    DutyKind("limits", page_by_page(limits.prune_limit_states)),
+    *(DutyKind(name, page_by_page(partial(_orphans, name))) for name in ORPHANS),
 )
 """All kinds. Each name is unique."""

@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ends.end_check import EndCheck, Reactor, Sweep
 from django_pgqueue.ends.end_checks import CHECKS, NEVER, EndChecks, sweep
-from django_pgqueue.lifecycle import TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import steps
 from django_pgqueue.lifecycle.steps import FIRST_MARK
+from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition, Reactions
 from django_pgqueue.settings.conf import DAY_SECONDS
 from django_pgqueue.states import State
@@ -129,7 +129,7 @@ class SentEvents:
         event_ids = {self._event_ids.popleft() for _ in range(len(self._event_ids))}
         if event_ids:
             with link.use() as connection:
-                _react(reactions, connection, lifecycle.steps.wake_for_events(connection, event_ids))
+                _react(reactions, connection, steps.wake_for_events(connection, event_ids))
         return False
 
 
@@ -149,7 +149,7 @@ class StepDuties:
     def wake_missed(self) -> bool | float:
         """Wake jobs whose event has come, of one page. Return whether there is more to do, or in how many seconds."""
         with self._link.use() as connection:
-            woken = lifecycle.steps.wake_missed(connection, self._mark)
+            woken = steps.wake_missed(connection, self._mark)
             _react(self._reactions, connection, woken.job_ids)
         is_unused = woken.is_empty and self._mark == FIRST_MARK
         self._mark = woken.mark or FIRST_MARK

@@ -21,11 +21,14 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, Protocol
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import wake_workers
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Fired, Scheduled, Tick
+from django_pgqueue.lifecycle import execute
+from django_pgqueue.lifecycle import schedules as lifecycle_schedules
+from django_pgqueue.lifecycle import ticks as lifecycle_ticks
+from django_pgqueue.lifecycle.schedules import Scheduled
+from django_pgqueue.lifecycle.ticks import Fired, Tick
 from django_pgqueue.schedules import expressions, job_options
 from django_pgqueue.tasks.registry import in_words
 from django_pgqueue.worker.runtime.counts import counts
@@ -143,13 +146,13 @@ def _look(connection: Connection, schedule: Scheduled, due: deque[_Due]) -> floa
     wait_seconds = (following_at - schedule.seen_at).total_seconds()
     if not is_due(schedule):
         if schedule.next_run_at != following_at:  # a clock was corrected, or the rules of a time zone have changed
-            lifecycle.plan_schedule(connection, schedule, following_at)
+            lifecycle_schedules.plan_schedule(connection, schedule, following_at)
         return wait_seconds
     ticks = due_ticks(schedule)
     if ticks:
         due.append(_Due(schedule, deque(ticks), following_at, schedule.next_run_at))
         return math.inf
-    planned = lifecycle.plan_schedule(connection, schedule, following_at)
+    planned = lifecycle_schedules.plan_schedule(connection, schedule, following_at)
     return wait_seconds if planned else LOCKED_RETRY_SECONDS
 
 
@@ -165,12 +168,12 @@ def _fire(
             if tick.job.key is None:
                 together[one.schedule.schedule_id] = one, tick
                 continue
-            outcome = tick, lifecycle.fire(connection, tick)
+            outcome = tick, lifecycle_ticks.fire(connection, tick)
         except Exception as error:  # noqa: BLE001 -- the caller decides which errors end the turn
             outcome = error
         yield one, outcome
     ticks = [tick for _, tick in together.values()]
-    done = lifecycle.divided(connection, ticks, partial(lifecycle.fire_many, connection))
+    done = execute.divided(connection, ticks, partial(lifecycle_ticks.fire_many, connection))
     if any(fired.job_id is not None for fired in done.answers.values()):
         wake_workers(connection)
     refused = {tick.scheduled.schedule_id: error for tick, error in done.refused}

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.ends.end_check import Publish, Reactor, send_now
 from django_pgqueue.ends.end_checks import EndChecks
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import OpenExecution, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import expiry, requeues, rollups
+from django_pgqueue.lifecycle.pruning import PRUNE_LIMIT
+from django_pgqueue.lifecycle.rollups import ROLLUPS_MERGED
+from django_pgqueue.lifecycle.types import OpenExecution, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.states import State
@@ -228,7 +230,7 @@ class Maintenance(Service):
     def _expire(self) -> bool:
         """Cancel jobs that no worker claimed before they expired. A job claimed too late is cancelled at its start."""
         with self.link.use() as connection:
-            expired = lifecycle.expire(
+            expired = expiry.expire(
                 connection,
                 worker_id=self.worker_id,
                 error=EXPIRED,
@@ -238,7 +240,7 @@ class Maintenance(Service):
             self.reactions.after(
                 connection, [JobTransition(job_id, name, CANCELLED, error=EXPIRED) for job_id, name in expired]
             )
-        return len(expired) == lifecycle.PRUNE_LIMIT
+        return len(expired) == PRUNE_LIMIT
 
     def _execute_bulk_acts(self) -> bool | float:
         """Execute the next batches of the operators' bulk acts, each act at its own rate."""
@@ -249,7 +251,7 @@ class Maintenance(Service):
     def _requeue(self) -> bool:
         """Make running jobs without an open execution ready again: one page per call, the whole table once an hour."""
         with self.link.use() as connection:
-            page = lifecycle.requeue(
+            page = requeues.requeue(
                 connection,
                 self._delay_after_crash,
                 worker_id=self.worker_id,
@@ -273,4 +275,4 @@ class Maintenance(Service):
 
     def _merge_rollups(self) -> bool:
         with self.link.use() as connection:
-            return lifecycle.merge_rollups(connection) >= lifecycle.ROLLUPS_MERGED
+            return rollups.merge_rollups(connection) >= ROLLUPS_MERGED

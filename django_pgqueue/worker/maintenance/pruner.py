@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.statements import Connection
-from django_pgqueue.lifecycle import FIRST_FINISHED, Cursor
-from django_pgqueue.lifecycle.pruning import Prunable
+from django_pgqueue.lifecycle import pruning
+from django_pgqueue.lifecycle.pruning import FIRST_FINISHED, Prunable
+from django_pgqueue.lifecycle.types import Cursor
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.states import FINISHED, State
 from django_pgqueue.tasks import registry
@@ -101,7 +101,7 @@ class Pruner:
         mark_key = kind.task_name, kind.state
         mark = self._marks.get(mark_key, FIRST_FINISHED)
         refused: dict[int, Exception] = {}
-        pruned = lifecycle.prune(
+        pruned = pruning.prune(
             connection,
             kind.state,
             kind.retention_seconds,
@@ -122,7 +122,7 @@ class Pruner:
     def count(self, connection: Connection) -> dict[tuple[str | None, State], Prunable]:
         """Return how many jobs `prune()` would remove and keep, by task (None: all others) and state."""
         return {
-            (task_name, state): lifecycle.prunable(
+            (task_name, state): pruning.prunable(
                 connection, state, retention, task_name=task_name, other_task_names=others
             )
             for task_name, state, retention, others in kinds()

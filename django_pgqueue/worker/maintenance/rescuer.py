@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ground.endings import Ending
-from django_pgqueue.lifecycle import OpenExecution, TransitionResult, rescues
+from django_pgqueue.lifecycle import rescues
+from django_pgqueue.lifecycle.types import OpenExecution, TransitionResult
 from django_pgqueue.reactions import JobTransition, Reactions, ended
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.writer import transitions_of
@@ -154,7 +154,7 @@ class Rescuer:
         health_memory.answered("rescue")
 
     def _rescue(self, connection: EngineConnection, leases: dict[int, float]) -> None:
-        rescued = lifecycle.rescue(
+        rescued = rescues.rescue(
             connection,
             self._delay_for,
             error=RESCUED,

@@ -24,12 +24,13 @@ from typing import Final
 
 from psycopg import errors
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, is_lost
 from django_pgqueue.db.errors import TRANSIENT, concerns_all_statements, message_without_detail
 from django_pgqueue.db.statements import Connection
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import CONFIRMED_SECONDS, Definition, Scheduled
+from django_pgqueue.lifecycle import execute, schedules
+from django_pgqueue.lifecycle.schedules import Definition, Scheduled
+from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
 from django_pgqueue.schedules import declarations, expressions, job_options
 from django_pgqueue.settings.conf import DAY_SECONDS, get_settings
 from django_pgqueue.worker.execution import error_text
@@ -77,11 +78,11 @@ class Scheduler:
     def turn(self, connection: Connection) -> float | None:
         """Store definitions and fire due ticks. Return the seconds until the next tick, None without any schedule."""
         definitions = declarations.definitions(connection.alias)
-        seen_at, found = lifecycle.read_schedules(connection)
+        seen_at, found = schedules.read_schedules(connection)
         read_at = time.monotonic()
         self._track_confirmations(found)
         if self._store_definitions(connection, definitions, seen_at, found):
-            seen_at, found = lifecycle.read_schedules(connection)
+            seen_at, found = schedules.read_schedules(connection)
             read_at = time.monotonic()
         self._clean_up(connection, found)
         ready = [schedule for schedule in found if schedule.enabled and is_confirmed(schedule)]
@@ -104,7 +105,7 @@ class Scheduler:
             for name, row in rows.items()
             if name in own and row.digest == own[name].digest and not 0 <= row.unconfirmed_seconds < CONFIRM_SECONDS
         ]
-        for refused in lifecycle.divided(connection, stale, partial(lifecycle.confirm_schedules, connection)).refused:
+        for refused in execute.divided(connection, stale, partial(schedules.confirm_schedules, connection)).refused:
             self._unconfirmed.note(refused.row, refused.error)
         return changed or bool(stale)
 
@@ -113,7 +114,7 @@ class Scheduler:
     ) -> bool:
         if row is None:
             first_at = _first_tick(definition, seen_at)
-            return lifecycle.add_schedule(connection, definition, origin="code", next_run_at=first_at) is not None
+            return schedules.add_schedule(connection, definition, origin="code", next_run_at=first_at) is not None
         if row.digest == definition.digest:
             return False
         is_older = definition.digest in row.former_digests.split()
@@ -172,7 +173,7 @@ class Scheduler:
         reason = " ".join(reason.split())
         if schedule is not None and not isinstance(failed, TEMPORARY):
             problem = error_text.storable(reason, error_text.MAX_ERROR_CHARACTERS)
-            lifecycle.note_problem(connection, schedule, problem)
+            schedules.note_problem(connection, schedule, problem)
         # This happens at each tick, which another worker then fires: log it only once.
         is_left = isinstance(failed, job_options.LeftToOthers)
         if (problem_key := (name, (definition, "left") if is_left else definition)) not in self._logged_problems:
@@ -192,14 +193,14 @@ class Scheduler:
             and schedule.unconfirmed_seconds > CODE_RETENTION_SECONDS
             and self._silent_seconds(schedule) > UPKEEP_SECONDS
         ]
-        for refused in lifecycle.divided(connection, abandoned, partial(_remove, connection)).refused:
+        for refused in execute.divided(connection, abandoned, partial(_remove, connection)).refused:
             self._unremoved.note(refused.row, refused.error)
         if found:
-            lifecycle.prune_schedule_runs(connection, RUN_RETENTION_SECONDS, kept=RUNS_KEPT)
+            schedules.prune_schedule_runs(connection, RUN_RETENTION_SECONDS, kept=RUNS_KEPT)
 
 
 def _remove(connection: Connection, schedule_ids: Sequence[int]) -> dict[int, bool]:
-    return dict.fromkeys(lifecycle.remove_schedules(connection, schedule_ids, CODE_RETENTION_SECONDS), True)
+    return dict.fromkeys(schedules.remove_schedules(connection, schedule_ids, CODE_RETENTION_SECONDS), True)
 
 
 def is_confirmed(schedule: Scheduled) -> bool:
@@ -213,7 +214,7 @@ def _first_tick(definition: Definition, seen_at: datetime) -> datetime:
 
 def _take_over(connection: Connection, row: Scheduled, definition: Definition) -> bool:
     former = [digest for digest in row.former_digests.split() if digest != definition.digest]
-    changed = lifecycle.change_schedule(
+    changed = schedules.change_schedule(
         connection,
         row.schedule_id,
         definition,

@@ -18,11 +18,11 @@ from typing import Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection, connect
 from django_pgqueue.ground.identity import Identity
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Adopted
+from django_pgqueue.lifecycle import installations
+from django_pgqueue.lifecycle.installations import Adopted
 from django_pgqueue.settings.conf import get_settings
 
 logger = logging.getLogger("django_pgqueue.worker")
@@ -91,7 +91,7 @@ def difference(connection: EngineConnection) -> str:
     own, recorded = _read(connection)
     if not recorded:
         # Read again, because a worker of another installation may have recorded itself at the same time.
-        lifecycle.record_installation(connection, own, f"the first worker, on {socket.gethostname()}"[:150])
+        installations.record_installation(connection, own, f"the first worker, on {socket.gethostname()}"[:150])
         own, recorded = _read(connection)
     foreign = [adopted for adopted in recorded if adopted.identity != own]
     if not foreign:
@@ -108,7 +108,7 @@ def description(foreign: Adopted, own: Identity) -> str:
 
 
 def _read(connection: EngineConnection) -> tuple[Identity, list[Adopted]]:
-    return lifecycle.read_installations(connection, get_settings().ENVIRONMENT)
+    return installations.read_installations(connection, get_settings().ENVIRONMENT)
 
 
 clone_guard: Final = CloneGuard()

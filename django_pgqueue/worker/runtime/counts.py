@@ -37,7 +37,7 @@ from .count_memory import (
 from .shared_memory import ExitReason
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.reactions import JobTransition, TimedAttempt
     from django_pgqueue.worker.execution.report import Report
 

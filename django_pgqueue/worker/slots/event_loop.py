@@ -37,7 +37,7 @@ from .inflight import Full
 from .stacks import coroutine_frames, execution_of_thread, stack_of_coroutine
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import Report
 

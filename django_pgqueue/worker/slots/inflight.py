@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from django_pgqueue.lifecycle import Claimed, ExecutionKey
+    from django_pgqueue.lifecycle.types import Claimed, ExecutionKey
     from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
 
     from .queue_slots import QueueSlots

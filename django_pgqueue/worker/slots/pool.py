@@ -34,7 +34,7 @@ from .loops import Loops
 from .thread_slot import ThreadSlot
 
 if TYPE_CHECKING:
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.worker.execution.report import ProgressSink
     from django_pgqueue.worker.isolation.fork_server import ForkServer
     from django_pgqueue.worker.options import Options

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from django_pgqueue.ground.served_queues import ServedQueues
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
 
 UNLIMITED: Final = sys.maxsize
 

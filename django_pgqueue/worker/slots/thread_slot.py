@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
-    from django_pgqueue.lifecycle import Claimed
+    from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.worker.execution.attempt_plan import AttemptPlan
     from django_pgqueue.worker.execution.report import Report
     from django_pgqueue.worker.isolation.slot_process import SlotProcess

@@ -12,9 +12,10 @@ from contextlib import suppress
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.errors import message_without_detail
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle import workers
+from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
 from django_pgqueue.worker.completion.progress_writer import Notes
@@ -72,7 +73,7 @@ class LastWrites:
         """Record that this worker has stopped."""
         try:
             with self.link.use() as connection:
-                lifecycle.unregister_worker(connection, self.worker_id)
+                workers.unregister_worker(connection, self.worker_id)
         except (psycopg.Error, OSError):
             logger.debug("could not record that worker %s has stopped", self.worker_id, exc_info=True)
 
@@ -81,7 +82,7 @@ class LastWrites:
         with suppress(psycopg.Error, OSError), self.link.use() as connection:
             self.notes.write(connection)
 
-    def _release(self, jobs: Sequence[lifecycle.Claimed]) -> None:
+    def _release(self, jobs: Sequence[Claimed]) -> None:
         if not jobs:
             return
         try:

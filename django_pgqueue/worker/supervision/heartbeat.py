@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import django_pgqueue
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.reconnects import is_lost_connection
-from django_pgqueue.lifecycle import Heartbeat
+from django_pgqueue.lifecycle import leases, workers
+from django_pgqueue.lifecycle.types import Heartbeat
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
@@ -45,7 +45,7 @@ def register(connection: EngineConnection, options: Options, pid: int, worker_id
     tables were emptied, and by `foreground_run`. Worker ids are never reused, so a record that is written again under
     its old id still names the same process.
     """
-    return lifecycle.register_worker(
+    return workers.register_worker(
         connection,
         hostname=socket.gethostname(),
         pid=pid,
@@ -116,7 +116,7 @@ class HeartbeatSender:
         sent_at, lease_until = time.monotonic(), lease_clock() + get_settings().LEASE
         with self.link.use() as connection:
             clone_guard.check(connection)  # a dump can be restored without a reconnect
-            answers = lifecycle.extend(
+            answers = leases.extend(
                 connection,
                 list(living),
                 lease_seconds=get_settings().LEASE,
@@ -154,5 +154,5 @@ class HeartbeatSender:
         started_ids = sorted(execution_id for process in processes for execution_id in process.state.running())
         worker_ids = [process.worker_id for process in processes]
         if started_ids:
-            for refused in lifecycle.note_started(connection, worker_ids, started_ids):
+            for refused in leases.note_started(connection, worker_ids, started_ids):
                 self.refused_starts.note(refused.row, refused.error)

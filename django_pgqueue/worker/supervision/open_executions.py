@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.declared.chunks import chunk_key
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.lifecycle import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
+from django_pgqueue.lifecycle import completions, execute, leases, workers
+from django_pgqueue.lifecycle.execute import Divided
+from django_pgqueue.lifecycle.types import Failed, OpenExecution, Released, TransitionResult, TransitionStatus
 from django_pgqueue.reactions import Reactions, ended
 from django_pgqueue.states import Outcome
 from django_pgqueue.tasks import registry
@@ -63,15 +64,15 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
     its lease has expired.
     """
     with link.use() as connection:
-        left_open = lifecycle.open_executions(connection, process.worker_id)
+        left_open = leases.open_executions(connection, process.worker_id)
         charges = _charges(process, left_open)
         charged = [each for each in left_open if each.execution_id in charges and each.task_name]
         others = [each for each in left_open if each.execution_id not in charges or not each.task_name]
         failures = [
             _failure(connection.alias, each, charges[each.execution_id], by_default=by_default) for each in charged
         ]
-        released, _, unreleased = _divided(connection, [Released(each.key) for each in others], lifecycle.release)
-        failed, _, unwritten = _divided(connection, failures, lifecycle.fail)
+        released, _, unreleased = _divided(connection, [Released(each.key) for each in others], completions.release)
+        failed, _, unwritten = _divided(connection, failures, completions.fail)
         transitions = transitions_of(others, released)
         transitions += [
             ended(
@@ -87,11 +88,11 @@ def settle(link: Link, process: ChildProcess, reactions: Reactions, *, by_defaul
         ]
         # Without the record of its stop, the rescue of an execution that could not be closed counts the attempt.
         is_closed = len(released) + len(failed) == len(others) + len(charged)
-        is_complete = not is_closed or lifecycle.unregister_worker(connection, process.worker_id)
+        is_complete = not is_closed or workers.unregister_worker(connection, process.worker_id)
         reactions.after(connection, transitions)
         # The commits above may have waited for a standby, and a claim of the process with them.
         known_ids = {execution.execution_id for execution in left_open}
-        still_open = lifecycle.open_executions(connection, process.worker_id)
+        still_open = leases.open_executions(connection, process.worker_id)
         is_complete &= not unreleased and not unwritten
         is_complete &= all(execution.execution_id in known_ids for execution in still_open)
     results = (*released.values(), *failed.values())
@@ -105,9 +106,9 @@ def _divided(
     connection: EngineConnection,
     rows: Sequence[Write],
     transition: Callable[[EngineConnection, Sequence[Write]], dict[int, TransitionResult]],
-) -> lifecycle.Divided[Write, TransitionResult]:
+) -> Divided[Write, TransitionResult]:
     """Run a transition on these rows, and log those that the database refuses."""
-    done = lifecycle.divided(connection, rows, partial(transition, connection))
+    done = execute.divided(connection, rows, partial(transition, connection))
     for row, refusal in done.refused:
         refusals.note(row.key.execution_id, refusal)
     return done

@@ -21,12 +21,12 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.db.errors import concerns_all_statements
 from django_pgqueue.db.reconnects import is_lost_connection
 from django_pgqueue.ends.end_checks import follow
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.lifecycle import leases, workers
 from django_pgqueue.reactions import AnyWaiters, JobTransition, Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker.completion.attempt_counter import AttemptCounter
@@ -196,12 +196,12 @@ class Settlement:
             return True
         if process.worker_id:
             with self.link.use() as connection:
-                if lifecycle.open_executions(connection, process.worker_id):
+                if leases.open_executions(connection, process.worker_id):
                     return False
-                if not lifecycle.unregister_worker(connection, process.worker_id):
+                if not workers.unregister_worker(connection, process.worker_id):
                     return True
                 # Its last claim may have been waiting for its commit, as that statement was. Look again.
-                if lifecycle.open_executions(connection, process.worker_id):
+                if leases.open_executions(connection, process.worker_id):
                     return False
         self.ended.remove(process)
         return True

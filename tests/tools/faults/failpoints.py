@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from django_pgqueue import lifecycle, signals
+from django_pgqueue.lifecycle import breakers, bulk_acts, chunks, limits
 from django_pgqueue.worker.runtime.service import Service
 from tests.tools.faults import failpoints_workflows, journal
 
@@ -190,11 +191,11 @@ def install() -> None:
     for act in ACTS:
         setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
     for act in ACTS_ON_KEYS:
-        setattr(lifecycle.limits, act, _wrapped_on_keys(act, getattr(lifecycle.limits, act)))
+        setattr(limits, act, _wrapped_on_keys(act, getattr(limits, act)))
     for act in ACTS_ON_BREAKERS:
-        setattr(lifecycle.breakers, act, _wrapped_on_breakers(act, getattr(lifecycle.breakers, act)))
-    lifecycle.chunks.claim_chunk = _wrapped_on_chunks(lifecycle.chunks.claim_chunk)
-    lifecycle.bulk_acts.execute_batch = _wrapped_batch(lifecycle.bulk_acts.execute_batch)
+        setattr(breakers, act, _wrapped_on_breakers(act, getattr(breakers, act)))
+    chunks.claim_chunk = _wrapped_on_chunks(chunks.claim_chunk)
+    bulk_acts.execute_batch = _wrapped_batch(bulk_acts.execute_batch)
     failpoints_workflows.install(hit)
     signals.job_started.connect(lambda **kwargs: hit("start"), weak=False)
     setattr(Service, "_pause_after", with_errors_noted(Service._pause_after))  # noqa: B010 -- mypy refuses a method

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import schedules
 from tests.deploys import trees
 from tests.process.harness import Worker
 from tests.tools.faults import journal, soak_flows, ticks
@@ -224,7 +224,7 @@ class Fleet:
         """Enqueue nothing more, and wait until every job has ended; return what became of all of them."""
         run = self.run
         self.stop_producing()
-        assert lifecycle.pause_schedule(run.connection, self.schedule)
+        assert schedules.pause_schedule(run.connection, self.schedule)
         run.wait_until(lambda: is_unblocked(run), DRAIN_SECONDS, "blocked keys to go on")
         run.wait_until(lambda: soak_flows.are_over(run), DRAIN_SECONDS, "everything to end")
         run.wait_until_done()

@@ -43,7 +43,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "nothing is rescued",
-            "        rescued = lifecycle.rescue(\n",
+            "        rescued = rescues.rescue(\n",
             "        rescued = []\n        _ = (lambda *args, **options: [])(\n",
             inside="Rescuer._rescue",
         ),
@@ -259,7 +259,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "nobody looks what is to be cancelled",
-            "            requests = lifecycle.cancel_requests(connection, [self.worker_id], first_id=first_id)\n",
+            "            requests = leases.cancel_requests(connection, [self.worker_id], first_id=first_id)\n",
             "            requests = []\n",
             inside="LeaseMonitor._handle_requests",
         ),
@@ -392,7 +392,7 @@ MUTANTS: Final = (
     Broken(
         Mutant(
             "the jobs of a lost host are not rescued",
-            "        rescued = lifecycle.rescue(\n",
+            "        rescued = rescues.rescue(\n",
             "        rescued = []\n        _ = (lambda *args, **options: [])(\n",
             inside="Rescuer._rescue",
         ),

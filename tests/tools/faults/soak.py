@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import pauses
+from django_pgqueue.lifecycle import schedules as lifecycle_schedules
 from django_pgqueue.states import Pausable
 from tests.process.harness import Worker
 from tests.tools.faults import checker, soak_applications, soak_flows, soak_limits, ticks
@@ -209,8 +210,8 @@ def _figures(crew: Crew, injected: Counter[str], minutes: float, schedules: list
 def _is_quiet(run: Run, schedules: list[int]) -> bool:
     """Fire nothing more, and hold nothing back; said in a session that a fault may have ended."""
     for schedule_id in schedules:
-        lifecycle.pause_schedule(run.connection, schedule_id)
-    lifecycle.resume(run.connection, Pausable.QUEUE, PAUSED_QUEUE)
+        lifecycle_schedules.pause_schedule(run.connection, schedule_id)
+    pauses.resume(run.connection, Pausable.QUEUE, PAUSED_QUEUE)
     soak_limits.end_changes(run)
     return True
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import operator
 from django_pgqueue.states import Seen
 from tests.tools.faults.lives import BY_OPERATOR
 from tests.tools.faults.soak_faults import injectable
@@ -100,7 +100,7 @@ def two_operators(crew: Crew) -> None:
 
     def press() -> None:
         with crew.run.connect() as session:
-            retried.extend(lifecycle.retry(session, list(shown), seen=shown))
+            retried.extend(operator.retry(session, list(shown), seen=shown))
 
     people = [threading.Thread(target=press) for _ in range(2)]
     for person in people:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
+from django_pgqueue.lifecycle import pauses, ticks
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.process.harness import descendants
@@ -253,10 +253,10 @@ def operator(crew: Crew) -> None:
 def queue_paused(crew: Crew) -> None:
     """Pause the one queue for a while that outlasts this, or resume it; now and then no word of it arrives."""
     if crew.chance.random() < 0.3:
-        lifecycle.resume(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE)
+        pauses.resume(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE)
     else:
         seconds = crew.chance.uniform(5, 30)
-        lifecycle.pause(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE, for_seconds=seconds)
+        pauses.pause(crew.run.connection, Pausable.QUEUE, PAUSED_QUEUE, for_seconds=seconds)
     if crew.chance.random() < 0.5:
         crew.run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, PAUSES_CHANGED])
 
@@ -279,4 +279,4 @@ def schedule_run(crew: Crew) -> None:
     """Run a schedule besides its ticks, as an operator does."""
     [[schedule_id]] = crew.run.sql("SELECT id FROM pgqueue_schedule ORDER BY random() LIMIT 1")
     schedule = helpers.schedule_of(crew.run.connection, schedule_id)
-    lifecycle.run_schedule(crew.run.connection, schedule, helpers.new_job())
+    ticks.run_schedule(crew.run.connection, schedule, helpers.new_job())

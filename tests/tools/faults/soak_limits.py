@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
 from django_pgqueue.declared.breakers import PAUSED_BY
 from django_pgqueue.declared.limits import name_of
+from django_pgqueue.lifecycle import limit_overrides, pauses
 from django_pgqueue.states import Pausable
 from tests.tools.faults import limits
 from tests.tools.faults.soak_faults import injectable
@@ -52,12 +52,10 @@ def limit_overridden(crew: Crew) -> None:
         }
         with crew.run.connection.transaction():
             if crew.chance.random() < 0.3:
-                lifecycle.limit_overrides.restore(crew.run.connection, name, changed_by="ada")
+                limit_overrides.restore(crew.run.connection, name, changed_by="ada")
             else:
                 seconds = crew.chance.choice([None, crew.chance.uniform(2, 20)])
-                lifecycle.limit_overrides.override(
-                    crew.run.connection, name, given, for_seconds=seconds, changed_by="ada"
-                )
+                limit_overrides.override(crew.run.connection, name, given, for_seconds=seconds, changed_by="ada")
     _tell(crew)
 
 
@@ -69,7 +67,7 @@ def key_paused(crew: Crew) -> None:
     for _ in range(2):
         seconds = crew.chance.uniform(5, 25)
         name = _name(crew.chance)
-        lifecycle.pause(crew.run.connection, Pausable.LIMIT, name, for_seconds=seconds, paused_by="ada")
+        pauses.pause(crew.run.connection, Pausable.LIMIT, name, for_seconds=seconds, paused_by="ada")
     _tell(crew)
 
 

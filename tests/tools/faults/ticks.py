@@ -6,7 +6,8 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle.schedules import Definition
 from django_pgqueue.schedules import expressions
 from tests import helpers
 from tests.tools.faults.invariants_asked import FROM_SCHEDULE
@@ -15,15 +16,15 @@ from tests.tools.faults.run import TASKS, Run
 
 def add(run: Run, name: str, expression: str, **changes: Any) -> int:
     """Add a schedule of the suite's `plain`, from its next tick on; return its id."""
-    seen_at, _ = lifecycle.read_schedules(run.connection)
+    seen_at, _ = schedules.read_schedules(run.connection)
     one = definition(name, expression, **changes)
     next_run_at = expressions.next_after(expression, one.time_zone, seen_at)
-    made = lifecycle.add_schedule(run.connection, one, origin="admin", next_run_at=next_run_at)
+    made = schedules.add_schedule(run.connection, one, origin="admin", next_run_at=next_run_at)
     assert made is not None, name
     return made
 
 
-def definition(name: str, expression: str, **changes: Any) -> lifecycle.Definition:
+def definition(name: str, expression: str, **changes: Any) -> Definition:
     """What such a schedule is."""
     arguments = json.dumps({"args": [], "kwargs": {"tag": f"{FROM_SCHEDULE}{name}"}})
     return helpers.definition(
@@ -47,7 +48,7 @@ def next_of(run: Run, schedule_id: int) -> datetime:
 
 def stop(run: Run, schedule_id: int) -> list[datetime]:
     """Fire no more, and wait for all that was; return the ticks."""
-    assert lifecycle.pause_schedule(run.connection, schedule_id)
+    assert schedules.pause_schedule(run.connection, schedule_id)
     run.wait_until_done()
     return of(run, schedule_id)
 

@@ -90,16 +90,17 @@ def moves(cluster: Any, _home: Path) -> None:
 
 def prune() -> float:
     """Prune the oldest jobs as a worker does. Return the jobs per second."""
-    from django_pgqueue import lifecycle
     from django_pgqueue.db import engine_connection
+    from django_pgqueue.lifecycle import pruning
+    from django_pgqueue.lifecycle.pruning import FIRST_FINISHED
     from django_pgqueue.states import State
 
     with engine_connection.connect("default", "test") as engine:
 
         def remove() -> None:
-            after, removed = lifecycle.FIRST_FINISHED, 0
+            after, removed = FIRST_FINISHED, 0
             while removed < MOVED:
-                pruned = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, after=after)
+                pruned = pruning.prune(engine, State.SUCCEEDED, 86_400.0, after=after)
                 if not pruned.removed:
                     raise RuntimeError("the history has no more old jobs: fill it again")
                 after, removed = pruned.last, removed + pruned.removed
@@ -109,8 +110,8 @@ def prune() -> float:
 
 def archive() -> float:
     """Archive the oldest jobs. Return the jobs per second."""
-    from django_pgqueue import lifecycle
     from django_pgqueue.history.batches import Choice
+    from django_pgqueue.lifecycle import history as lifecycle_history
     from django_pgqueue.states import State
 
     pages = Choice(states=(State.SUCCEEDED,), older_than_seconds=86_400.0).pages(connection, 1000)
@@ -118,7 +119,7 @@ def archive() -> float:
     def move() -> None:
         moved = 0
         while moved < MOVED:
-            moved += len(lifecycle.archive(connection, next(pages)))
+            moved += len(lifecycle_history.archive(connection, next(pages)))
 
     return rate_of(MOVED, move)
 

@@ -115,13 +115,14 @@ def enqueue(ended: threading.Event, rate: int) -> None:
 
 def prune(ended: threading.Event, rate: int, pruned: list[int]) -> None:
     """Prune the oldest jobs at the same rate, as a worker does."""
-    from django_pgqueue import lifecycle
     from django_pgqueue.db import engine_connection
+    from django_pgqueue.lifecycle import pruning
+    from django_pgqueue.lifecycle.pruning import FIRST_FINISHED
     from django_pgqueue.states import State
 
-    began, after = time.monotonic(), lifecycle.FIRST_FINISHED
+    began, after = time.monotonic(), FIRST_FINISHED
     with engine_connection.connect("default", "soak") as engine:
         while not ended.wait(max(0.0, began + pruned[0] / rate - time.monotonic())):
-            removed = lifecycle.prune(engine, State.SUCCEEDED, 86_400.0, after=after, limit=rate)
+            removed = pruning.prune(engine, State.SUCCEEDED, 86_400.0, after=after, limit=rate)
             pruned[0] += removed.removed
             after = removed.last

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle.types import TransitionStatus
 from django_pgqueue.states import FINISHED
 from tests.tools.model import protocol
 from tests.tools.model.protocol import GONE, Act, Rules, World

@@ -17,7 +17,7 @@ So whatever the real queue can do in some timing, the model can do too.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle.types import TransitionStatus
 from django_pgqueue.states import FINISHED, Outcome, State
 
 WORKERS = ("A", "A", "B")

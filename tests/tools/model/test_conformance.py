@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from django.test import override_settings
 
-from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import ExecutionKey, Failed, Released, TransitionStatus
+from django_pgqueue.lifecycle import completions, leases, operator, pruning, rescues
+from django_pgqueue.lifecycle.types import ExecutionKey, Failed, OpenExecution, Released, TransitionStatus
 from django_pgqueue.states import Outcome, State
 from django_pgqueue.worker.execution import retry_policy
 from tests import helpers
@@ -105,8 +105,8 @@ class Replay:
     def beat(self, before: World, act: Act) -> None:
         slot = before.slots[slot_number(act)]
         worker_id = WORKER_IDS[protocol.WORKERS[slot_number(act)]]
-        lifecycle.extend(self.engine, [worker_id], lease_seconds=60.0)
-        lifecycle.note_started(self.engine, [worker_id], [self.ids[slot.execution - 1]])
+        leases.extend(self.engine, [worker_id], lease_seconds=60.0)
+        leases.note_started(self.engine, [worker_id], [self.ids[slot.execution - 1]])
 
     def end(self, before: World, act: Act) -> None:
         if act.way == Outcome.SUCCEEDED and not self.rules.atomic and self.world.effects > before.effects:
@@ -118,10 +118,10 @@ class Replay:
 
     def write(self, execution_id: int, ending: Outcome, before: World) -> TransitionStatus:
         if ending is Outcome.SUCCEEDED:
-            return lifecycle.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id].status
+            return completions.succeed(self.engine, helpers.succeeded(self.key(execution_id)))[execution_id].status
         if ending is Outcome.RELEASED:
-            return lifecycle.release(self.engine, [Released(self.key(execution_id))])[execution_id].status
-        return lifecycle.fail(self.engine, [self.failure(execution_id, ending)])[execution_id].status
+            return completions.release(self.engine, [Released(self.key(execution_id))])[execution_id].status
+        return completions.fail(self.engine, [self.failure(execution_id, ending)])[execution_id].status
 
     def key(self, execution_id: int) -> ExecutionKey:
         return helpers.key_of(self.engine, execution_id)
@@ -133,7 +133,7 @@ class Replay:
             return Failed(self.key(execution_id), ending, 0.0, None, 0.0)
         most = self.rules.max_attempts
         if ending is Outcome.CRASHED:
-            execution = lifecycle.OpenExecution(
+            execution = OpenExecution(
                 execution_id, 0, helpers.NOOP, "", job["attempt"], most, job["crashes"], True, 0.0
             )
             delay = retry_policy.delay_after_crash(execution)
@@ -153,19 +153,19 @@ class Replay:
 
     def rescue(self, before: World, act: Act) -> None:
         helpers.end_lease(self.engine)
-        done = lifecycle.rescue(
+        done = rescues.rescue(
             self.engine, lambda execution: retry_policy.delay_after_crash(execution) and 0.0, error="lost"
         )
         assert [result.status for _, result in done] == [TransitionStatus.DONE]
 
     def cancel(self, before: World, act: Act) -> None:
-        assert lifecycle.cancel(self.engine, [self.job_id]) == {self.job_id: State(self.world.state)}
+        assert operator.cancel(self.engine, [self.job_id]) == {self.job_id: State(self.world.state)}
 
     def retry(self, before: World, act: Act) -> None:
-        assert lifecycle.retry(self.engine, [self.job_id]) == {self.job_id: State.READY}
+        assert operator.retry(self.engine, [self.job_id]) == {self.job_id: State.READY}
 
     def prune(self, before: World, act: Act) -> None:
-        assert lifecycle.prune(self.engine, State(before.state), 0.0).removed == 1
+        assert pruning.prune(self.engine, State(before.state), 0.0).removed == 1
 
 
 def walk(engine, rules: Rules, acts: list[Act]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from django_pgqueue.lifecycle import TransitionStatus
+from django_pgqueue.lifecycle.types import TransitionStatus
 from tests.tools.model import explore, protocol
 from tests.tools.model.__main__ import under, violations
 from tests.tools.model.explore import ENDING

@@ -357,9 +357,9 @@ PAUSES = of_tests(
         "a clear stops what runs",
         "JobsToChange(connection, batch), running=False)",
         "JobsToChange(connection, batch), running=True)",
-        inside="control._clear",
+        inside="control.queues._clear",
     ),
-    Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", inside="control._pause"),
+    Mutant("a former name's pause stays", "names_of(kind, name)[1:]", "()", inside="control.queues._pause"),
     Mutant(
         "announced jobs wait for the next scan",
         "room if self.lanes.is_resting else 1",
@@ -526,7 +526,7 @@ WAITS = of_tests(
     Mutant("no look at the end of the time", "    yield 0.0\n", "", inside="_pauses"),
     Mutant(
         "what nobody sees is waited for",
-        "return bool(lifecycle.existing(connection, [job.pk]))",
+        "return bool(operator.existing(connection, [job.pk]))",
         "return True",
         inside="_others_see",
     ),

@@ -58,13 +58,13 @@ BREAKERS = of_tests(
     Mutant("attempts of an open breaker count", "WHERE breaker.is_open IS NULL", "", "ADD_BREAKER_COUNTS"),
     Mutant(
         "breakers open without the lock of their key",
-        "set(lifecycle.limits.lock_keys(connection, sorted(keys)))",
+        "set(limits.lock_keys(connection, sorted(keys)))",
         "keys",
         inside="BreakerCounter._decide",
     ),
     Mutant(
         "completions wait for operators",
-        "lifecycle.breakers.limit_waits(connection)",
+        "breakers.limit_waits(connection)",
         "pass",
         inside="BreakerCounter._decide",
     ),

@@ -298,7 +298,7 @@ GRAPHS = [
         ),
         Mutant(
             "a failed read of results loses the claimed jobs",
-            "except (*lifecycle.FAILURES, OSError)",
+            "except (*FAILURES, OSError)",
             "except OSError",
             inside="node_results.with_results",
         ),

@@ -66,7 +66,7 @@ LEASES = [
     ),
     Mutant(
         "a request is not audited",
-        "            lifecycle.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)\n",
+        "            audit.add_audit(connection, AUDITED_AS[kind], chosen, jobs, done_by=by)\n",
         "",
         inside="request",
         tests=("tests/test_worker_requests.py",),

@@ -188,8 +188,8 @@ ELSEWHERE = [
         ("tests/admin/test_hostile.py",),
         Mutant(
             "the list of pauses checks names",
-            "control.waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()",
-            "control.waiting(pause.name, database=_alias_of(pause)).order_by()",
+            "waiting_behind(*_target_of(pause), _alias_of(pause)).order_by()",
+            "waiting_behind(Pausable.QUEUE, pause.name, _alias_of(pause)).order_by()",
             inside="PauseAdmin.waiting",
         ),
     ),

@@ -79,8 +79,8 @@ WAITS = of_tests(
     ),
     Mutant(
         "a token is not read again while its machine waits",
-        "        if not is_fresh and lifecycle",
-        "        if False and lifecycle",
+        "        if not is_fresh and remote_tokens",
+        "        if False and remote_tokens",
         inside="ClaimThread._is_there",
     ),
     Mutant(

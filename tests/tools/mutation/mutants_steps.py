@@ -79,7 +79,7 @@ STATEMENTS = of_tests(
     ),
     Mutant(
         "an event that came before the suspension does not wake the job",
-        "lifecycle.steps.wake_suspended(connection, waiting)",
+        "steps.wake_suspended(connection, waiting)",
         "()",
         inside="_write_suspended",
     ),
@@ -196,7 +196,7 @@ RUNS = of_tests(
     ),
     Mutant(
         "a discarded job leaves its steps",
-        "        lifecycle.divided(connection, with_steps, partial(_remove_steps, connection))\n",
+        "        execute.divided(connection, with_steps, partial(_remove_steps, connection))\n",
         "        pass\n",
         inside="_write_discarded",
     ),

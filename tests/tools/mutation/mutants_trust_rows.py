@@ -108,7 +108,7 @@ TRUST_ROWS: Final = [
     Mutant(
         "a failure of all jobs ends an act",
         old="            self._refused.note(audit_id, error)",
-        new="            lifecycle.end_audit(connection, audit_id, ActOutcome.FAILED, error=str(error))",
+        new="            audit.end_audit(connection, audit_id, ActOutcome.FAILED, error=str(error))",
         inside="BulkActs._execute",
         tests=("tests/worker/test_bulk_acts.py",),
     ),
@@ -172,7 +172,7 @@ TRUST_ROWS: Final = [
         "the sweep of waits reads the waits for each part",
         old="woken, left = _wake_waiting(",
         new="execute_with_retry(connection, sql.steps.MISSED_WAKE_UPS, params)\n    woken, left = _wake_waiting(",
-        inside="lifecycle.steps.wake_missed",
+        inside="steps.wake_missed",
         tests=("tests/concurrency/test_refused_rows.py",),
     ),
     *of_tests(
@@ -238,7 +238,7 @@ TRUST_ROWS: Final = [
             "the sweep of waits leaves its page when time is up",
             old="if woken and left:",
             new="if False:",
-            inside="lifecycle.steps.wake_missed",
+            inside="steps.wake_missed",
         ),
     ),
     Mutant(

@@ -11,8 +11,8 @@ import time
 import django
 
 django.setup()
-from django_pgqueue import lifecycle  # noqa: E402 -- Django first
 from django_pgqueue.db import engine_connection  # noqa: E402 -- as above
+from django_pgqueue.lifecycle import claims  # noqa: E402 -- as above
 from django_pgqueue.worker.claiming.lanes import Lanes  # noqa: E402 -- as above
 
 WARM, TIMES = 10, 200
@@ -25,7 +25,7 @@ def poll() -> None:
     cursors = lanes.ordered(connection, from_start=True)
     if not cursors:
         return
-    if lifecycle.claim(connection, cursors, limit=10, free_slots=10, worker_id=1_000_000, lease_seconds=60.0):
+    if claims.claim(connection, cursors, limit=10, free_slots=10, worker_id=1_000_000, lease_seconds=60.0):
         raise RuntimeError("a job was due")
 
 

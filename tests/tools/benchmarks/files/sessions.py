@@ -15,10 +15,10 @@ import django
 django.setup()
 import record  # type: ignore[import-not-found]  # noqa: E402 -- it lies beside a copy of this file
 
-from django_pgqueue import lifecycle  # noqa: E402 -- Django first
 from django_pgqueue.db import engine_connection  # noqa: E402 -- as above
 from django_pgqueue.db.engine_connection import EngineConnection as Connection  # noqa: E402 -- as above
-from django_pgqueue.lifecycle import Cursor, ExecutionKey, Lane, Succeeded  # noqa: E402 -- as above
+from django_pgqueue.lifecycle import claims, completions  # noqa: E402 -- as above
+from django_pgqueue.lifecycle.types import Claimed, Cursor, ExecutionKey, Lane, Succeeded  # noqa: E402 -- as above
 
 sessions, batch, first = map(int, sys.argv[1:])
 LANE, EMPTY = Lane("default", 0), Lane("nothing", 0)
@@ -36,7 +36,7 @@ def serve(place: int) -> None:
     connection = engine_connection.connect("default", "session")
     for _ in range(WARM):
         claim(connection, place, EMPTY, START)
-        lifecycle.succeed(connection, [Succeeded(ExecutionKey(-1, 0.0), None, 0.001, 0.0)])
+        completions.succeed(connection, [Succeeded(ExecutionKey(-1, 0.0), None, 0.001, 0.0)])
     ready.wait()
     go.wait()
     cursor, is_left = START, True
@@ -50,19 +50,19 @@ def serve(place: int) -> None:
             ended[place] = time.monotonic()
 
 
-def claim(connection: Connection, place: int, lane: Lane, cursor: Cursor) -> list[lifecycle.Claimed]:
+def claim(connection: Connection, place: int, lane: Lane, cursor: Cursor) -> list[Claimed]:
     """Claim as a worker of its own."""
-    return lifecycle.claim(
+    return claims.claim(
         connection, {lane: cursor}, limit=batch, free_slots=batch, worker_id=first + place + 1, lease_seconds=60.0
     )
 
 
-def complete(connection: Connection, claimed: list[lifecycle.Claimed]) -> None:
+def complete(connection: Connection, claimed: list[Claimed]) -> None:
     """Note the runs, and record the success."""
     for one in claimed:
         [number] = json.loads(one.arguments)["args"]
         record.ran(number)
-    lifecycle.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
+    completions.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
 
 
 threads = [threading.Thread(target=serve, args=[place]) for place in range(sessions)]

@@ -14,9 +14,10 @@ import django
 django.setup()
 from app import tasks  # noqa: E402 -- Django first
 
-from django_pgqueue import lifecycle  # noqa: E402 -- as above
 from django_pgqueue.db import engine_connection  # noqa: E402 -- as above
-from django_pgqueue.lifecycle import Cursor, Lane  # noqa: E402 -- as above
+from django_pgqueue.lifecycle import claims, leases, pruning, rescues  # noqa: E402 -- as above
+from django_pgqueue.lifecycle.pruning import FIRST_FINISHED, PRUNE_LIMIT  # noqa: E402 -- as above
+from django_pgqueue.lifecycle.types import Cursor, Lane  # noqa: E402 -- as above
 from django_pgqueue.states import State  # noqa: E402 -- as above
 from django_pgqueue.worker.claiming.lanes import Lanes  # noqa: E402 -- as above
 
@@ -38,16 +39,16 @@ def milliseconds(call: Callable[[], object], warm: int = 10, times: int = 20) ->
 
 
 def claim(cursors: dict[Lane, Cursor], limit: int = 10) -> int:
-    found = lifecycle.claim(connection, cursors, limit=limit, free_slots=limit, worker_id=WORKER_ID, lease_seconds=60.0)
+    found = claims.claim(connection, cursors, limit=limit, free_slots=limit, worker_id=WORKER_ID, lease_seconds=60.0)
     return len(found)
 
 
 def idle() -> dict[str, float]:
     """What a worker asks that finds nothing: in every lane, and where there are fewer of them."""
-    every = lifecycle.scan_lanes(connection).due_in
+    every = claims.scan_lanes(connection).due_in
     few = [lane for lane in every if lane.queue_name in sorted({lane.queue_name for lane in every})[:FEW_QUEUES]]
     [[now]] = connection.execute("SELECT statement_timestamp()").fetchall()
-    measured = {"lanes": float(len(every)), "lanes_ms": milliseconds(lambda: lifecycle.scan_lanes(connection))}
+    measured = {"lanes": float(len(every)), "lanes_ms": milliseconds(lambda: claims.scan_lanes(connection))}
     measured["idle_poll_ms"] = milliseconds(poll)
     for name, lanes in (("", every), (f"_{len(few)}_lanes", few)):
         by_cursor = dict.fromkeys(lanes, Cursor(now, 2**62))
@@ -70,24 +71,24 @@ def held() -> dict[str, float]:
         raise RuntimeError("there are not so many to claim")
     workers = [WORKER_ID]
     return {
-        "extend_500_ms": milliseconds(lambda: lifecycle.extend(connection, workers, lease_seconds=60.0)),
-        "cancel_requests_ms": milliseconds(lambda: lifecycle.cancel_requests(connection, workers)),
-        "rescue_look_ms": milliseconds(lambda: lifecycle.rescue(connection, lambda _: None, error="")),
+        "extend_500_ms": milliseconds(lambda: leases.extend(connection, workers, lease_seconds=60.0)),
+        "cancel_requests_ms": milliseconds(lambda: leases.cancel_requests(connection, workers)),
+        "rescue_look_ms": milliseconds(lambda: rescues.rescue(connection, lambda _: None, error="")),
     }
 
 
 def pruned() -> dict[str, float]:
     """A look that finds nothing to remove; batches of 1,000 that are removed."""
-    after = lifecycle.FIRST_FINISHED
+    after = FIRST_FINISHED
 
     def look() -> None:
-        if lifecycle.prune(connection, State.SUCCEEDED, 30 * DAY_SECONDS).removed:
+        if pruning.prune(connection, State.SUCCEEDED, 30 * DAY_SECONDS).removed:
             raise RuntimeError("there was something to remove")
 
     def batch() -> None:
         nonlocal after
-        done = lifecycle.prune(connection, State.SUCCEEDED, DAY_SECONDS, after=after)
-        if done.removed != lifecycle.PRUNE_LIMIT:
+        done = pruning.prune(connection, State.SUCCEEDED, DAY_SECONDS, after=after)
+        if done.removed != PRUNE_LIMIT:
             raise RuntimeError("there were not so many to remove")
         after = done.last
 

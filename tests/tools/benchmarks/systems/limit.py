@@ -28,7 +28,7 @@ def claim():
     connection = engine_connection.connect("default", "claim")
     cursor = Cursor()
     while True:
-        claimed = lifecycle.claim(
+        claimed = lifecycle.claims.claim(
             connection, {lane: cursor}, limit=BATCH, free_slots=BATCH, worker_id=os.getpid(), lease_seconds=60.0
         )
         if not claimed:
@@ -42,7 +42,7 @@ def finish():
     connection = engine_connection.connect("default", "finish")
     number = 0
     while (claimed := claims.get()) is not None:
-        lifecycle.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
+        lifecycle.completions.succeed(connection, [Succeeded(one.key, None, 0.001, 0.0) for one in claimed])
         for _ in claimed:
             record.ran(number)
             number += 1

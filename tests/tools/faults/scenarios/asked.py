@@ -8,8 +8,9 @@ import signal
 import time
 from typing import Any
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CANCEL_REQUESTED, CHANNEL, PAUSES_CHANGED
+from django_pgqueue.lifecycle import operator as lifecycle_operator
+from django_pgqueue.lifecycle import pauses
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.execution.report import EXPIRED
 from tests import helpers
@@ -84,7 +85,7 @@ def cut_while_cancelling(run: Run) -> str:
     run.wait_for("start", 6)
     operator = run.connect()
     operator.execute("BEGIN")
-    assert len(lifecycle.cancel(operator, jobs)) == 6
+    assert len(lifecycle_operator.cancel(operator, jobs)) == 6
     operator.execute("SELECT pg_notify(%s, %s)", [CHANNEL, CANCEL_REQUESTED])
     run.sql("SELECT pg_terminate_backend(%s)", [operator.info.backend_pid])
     operator.close()
@@ -118,7 +119,7 @@ def paused_while_frozen(run: Run) -> str:
     run.wait_for("end", 4)
     frozen.send_all(signal.SIGSTOP)
     run.wait_until(lambda: run.outcomes().get("open", 0) >= 3, what="the other worker to claim jobs too")
-    lifecycle.pause(run.connection, Pausable.QUEUE, "default")
+    pauses.pause(run.connection, Pausable.QUEUE, "default")
     lost.send_all(signal.SIGKILL)
     run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, PAUSES_CHANGED])
     time.sleep(3)
@@ -136,7 +137,7 @@ def paused_while_frozen(run: Run) -> str:
     waiting = run.states()["ready"]
     assert {run.job(job)["state"] for job in held} == {"ready"}
     assert after <= 4, f"{after} jobs of the paused queue began after the pause"
-    assert lifecycle.resume(run.connection, Pausable.QUEUE, "default")
+    assert pauses.resume(run.connection, Pausable.QUEUE, "default")
     run.wait_until_done()
     for worker in (frozen, sound):
         run.stop(worker)
@@ -159,7 +160,7 @@ def paused_while_frozen(run: Run) -> str:
 )
 def expired_on_the_way(run: Run) -> str:
     worker = run.worker("--queues", "locked,paused,good", LEASE=20.0)
-    lifecycle.pause(run.connection, Pausable.QUEUE, "paused")
+    pauses.pause(run.connection, Pausable.QUEUE, "paused")
     paused = _expiring(run, 4, "paused", 1.0)
     with run.connect() as migration, migration.transaction():
         migration.execute("LOCK TABLE pgqueue_execution IN ACCESS EXCLUSIVE MODE")

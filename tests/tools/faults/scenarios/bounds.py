@@ -7,7 +7,7 @@ import signal
 import time
 from itertools import accumulate
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import pauses
 from django_pgqueue.states import Pausable
 from tests import helpers
 from tests.tools.faults.catalogue import fault
@@ -66,14 +66,14 @@ def paused_backlog(run: Run) -> str:
     alone = run.wait_until(lambda: run.unfinished() == 0)
     run.stop(worker)
     paused = f"{TASKS}atomic"
-    lifecycle.pause(run.connection, Pausable.TASK, paused)
+    pauses.pause(run.connection, Pausable.TASK, paused)
     backlog = run.enqueue("atomic", 1000, queue_name="backlog")
     run.worker("--queues", "backlog,other")
     run.enqueue("plain", 300, queue_name="other")
     beside = run.wait_until(lambda: run.scalar(_LEFT, ["other"]) == 0)
     assert run.states() == {"succeeded": 600, "ready": 1000}
     run.act("cancel", backlog[100:])
-    lifecycle.resume(run.connection, Pausable.TASK, paused)
+    pauses.resume(run.connection, Pausable.TASK, paused)
     run.connection.execute("NOTIFY pgqueue")
     run.wait_until_done()
     assert {run.job(job)["state"] for job in backlog[:100]} == {"succeeded"}

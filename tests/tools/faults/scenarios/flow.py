@@ -7,8 +7,8 @@ import signal
 import time
 from typing import Final
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.notifications import CHANNEL, PAUSES_CHANGED
+from django_pgqueue.lifecycle import limit_overrides, pauses
 from django_pgqueue.states import Pausable
 from tests.tools.faults.catalogue import fault
 from tests.tools.faults.limits import BREAKER, CHUNK
@@ -111,7 +111,7 @@ def lost_at_a_breaker(run: Run) -> str:
 def override(run: Run, key: str, **given: object) -> None:
     """Change a limit as an operator does."""
     with run.connection.transaction():
-        lifecycle.limit_overrides.override(run.connection, key, given, changed_by="ada", reason="a fault")
+        limit_overrides.override(run.connection, key, given, changed_by="ada", reason="a fault")
     run.sql("SELECT pg_notify(%s, %s)", [CHANNEL, PAUSES_CHANGED])
 
 
@@ -165,8 +165,8 @@ def paused_keys_across_a_crash(run: Run) -> str:
     for number in range(3):
         paused += run.enqueue("limited.slotted", 6, key="a", seconds=0.2)
         paused += run.enqueue("limited.throttled", 2, key=str(number))
-    lifecycle.pause(run.connection, Pausable.LIMIT, "slots:a", paused_by="ada")
-    lifecycle.pause(run.connection, Pausable.LIMIT, "held", for_seconds=3600, paused_by="ada")
+    pauses.pause(run.connection, Pausable.LIMIT, "slots:a", paused_by="ada")
+    pauses.pause(run.connection, Pausable.LIMIT, "held", for_seconds=3600, paused_by="ada")
     time.sleep(run.rules.obey_seconds + 1)
     before = started(run)
     waiting = [*run.enqueue("limited.slotted", 4, key="a"), *run.enqueue("limited.throttled", 4, key="0")]
@@ -181,7 +181,7 @@ def paused_keys_across_a_crash(run: Run) -> str:
     time.sleep(run.rules.obey_seconds)
     early = started(run) - before - {*others}
     for name in ("slots:a", "held"):
-        assert lifecycle.resume(run.connection, Pausable.LIMIT, name)
+        assert pauses.resume(run.connection, Pausable.LIMIT, name)
     resumed = time.monotonic()
     run.wait_until_done()
     took = time.monotonic() - resumed

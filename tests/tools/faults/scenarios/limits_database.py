@@ -6,8 +6,7 @@ import signal
 import time
 from functools import partial
 
-from django_pgqueue import lifecycle
-from django_pgqueue.lifecycle import bulk_acts
+from django_pgqueue.lifecycle import bulk_acts, operator
 from tests import helpers
 from tests.tools.faults.catalogue import fault
 from tests.tools.faults.lives import BY_OPERATOR
@@ -97,7 +96,7 @@ def retry_of_blocking_jobs(run: Run) -> str:
     assert not early, f"{early} have started behind a dead job"
     go.touch()
     run.note(BY_OPERATOR, act="retry", jobs=dead)
-    clicks = [helpers.Background(partial(lifecycle.retry, run.connect(), dead)) for _ in range(2)]
+    clicks = [helpers.Background(partial(operator.retry, run.connect(), dead)) for _ in range(2)]
     retried = [job for click in clicks for job in click.result()]
     run.sql("NOTIFY pgqueue")
     run.wait_until(lambda: started(run) & set(later), what="a later job to start")

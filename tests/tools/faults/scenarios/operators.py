@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import operator, unique
 from django_pgqueue.states import Seen
 from tests import helpers
 from tests.tools.faults.catalogue import fault
@@ -33,11 +33,11 @@ def two_operators_retry(run: Run) -> str:
     seen = {job_id: Seen(state, finished_at) for job_id, state, finished_at in rows}
     assert sorted(seen) == ids, run.states()
     run.note(BY_OPERATOR, act="retry", jobs=ids)
-    clicks = [helpers.Background(partial(lifecycle.retry, run.connect(), ids, seen=seen)) for _ in range(2)]
+    clicks = [helpers.Background(partial(operator.retry, run.connect(), ids, seen=seen)) for _ in range(2)]
     retried = [job_id for click in clicks for job_id in click.result()]
     run.sql("NOTIFY pgqueue")
     run.wait_until_done()
-    retried += lifecycle.retry(run.connection, ids, seen=seen)
+    retried += operator.retry(run.connection, ids, seen=seen)
     assert sorted(retried) == ids, f"{len(retried)} retries of {len(ids)} jobs"
     executions = run.scalar("SELECT count(*) FROM pgqueue_execution")
     assert executions == 2 * JOBS, executions
@@ -70,4 +70,4 @@ def enqueue_all(connection: Any, keys: list[str]) -> int:
     calls = json.dumps([{"key": key, "call": {"args": [], "kwargs": {"key": key}}} for key in keys])
     options: dict[str, Any] = {**helpers.UNIQUE_CALL, "task_name": KEYED}
     with connection.transaction():
-        return len(lifecycle.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=False, **options))
+        return len(unique.enqueue_many_unique(connection, calls=calls, ready_only=False, replace=False, **options))

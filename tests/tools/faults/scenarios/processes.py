@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import operator as lifecycle_operator
 from django_pgqueue.states import State
 from tests import helpers
 from tests.process.harness import Worker, descendants
@@ -164,7 +164,7 @@ def supervisor_killed(run: Run) -> str:
     assert (run.job(unmoved)["state"], run.job(unmoved)["attempt"]) == ("ready", 0)
     assert run.outcomes() == {"released": 3, "succeeded": 2}
     with run.connect() as operator:  # it never ends by itself
-        assert lifecycle.cancel(operator, [unmoved]) == {unmoved: State.CANCELLED}
+        assert lifecycle_operator.cancel(operator, [unmoved]) == {unmoved: State.CANCELLED}
     return f"gone after {took:.1f} s; 3 of 3 released without counting the attempt"
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from django_pgqueue import lifecycle
+from django_pgqueue.lifecycle import schedules
 from tests.process.harness import Worker
 from tests.tools.faults import ticks
 from tests.tools.faults.catalogue import fault
@@ -197,7 +197,7 @@ def _change_zone(run: Run, night: int) -> None:
     to = ticks.definition("night", "30 2 * * *", **NIGHT | {"time_zone": "America/New_York"})
     revision = run.scalar("SELECT revision FROM pgqueue_schedule WHERE id = %s", [night])
     first = utc(2027, 10, 31, 6, 30)
-    assert lifecycle.change_schedule(run.connection, night, to, revision=revision, next_run_at=first, tries=True)
+    assert schedules.change_schedule(run.connection, night, to, revision=revision, next_run_at=first, tries=True)
 
 
 @fault(
