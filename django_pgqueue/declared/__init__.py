@@ -1,1 +1,1 @@
-"""What a project writes down about a task: retries, limits, breakers, chunks and steps."""
+"""This package has the values that a project writes into the options of a task, such as `Limit` and `Breaker`."""

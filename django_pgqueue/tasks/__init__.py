@@ -1,1 +1,1 @@
-"""What a task is at runtime: its definition, the registry of all tasks, and the context of a running job."""
+"""This package defines what a task is, finds it by its name, and gives a running job its context."""
