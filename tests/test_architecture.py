@@ -252,3 +252,33 @@ def test_imports_anywhere_form_no_cycle():
             del imports[name]
     left = {name: sorted(targets & imports.keys()) for name, targets in imports.items()}
     assert left == {}
+
+
+# ------------------------------------------------------------------ layout
+
+
+def room_of(name):
+    """Return the room of a file: a package below the root, or a module of the root."""
+    return name.split("/")[0]
+
+
+def test_root_has_few_modules():
+    """A newcomer finds a file by the room. Modules of the root are those that a project imports, and few others."""
+    assert sum("/" not in name for name in FILES) <= 20
+    assert len({room_of(name) for name in FILES}) <= 48
+
+
+def test_rooms_form_no_cycle():
+    """No room imports another one that imports it, also in functions and for typing."""
+    imports = {room_of(name): set() for name in FILES}
+    for name in FILES:
+        imports[room_of(name)] |= {room_of(target) for target in modules_imported(name)} - {room_of(name)}
+    while leaves := [room for room, targets in imports.items() if not targets & imports.keys()]:
+        for room in leaves:
+            del imports[room]
+    assert {room: sorted(targets & imports.keys()) for room, targets in imports.items()} == {}
+
+
+def test_lifecycle_passes_on_no_names():
+    """Callers import the module of a transition, so that a search for its name finds all of them."""
+    assert [type(node) for node in tree_of("lifecycle/__init__.py").body] == [ast.Expr]
