@@ -90,7 +90,7 @@ def _mistyped(name: str, database: str, of_tasks: Iterable[str]) -> str:
 
 def _has_due(connection: BaseDatabaseWrapper, name: str) -> bool:
     """Return whether due jobs wait in a queue that is not paused, with or without a limit."""
-    from .stats.limited_lanes import has_due_limited  # imported only if needed
+    from .stats.limits.lanes import has_due_limited  # imported only if needed
 
     scan = claims.scan_lanes(connection)
     if any(lane.queue_name == name and seconds <= 0 for lane, seconds in scan.due_in.items()):

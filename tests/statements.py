@@ -11,10 +11,6 @@ from django_pgqueue.db import prepared
 from django_pgqueue.stats import (
     batch_counts,
     dead_groups,
-    graph_queries,
-    key_queries,
-    limit_queries,
-    limited_lanes,
     ownership,
     queries,
     rollup_queries,
@@ -22,6 +18,10 @@ from django_pgqueue.stats import (
     suspended,
     used_names,
 )
+from django_pgqueue.stats.graphs import queries as graph_queries
+from django_pgqueue.stats.limits import key_queries
+from django_pgqueue.stats.limits import lanes as limited_lanes
+from django_pgqueue.stats.limits import queries as limit_queries
 
 MODULES: Final[dict[str, ModuleType]] = {
     name: module

@@ -199,10 +199,11 @@ def test_tables_of_packages_name_each_package_and_module():
 def test_table_of_worker_packages_names_each_module():
     """A new module of the worker must be in the row of its package, and a removed one must not."""
     rows = {cell: set(CODE.findall(modules)) for cell, _, modules in table(ARCHITECTURE, "package")}
+    package = CHECKOUT / PACKAGE
     found = {
-        f"`worker/{room.name}/`": {entry.name for entry in room.iterdir() if is_part(entry)}
-        for room in (CHECKOUT / PACKAGE / "worker").iterdir()
-        if room.is_dir() and is_part(room)
+        f"`{room.relative_to(package)}/`": {entry.name for entry in room.glob("*.py") if is_part(entry)}
+        for room in (package / "worker").rglob("*/")
+        if is_part(room)
     }
     assert rows == found
 

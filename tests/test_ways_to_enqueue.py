@@ -27,7 +27,7 @@ from django_pgqueue.schedules.run_and_resume import run_now
 from django_pgqueue.states import StepKind
 from django_pgqueue.task import Task
 from django_pgqueue.tasks import registry
-from django_pgqueue.worker.execution import step_store
+from django_pgqueue.worker.execution.steps import store as step_store
 from django_pgqueue.worker.maintenance.scheduler import Scheduler
 from tests import helpers
 from tests.app import middleware, tasks

@@ -16,7 +16,7 @@ from django_pgqueue.control import workers as worker_control
 from django_pgqueue.lifecycle import audit, leases, worker_requests, workers
 from django_pgqueue.models import AuditedJob, AuditEntry, Execution, Worker, WorkerRequest
 from django_pgqueue.states import RequestKind
-from django_pgqueue.worker.claiming.request_answers import ANSWER_BYTES, RequestAnswers
+from django_pgqueue.worker.claiming.waking.request_answers import ANSWER_BYTES, RequestAnswers
 from django_pgqueue.worker.slots.inflight import InFlight, Running
 from tests.helpers import make_job
 from tests.test_sql import nodes

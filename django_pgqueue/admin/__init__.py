@@ -11,11 +11,11 @@ from django.contrib import admin
 
 from django_pgqueue.models import DeadJob, Job, JobBatch, Pause, Schedule, Worker
 
-from .batches import BatchAdmin
-from .jobs import DeadJobAdmin, JobAdmin
-from .pauses import PauseAdmin
-from .schedules import ScheduleAdmin
-from .workers import WorkerAdmin
+from .batch_admin import BatchAdmin
+from .job_admin import DeadJobAdmin, JobAdmin
+from .pause_admin import PauseAdmin
+from .schedule_admin import ScheduleAdmin
+from .worker_admin import WorkerAdmin
 
 __all__ = ["BatchAdmin", "DeadJobAdmin", "JobAdmin", "PauseAdmin", "ScheduleAdmin", "WorkerAdmin"]
 

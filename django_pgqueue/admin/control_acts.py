@@ -36,9 +36,9 @@ from django_pgqueue.states import Pausable
 
 from .act_view import act_view, log_change
 from .formatting import shortened
-from .limit_controls import overrides_in_force
+from .limits.controls import overrides_in_force
 from .links import address_for, limit_url
-from .pauses import in_force, resume
+from .pause_admin import in_force, resume
 
 LENGTHS: Final = (
     ("", gettext_lazy("until resumed")),

@@ -18,7 +18,7 @@ from django_pgqueue.lifecycle.execute import FAILURES, may_divide, savepoint
 from django_pgqueue.lifecycle.stored_calls import StoredShape
 from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.schedules import declarations
-from django_pgqueue.stats.limited_lanes import limited_lanes
+from django_pgqueue.stats.limits.lanes import limited_lanes
 from django_pgqueue.tasks import registry
 
 from .calls import HAVE, UNKNOWN_TASK, Problem, call_problems, value_problem

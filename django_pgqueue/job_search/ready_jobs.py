@@ -14,7 +14,7 @@ from django.db import connections
 from django_pgqueue import stats
 from django_pgqueue.db.statements import execute
 from django_pgqueue.lifecycle import claims, limits
-from django_pgqueue.stats.limited_lanes import limited_lanes
+from django_pgqueue.stats.limits.lanes import limited_lanes
 
 from .filters import Filters, Moment, Part, Pauses
 

@@ -11,9 +11,9 @@ from .explanation import why
 from .figures import AttemptCounts, Durations, FailureCount, Point, TaskThroughput, Throughput
 from .fleet import workers
 from .history import failures, throughput, throughput_by_task
-from .key_figures import limit_key, limit_keys
-from .limit_answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
-from .limit_figures import limits
+from .limits.answers import LimitFigures, LimitKeyFigures, LimitKeyPage, LimitValues, LimitWaitReason, OverrideStats
+from .limits.figures import limits
+from .limits.key_figures import limit_key, limit_keys
 from .overall import lanes, overview, queue_figures, queues, tasks
 from .reasons import BusyTask, Reason, Why
 from .running import RunningJob, running_jobs

@@ -13,10 +13,10 @@ from django_pgqueue.declared.chunks import is_chunk_key, task_of_key
 from django_pgqueue.tasks import registry
 from django_pgqueue.tasks.registry import in_words
 
-from . import limit_queries
 from .answers import NONE
 from .explained_job import ExplainedJob
-from .limit_ranges import LaneRange, columns, range_of_key
+from .limits import queries as limit_queries
+from .limits.ranges import LaneRange, columns, range_of_key
 from .reasons import Found, Reason
 from .sentences import time_text
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django_pgqueue.db.statements import Connection, execute
 
-from . import graph_queries, queries, rollup_queries
+from . import queries, rollup_queries
 from .answers import NONE, Count, Depth
 from .fleet import OPEN_LIMIT, OpenGroup, Pauses, read_open_groups
-from .limited_lanes import read_ready_limited
+from .graphs import queries as graph_queries
+from .limits.lanes import read_ready_limited
 from .unread import Figures
 from .used_names import first_id_since
 

@@ -14,7 +14,7 @@ from django_pgqueue.db.statements import Connection
 
 from .answers import WorkerStats
 from .fleet import OpenGroup, Pauses, SlotsOfQueues, busy_groups, read_open_groups, read_workers
-from .limit_controls import Controls, controls_of
+from .limits.controls import Controls, controls_of
 from .reasons import BusyTask
 
 

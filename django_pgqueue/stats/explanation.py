@@ -24,8 +24,8 @@ from .answers import Count, PauseStats, WorkerStats
 from .chunk_explanation import reason_of_chunk
 from .depths import COUNT_LIMIT, Ready, read_ready
 from .explained_job import ExplainedJob
-from .graph_explanation import reason_of_graph
-from .limit_explanation import ahead_in_key, reason_of_limit
+from .graphs.explanation import reason_of_graph
+from .limits.explanation import ahead_in_key, reason_of_limit
 from .ownership import read_ownership
 from .reasons import Found, Reason, Why
 from .sentences import jobs_ahead, number_text, sentence_of, span_text, time_text

@@ -22,8 +22,8 @@ from django_pgqueue.lifecycle.chunks import ChunkRule
 from django_pgqueue.lifecycle.types import Claimed
 from django_pgqueue.states import Pausable, State
 from django_pgqueue.worker.claiming.claimer import Claimer
-from django_pgqueue.worker.claiming.key_pages import STEP_SECONDS, rule_of
 from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.limited.key_pages import STEP_SECONDS, rule_of
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.foreground import CALLERS_ID, run_here
 from django_pgqueue.worker.maintenance.scheduler import Scheduler

@@ -17,12 +17,12 @@ from django_pgqueue.lifecycle import claims as lifecycle_claims
 from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.lifecycle.execute import own_transaction
 from django_pgqueue.settings.conf import get_settings
-from django_pgqueue.stats.key_figures import read_states
-from django_pgqueue.stats.limit_answers import LimitWaitReason
-from django_pgqueue.stats.limit_waits import ReadyJob, wait_of
+from django_pgqueue.stats.limits.answers import LimitWaitReason
+from django_pgqueue.stats.limits.key_figures import read_states
+from django_pgqueue.stats.limits.waits import ReadyJob, wait_of
 from django_pgqueue.tasks import registry
 
-from .claiming.key_claims import KeyClaims, Visit
+from .claiming.limited.key_claims import KeyClaims, Visit
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

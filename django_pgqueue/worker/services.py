@@ -16,15 +16,15 @@ from django_pgqueue.reactions import AttemptsCounter, Reactions
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.tasks import registry
 
-from .claiming.allowance import Allowance
 from .claiming.claimer import Claimer
 from .claiming.fetcher import EndedLimits, Fetcher
 from .claiming.lanes import Lanes
 from .claiming.lease_monitor import ClaimCounter, LeaseGuard, LeaseMonitor
-from .claiming.limited_lanes import LimitedLanes
-from .claiming.listener import Listener, listening_connections
-from .claiming.notification_waker import NotificationWaker, PollRequests
-from .claiming.shared_scans import SharedScans
+from .claiming.limited.allowance import Allowance
+from .claiming.limited.limited_lanes import LimitedLanes
+from .claiming.many_lanes.shared_scans import SharedScans
+from .claiming.waking.listener import Listener, listening_connections
+from .claiming.waking.notification_waker import NotificationWaker, PollRequests
 from .completion.attempt_counter import AttemptCounter
 from .completion.breaker_counter import BreakerCounter
 from .completion.callbacks import CallbackRunner

@@ -25,8 +25,6 @@ from typing import Final, NoReturn
 from django_pgqueue import signals
 from django_pgqueue.db import server
 from django_pgqueue.ground.log_events import event
-from django_pgqueue.worker.claiming.allowance import Allowance
-from django_pgqueue.worker.claiming.shared_scans import SharedScans
 from django_pgqueue.worker.execution.process_events import WORKER, stop_receivers
 from django_pgqueue.worker.runtime.background_log import background_log, keep_output_open
 from django_pgqueue.worker.runtime.clone_guard import clone_guard
@@ -36,6 +34,8 @@ from django_pgqueue.worker.runtime.process_signals import survive_signals
 from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.stopping.running_jobs import end_running_jobs
 
+from .claiming.limited.allowance import Allowance
+from .claiming.many_lanes.shared_scans import SharedScans
 from .execution import process_events
 from .options import Options
 from .runtime import django_connections, exit_cause

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from django_pgqueue import task
-from django_pgqueue.admin.argument_form import ArgumentForm
 from django_pgqueue.admin.call_values import Call, differences
+from django_pgqueue.admin.forms.argument_form import ArgumentForm
 from django_pgqueue.tasks.definition import TaskDefinition
 from tests.app import tasks
 from tests.arguments import tasks as typed

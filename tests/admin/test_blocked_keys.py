@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue.admin import blocked_keys
+from django_pgqueue.admin.job import blocked_keys
 from django_pgqueue.models import AuditEntry, Job
 
 from .conftest import JobMaker

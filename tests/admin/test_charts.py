@@ -11,9 +11,9 @@ from django.template.loader import render_to_string
 from django.test import override_settings
 from django.utils import translation
 
-from django_pgqueue.admin import charts
-from django_pgqueue.admin.chart_axes import Period, number_text, seconds_text, top_of_duration, top_of_number
-from django_pgqueue.admin.charts import Mark, Series, Slot
+from django_pgqueue.admin.charts import drawing as charts
+from django_pgqueue.admin.charts.axes import Period, number_text, seconds_text, top_of_duration, top_of_number
+from django_pgqueue.admin.charts.drawing import Mark, Series, Slot
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

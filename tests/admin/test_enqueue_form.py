@@ -14,7 +14,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue.admin import enqueue_form
+from django_pgqueue.admin.forms import enqueue_form
 from django_pgqueue.models import AuditedJob, AuditEntry, Job
 from django_pgqueue.tasks import registry
 from tests.admin.test_edit_and_retry import fields_in
@@ -133,7 +133,7 @@ def test_enqueue_of_arguments_of_another_database_is_refused(sender: Client, mon
     task = tasks.add.using(database=lambda a, b=0: "default" if a == 1 else "elsewhere")
     monkeypatch.setattr("django_pgqueue.tasks.registry._tasks", {tasks.add.name: task})
     monkeypatch.setattr(
-        "django_pgqueue.admin.enqueue_form.alias_of", lambda task, args, kwargs: task.database(**kwargs)
+        "django_pgqueue.admin.forms.enqueue_form.alias_of", lambda task, args, kwargs: task.database(**kwargs)
     )
     assert "these arguments belong to the database elsewhere" in send(sender, argument__a="2")
     assert not Job.objects.exists()

@@ -16,7 +16,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from django_pgqueue.admin.job_actions import OPERATIONS
+from django_pgqueue.admin.job.actions import OPERATIONS
 from django_pgqueue.models import (
     Execution,
     Job,

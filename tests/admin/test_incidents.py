@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import stats
-from django_pgqueue.admin.argument_differences import compare
 from django_pgqueue.admin.console.incidents import sparkline
+from django_pgqueue.admin.forms.argument_differences import compare
 from django_pgqueue.models import Job, Rollup
 from django_pgqueue.stats import dead_groups
 from tests.admin.conftest import JobMaker, add_execution

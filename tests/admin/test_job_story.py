@@ -14,7 +14,7 @@ from django.utils import timezone
 
 import django_pgqueue
 from django_pgqueue import control
-from django_pgqueue.admin.tracebacks import pieces
+from django_pgqueue.admin.job.tracebacks import pieces
 from django_pgqueue.models import Job, Worker
 from tests.admin.conftest import JobMaker, add_execution
 from tests.admin.test_lists import JOBS

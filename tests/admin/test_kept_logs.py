@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test import Client
 
-from django_pgqueue.admin.kept_logs import LOGS_SHOWN
+from django_pgqueue.admin.job.kept_logs import LOGS_SHOWN
 from django_pgqueue.models import ExecutionLog, Job
 from django_pgqueue.testing import run_jobs
 from tests.admin.conftest import JobMaker, add_execution

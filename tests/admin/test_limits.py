@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from django_pgqueue import control, stats
-from django_pgqueue.admin import blocked_keys
 from django_pgqueue.admin.console import limits
+from django_pgqueue.admin.job import blocked_keys
 from django_pgqueue.models import LimitState, Worker
 from django_pgqueue.tasks import registry
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from django_pgqueue.admin import schedules
-from django_pgqueue.admin.next_ticks import next_ticks
+from django_pgqueue.admin import schedule_admin as schedules
+from django_pgqueue.admin.schedules.next_ticks import next_ticks
 from django_pgqueue.models import Job, Schedule
 from tests import helpers
 from tests.admin.test_schedules import ALL, SCHEDULES, make, page

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from django_pgqueue.admin.step_timeline import ROWS, WIDTH, StepTimeline, step_timeline
+from django_pgqueue.admin.job.step_timeline import ROWS, WIDTH, StepTimeline, step_timeline
 from django_pgqueue.models import Job, JobStep
 
 START = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -12,16 +12,7 @@ from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
-from django_pgqueue import (
-    Batch,
-    BatchFinished,
-    BatchProgress,
-    InvalidTask,
-    Limit,
-    TaskCall,
-    enqueue_many,
-    history,
-)
+from django_pgqueue import Batch, BatchFinished, BatchProgress, InvalidTask, Limit, TaskCall, enqueue_many, history
 from django_pgqueue.enqueue import callbacks
 from django_pgqueue.lifecycle import batches, claims, expiry, operator, pruning
 from django_pgqueue.models import BatchRemoval, Job, JobBatch, SearchKey

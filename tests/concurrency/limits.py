@@ -11,7 +11,7 @@ from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import completions, limits
 from django_pgqueue.lifecycle.limits import KeyClaim, KeyToClaim
 from django_pgqueue.lifecycle.types import Claimed, Cursor, Lane
-from django_pgqueue.worker.claiming.key_pages import KeyPages
+from django_pgqueue.worker.claiming.limited.key_pages import KeyPages
 from tests import helpers
 
 LANE = Lane("default", 0, is_limited=True)

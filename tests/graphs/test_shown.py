@@ -14,13 +14,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from django_pgqueue import Batch, Workflow, chain, chord, stats
-from django_pgqueue.admin import workflow_graph as drawn
-from django_pgqueue.admin.graph_layout import HEIGHT, WIDTH
+from django_pgqueue.admin.workflows import graph as drawn
+from django_pgqueue.admin.workflows.layout import HEIGHT, WIDTH
 from django_pgqueue.management.subcommands import workflow_command
 from django_pgqueue.models import Job, JobDependency
 from django_pgqueue.states import State
-from django_pgqueue.stats import Reason, graphs
-from django_pgqueue.stats.graph_groups import grouped
+from django_pgqueue.stats import Reason
+from django_pgqueue.stats.graphs import figures as graphs
+from django_pgqueue.stats.graphs.groups import grouped
 from django_pgqueue.testing import run_jobs
 from tests.stats.test_explanation import SENTENCES
 

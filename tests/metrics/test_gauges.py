@@ -13,7 +13,8 @@ from django_pgqueue import Limit, stats
 from django_pgqueue.lifecycle import pauses
 from django_pgqueue.metrics import collect, gauges, metrics_view, prometheus, render, view
 from django_pgqueue.states import Pausable
-from django_pgqueue.stats import depths, limit_figures
+from django_pgqueue.stats import depths
+from django_pgqueue.stats.limits import figures as limit_figures
 from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker

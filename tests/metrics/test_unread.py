@@ -11,7 +11,8 @@ from django.test import Client
 from django_pgqueue import Limit, stats
 from django_pgqueue.admin.console import activity
 from django_pgqueue.metrics import collect, gauges
-from django_pgqueue.stats import graph_queries, queries, rollup_queries, suspended
+from django_pgqueue.stats import queries, rollup_queries, suspended
+from django_pgqueue.stats.graphs import queries as graph_queries
 from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.stats.conftest import add_worker as add_worker

@@ -34,7 +34,7 @@ from django_pgqueue.metrics import collect, render
 from django_pgqueue.models import ArchivedJob, Job, JobBatch, OpenBreaker, Pause, Schedule
 from django_pgqueue.tasks import registry
 from django_pgqueue.testing import run_jobs
-from django_pgqueue.worker.claiming.key_claims import with_probes
+from django_pgqueue.worker.claiming.limited.key_claims import with_probes
 from django_pgqueue.worker.completion import breaker_counter
 from tests import helpers
 from tests.admin.conftest import client_of as client_of

@@ -16,7 +16,7 @@ from django_pgqueue.job_search import Filters, find
 from django_pgqueue.lifecycle.bulk_acts import Selection
 from django_pgqueue.lifecycle.bulk_selection import read_page
 from django_pgqueue.models import Job
-from django_pgqueue.stats import limited_lanes
+from django_pgqueue.stats.limits import lanes as limited_lanes
 from django_pgqueue.task import Task
 from tests.app import tasks
 

@@ -16,7 +16,10 @@ from django_pgqueue.declared.limits import name_of
 from django_pgqueue.lifecycle import completions, limit_overrides, limits, pauses
 from django_pgqueue.lifecycle.types import Cursor
 from django_pgqueue.states import Pausable
-from django_pgqueue.stats import Count, LimitWaitReason, key_figures, limit_figures, limit_ranges
+from django_pgqueue.stats import Count, LimitWaitReason
+from django_pgqueue.stats.limits import figures as limit_figures
+from django_pgqueue.stats.limits import key_figures
+from django_pgqueue.stats.limits import ranges as limit_ranges
 from django_pgqueue.tasks import registry
 from tests import helpers
 from tests.documents import plain, table

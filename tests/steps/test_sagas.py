@@ -9,16 +9,7 @@ import pytest
 from django.db import connection
 from django.test import override_settings
 
-from django_pgqueue import (
-    Cancel,
-    CompensationUnfinished,
-    InvalidTask,
-    Step,
-    TaskContext,
-    history,
-    send_event,
-    task,
-)
+from django_pgqueue import Cancel, CompensationUnfinished, InvalidTask, Step, TaskContext, history, send_event, task
 from django_pgqueue.ends.compensations import HEADER
 from django_pgqueue.lifecycle import history as lifecycle_history
 from django_pgqueue.lifecycle import operator, pruning, sagas, steps

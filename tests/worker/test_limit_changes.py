@@ -12,7 +12,7 @@ from django_pgqueue.control.limits import end_hold, override_limit, restore_limi
 from django_pgqueue.db.notifications import PAUSES_CHANGED
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.tasks import registry
-from django_pgqueue.worker.claiming import limited_lanes
+from django_pgqueue.worker.claiming.limited import limited_lanes
 from tests import helpers
 from tests.concurrency.limits import LANE, add, claim
 from tests.worker.test_fetcher import make_fetcher, take

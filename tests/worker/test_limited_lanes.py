@@ -14,8 +14,8 @@ from django_pgqueue.lifecycle import limits as lifecycle_limits
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming import limited_lanes
 from django_pgqueue.worker.claiming.fetcher import EndedLimits
+from django_pgqueue.worker.claiming.limited import limited_lanes
 from django_pgqueue.worker.completion.completer import Completer
 from django_pgqueue.worker.runtime.connection import Link
 from tests import helpers

@@ -14,8 +14,8 @@ from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import completions
 from django_pgqueue.tasks import registry
-from django_pgqueue.worker.claiming import due_keys, key_pages, limited_lanes
 from django_pgqueue.worker.claiming import lanes as lanes_module
+from django_pgqueue.worker.claiming.limited import due_keys, key_pages, limited_lanes
 from tests import helpers
 from tests.chunks.tasks import double
 from tests.concurrency.limits import add

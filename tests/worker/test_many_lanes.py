@@ -18,11 +18,11 @@ from django_pgqueue.lifecycle import claims, pauses
 from django_pgqueue.lifecycle.types import Cursor, Lane, Place
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as fetcher_module
-from django_pgqueue.worker.claiming import lane_pages, lane_walk, later_lanes
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming.lane_walk import DueLanes, LaneCircle
 from django_pgqueue.worker.claiming.lanes import Lanes
-from django_pgqueue.worker.claiming.later_lanes import LaterLanes
+from django_pgqueue.worker.claiming.many_lanes import lane_pages, lane_walk, later_lanes
+from django_pgqueue.worker.claiming.many_lanes.lane_walk import DueLanes, LaneCircle
+from django_pgqueue.worker.claiming.many_lanes.later_lanes import LaterLanes
 from tests import helpers
 from tests.test_sql import all_lanes, nodes
 from tests.worker.test_fetcher import drain, make_fetcher, take

@@ -19,9 +19,9 @@ from django_pgqueue.lifecycle import claims, completions
 from django_pgqueue.lifecycle.types import EPOCH, Claimed, Lane
 from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming.allowance import Allowance
 from django_pgqueue.worker.claiming.claimer import Claimer
 from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.limited.allowance import Allowance
 from django_pgqueue.worker.execution.chunk_attempt import attempt_of
 from django_pgqueue.worker.execution.events import FOREGROUND
 from django_pgqueue.worker.options import Options

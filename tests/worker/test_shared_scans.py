@@ -11,10 +11,11 @@ from django_pgqueue.lifecycle import claims, pauses
 from django_pgqueue.states import Pausable
 from django_pgqueue.worker.claiming import fetcher as module
 from django_pgqueue.worker.claiming import lanes as lanes_module
-from django_pgqueue.worker.claiming import next_scan, shared_scans
+from django_pgqueue.worker.claiming import next_scan
 from django_pgqueue.worker.claiming.lanes import Lanes
+from django_pgqueue.worker.claiming.many_lanes import shared_scans
+from django_pgqueue.worker.claiming.many_lanes.shared_scans import UNDER_WAY_SECONDS, SharedScans
 from django_pgqueue.worker.claiming.next_scan import NextScan
-from django_pgqueue.worker.claiming.shared_scans import UNDER_WAY_SECONDS, SharedScans
 from tests import helpers
 from tests.worker.test_fetcher import drain, make_fetcher, take
 

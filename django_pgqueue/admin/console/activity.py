@@ -19,8 +19,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin import charts, databases
-from django_pgqueue.admin.chart_axes import Period, number_text, seconds_text
+from django_pgqueue.admin import databases
+from django_pgqueue.admin.charts import drawing as charts
+from django_pgqueue.admin.charts.axes import Period, number_text, seconds_text
 from django_pgqueue.admin.formatting import shortened
 from django_pgqueue.models import Worker
 

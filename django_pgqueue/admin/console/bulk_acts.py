@@ -18,8 +18,8 @@ from django_pgqueue import stats
 from django_pgqueue.acts import JOB_ACTS, ON_WORKERS_AND_LIMITS
 from django_pgqueue.admin import bulk_acts, databases, private
 from django_pgqueue.admin.act_view import act_view, check
-from django_pgqueue.admin.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.formatting import dated, moment, visible
+from django_pgqueue.admin.forms.argument_changes import other_job, shown_changes
 from django_pgqueue.admin.links import redirect_to
 from django_pgqueue.lifecycle import audit
 from django_pgqueue.lifecycle.bulk_acts import PREVIEWED

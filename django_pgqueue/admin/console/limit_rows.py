@@ -12,11 +12,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import shown
-from django_pgqueue.admin.blocked_keys import Blocker, blockers
-from django_pgqueue.admin.chart_axes import seconds_text
+from django_pgqueue.admin.charts.axes import seconds_text
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.admin.limit_controls import Controls, controls_of
-from django_pgqueue.admin.limit_words import limit_lines, next_start_text, wait_text
+from django_pgqueue.admin.job.blocked_keys import Blocker, blockers
+from django_pgqueue.admin.limits.controls import Controls, controls_of
+from django_pgqueue.admin.limits.words import limit_lines, next_start_text, wait_text
 from django_pgqueue.admin.links import jobs_url, limit_url
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures
 from django_pgqueue.tasks import registry

@@ -15,10 +15,10 @@ from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
 from django_pgqueue.admin import private
-from django_pgqueue.admin.blocked_keys import DEAD_SEARCHED, blocked_keys
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
-from django_pgqueue.admin.limit_controls import changed_keys
+from django_pgqueue.admin.job.blocked_keys import DEAD_SEARCHED, blocked_keys
+from django_pgqueue.admin.limits.controls import changed_keys
 from django_pgqueue.admin.links import limit_url
 from django_pgqueue.declared.limits import MAX_KEY_LENGTH, has_value, name_of
 from django_pgqueue.stats import Count, LimitFigures, LimitKeyFigures

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue.admin import bulk_acts, shown
-from django_pgqueue.admin.chart_axes import number_text, seconds_text
+from django_pgqueue.admin.charts.axes import number_text, seconds_text
 from django_pgqueue.admin.formatting import breakable, pause_text, shortened
 from django_pgqueue.states import State, TransitionName
 from django_pgqueue.stats import Count, QueueStats, WorkerStats

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from django_pgqueue import stats
-from django_pgqueue.admin.chart_axes import seconds_text
+from django_pgqueue.admin.charts.axes import seconds_text
 from django_pgqueue.admin.control_acts import button_context
 from django_pgqueue.admin.formatting import breakable, shortened
 from django_pgqueue.stats.unread import read_each

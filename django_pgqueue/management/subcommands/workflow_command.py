@@ -14,8 +14,8 @@ from django_pgqueue.display import in_line
 from django_pgqueue.models import JobBatch
 from django_pgqueue.states import State
 from django_pgqueue.stats.batch_counts import batch_counts
-from django_pgqueue.stats.graph_groups import Group, grouped, layers_of
-from django_pgqueue.stats.graphs import NODES_READ, WorkflowGraph, workflow_graph
+from django_pgqueue.stats.graphs.figures import NODES_READ, WorkflowGraph, workflow_graph
+from django_pgqueue.stats.graphs.groups import Group, grouped, layers_of
 
 from .batch_command import BLOCKED
 from .output import add_json, write_json

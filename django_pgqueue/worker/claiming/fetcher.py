@@ -43,9 +43,9 @@ from django_pgqueue.worker.slots.pool import Pool
 
 from .claimer import Claimer
 from .lease_monitor import ClaimCounter
-from .limited_lanes import LimitedLanes
+from .limited.limited_lanes import LimitedLanes
 from .next_scan import BEHIND_SECONDS, NextScan, Pacing
-from .notification_waker import PollRequests
+from .waking.notification_waker import PollRequests
 
 logger = logging.getLogger("django_pgqueue.worker")
 

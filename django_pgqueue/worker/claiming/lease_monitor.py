@@ -45,7 +45,7 @@ from django_pgqueue.worker.runtime.shared_memory import ExitReason, ProcessState
 from django_pgqueue.worker.slots.inflight import InFlight
 from django_pgqueue.worker.slots.pool import Pool
 
-from .request_answers import RequestAnswers
+from .waking.request_answers import RequestAnswers
 
 logger = logging.getLogger("django_pgqueue.worker")
 POLL_SECONDS: Final = 1.0

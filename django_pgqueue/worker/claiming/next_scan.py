@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from .shared_scans import SharedScans
+    from .many_lanes.shared_scans import SharedScans
 
 
 FACTOR: Final = 10

@@ -28,7 +28,7 @@ from .attempt_plan import AttemptPlan
 from .events import IN_JOB_THREAD, start_of
 from .failure import report_of
 from .report import EXPIRED, PLAIN, Report, binds, encoded_result, refuse_unrun_value, success_ending
-from .step_runner import AttemptSteps
+from .steps.runner import AttemptSteps
 from .stored_values import DoesNotFit, arguments_with_results, read_call
 
 if TYPE_CHECKING:

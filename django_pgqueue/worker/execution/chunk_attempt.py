@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from django_pgqueue.tasks.definition import TaskDefinition
 
     from .report import ProgressSink
-    from .step_runner import AttemptSteps
+    from .steps.runner import AttemptSteps
 
 
 UNDONE: Final = "the call is undone, because the result of another job of its chunk cannot be stored"

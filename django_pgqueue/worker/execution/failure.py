@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from django_pgqueue.lifecycle.types import Claimed
     from django_pgqueue.tasks.definition import TaskDefinition
 
-    from .step_runner import AttemptSteps
+    from .steps.runner import AttemptSteps
 
 
 POSTPONED_SECONDS: Final = 1.0

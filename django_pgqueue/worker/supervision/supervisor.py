@@ -20,8 +20,8 @@ from typing import Final, NoReturn
 from django_pgqueue.ground.waker import Waker
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.worker import worker_process
-from django_pgqueue.worker.claiming.allowance import Allowance
-from django_pgqueue.worker.claiming.shared_scans import SharedScans
+from django_pgqueue.worker.claiming.limited.allowance import Allowance
+from django_pgqueue.worker.claiming.many_lanes.shared_scans import SharedScans
 from django_pgqueue.worker.options import Options
 from django_pgqueue.worker.runtime import django_connections
 from django_pgqueue.worker.runtime.clone_guard import clone_guard

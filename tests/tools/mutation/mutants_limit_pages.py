@@ -45,7 +45,7 @@ LIMIT_PAGES = [
             "a form overwrites a change that it has not shown",
             "if request.POST.get(SHOWN_FIELD) != str(",
             "if False and (",
-            inside="limit_form._change",
+            inside="limits.form._change",
         ),
         Mutant(
             "a form stores the values of the code",

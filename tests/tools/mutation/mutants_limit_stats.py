@@ -75,7 +75,7 @@ LIMIT_STATS = [
             "no name is similar",
             "get_close_matches(name, registry.limits(), n=1)",
             "[]",
-            inside="limit_explanation._undeclared",
+            inside="limits.explanation._undeclared",
         ),
     ),
     *of_tests(

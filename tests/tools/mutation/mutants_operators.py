@@ -383,7 +383,7 @@ ONE_RECORD = of_tests(
     ("tests/admin/test_acts.py",),
     Mutant("a double click pauses twice", "only_new=pause is None", "only_new=False", inside="control_acts._pause"),
     Mutant(
-        "a double click changes a limit twice", "only_new=own is None,", "only_new=False,", inside="limit_form._change"
+        "a double click changes a limit twice", "only_new=own is None,", "only_new=False,", inside="limits.form._change"
     ),
 )
 UNSEEN = [

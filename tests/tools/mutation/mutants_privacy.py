@@ -245,7 +245,7 @@ KEYS = of_tests(
         "the reason of a job names its hidden limit key",
         "in_words(without_value(key))",
         "in_words(key)",
-        inside="job_story._without_key",
+        inside="job.story._without_key",
     ),
     Mutant("the history of a pause names a limit key", "without_value(self.name)", "self.name", inside="Pause.__str__"),
 )

@@ -39,7 +39,7 @@ SEEN = [
             '("pgqueue.view_jobbatch",)',
             inside="acts.CLOSE_BATCH",
         ),
-        Mutant("a batch is closed twice", "    if not was_open:", "    if False:", inside="batch_acts._close"),
+        Mutant("a batch is closed twice", "    if not was_open:", "    if False:", inside="batches.acts._close"),
         Mutant(
             "anybody retries the jobs of a batch",
             "    if not may_act(request, action):",
@@ -50,7 +50,7 @@ SEEN = [
             "a retry takes all jobs",
             "RETRY: (State.DEAD.value,)",
             "RETRY: (State.DEAD.value, State.SUCCEEDED.value)",
-            inside="batch_acts.WORDS",
+            inside="batches.acts.WORDS",
         ),
         Mutant(
             "the callback's arguments are shown to anybody",
@@ -58,7 +58,7 @@ SEEN = [
             "may_view_arguments=True",
             inside="_callbacks",
         ),
-        Mutant("any job of the task is the callback", "filter(digest=digest)", "all()", inside="batch_page._job_of"),
+        Mutant("any job of the task is the callback", "filter(digest=digest)", "all()", inside="batches.page._job_of"),
         Mutant(
             "failed batches are those that have succeeded too",
             '"succeeded_at__isnull": True, ',
@@ -127,22 +127,22 @@ SEEN = [
             "the jobs of a graph are linked for anybody",
             'if not request.user.has_perm("pgqueue.view_job"):',
             "if False:",
-            inside="workflow_graph._url",
+            inside="workflows.graph._url",
         ),
         Mutant(
-            "a blocked job is not explained", "    if blocking:", "    if False:", inside="graph_explanation._waiting"
+            "a blocked job is not explained", "    if blocking:", "    if False:", inside="graphs.explanation._waiting"
         ),
         Mutant(
             "an ignored failure explains",
             "and group.policy != FailurePolicy.IGNORE",
             "",
-            inside="graph_explanation._waiting",
+            inside="graphs.explanation._waiting",
         ),
         Mutant(
             "a cancelled job names any dependency",
             "if group.has_cancelled",
             "if True",
-            inside="graph_explanation._cancelled",
+            inside="graphs.explanation._cancelled",
         ),
         Mutant("jobs of no workflow are nodes", "if in_graph)", "if True)", inside="workflow_graph"),
     ),

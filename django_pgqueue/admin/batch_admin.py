@@ -1,0 +1,166 @@
+"""The list of batches, with the progress of each, and the URLs of the pages and acts of one batch.
+
+Registered in `__init__`. The page of a batch is `batch_page`, and its acts are in `batch_acts`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.db.models.functions import Left
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.models import JobBatch
+from django_pgqueue.models.batch_states import COMPLETE, CONDITIONS, FAILED, OPEN, RUNNING, SUCCEEDED
+from django_pgqueue.stats.batch_counts import batch_counts
+
+from . import databases
+from .batches.acts import act_urls, not_found
+from .batches.page import batch_page
+from .batches.words import badges, with_words
+from .filters import row_id_of
+from .formatting import moment_ago, shortened, visible
+from .links import address
+from .readonly import DatabaseChangeList, ReadOnlyAdmin, column
+
+COUNTED: Final = 10_000
+"""Jobs of each batch and state that the list counts at most."""
+SEARCHED: Final = 100_000
+"""The newest batches whose descriptions a search reads."""
+SHOWN: Final = 200
+"""Characters shown of a description."""
+CALLBACKS: Final = ("on_success", "on_complete", "on_failure")
+
+
+class StageFilter(admin.SimpleListFilter):
+    """Batches in one state. A failed batch is also open, running or complete."""
+
+    title = gettext_lazy("state")
+    parameter_name = "state"
+    parameter_names = ("state",)
+    template = "pgqueue/admin/filters/filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return list(STATES.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Return the batches of the state."""
+        return queryset.filter(**CONDITIONS.get(self.value() or "", {}))
+
+
+STATES: Final[dict[str, Any]] = {
+    OPEN: gettext_lazy("open"),
+    RUNNING: gettext_lazy("running"),
+    FAILED: gettext_lazy("failed"),
+    SUCCEEDED: gettext_lazy("succeeded"),
+    COMPLETE: gettext_lazy("complete (failed or succeeded)"),
+}
+
+
+class ParentFilter(admin.SimpleListFilter):
+    """The batches that are nested in one batch. The page of that batch links to it; otherwise it is not shown."""
+
+    title = gettext_lazy("part of")
+    parameter_name = "parent"
+    parameter_names = ("parent",)
+    template = "pgqueue/admin/filters/filter.html"
+
+    def has_output(self) -> bool:
+        return bool(self.value())
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        chosen = request.GET.get(self.parameter_name)
+        return [(chosen, shortened(f"#{chosen}"))] if chosen else []
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if not self.value():
+            return queryset
+        parent_id = row_id_of(str(self.value()))
+        return queryset.none() if parent_id is None else queryset.filter(parent_id=parent_id)
+
+
+class BatchChangeList(DatabaseChangeList):
+    """A page of batches with the counts of their jobs, which one statement reads."""
+
+    empty_note = gettext_lazy("No batch. Complete batches are removed after their retention.")
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        rows = list(cast(Any, self.result_list))
+        counts = batch_counts([row.pk for row in rows], COUNTED, databases.chosen(request)) if rows else {}
+        for row in rows:
+            vars(row)["counts"] = counts[row.pk]
+        self.result_list = cast(Any, rows)
+
+
+class BatchAdmin(ReadOnlyAdmin):
+    """All batches, newest first."""
+
+    list_display = ["number", "title", "state_badge", "progress", "created", "ended", "part_of"]
+    list_display_links = ["number", "title"]
+    list_filter = [ParentFilter, StageFilter]
+    list_per_page = 50
+    list_max_show_all = 0  # a page is never longer
+    search_fields = ["id"]  # makes Django show the search box
+    search_help_text = gettext_lazy("The number of a batch, or a part of the description of one of the newest 100,000.")
+    actions = None
+
+    number = column(gettext_lazy("batch"), lambda batch: f"#{batch.pk}")
+    title = column(gettext_lazy("description"), lambda batch: visible(vars(batch)["short_description"]))
+    state_badge = column(gettext_lazy("state"), badges)
+    progress = column(gettext_lazy("jobs"), lambda batch: with_words(batch.pk, vars(batch)["counts"]))
+    created = column(gettext_lazy("created"), lambda batch: moment_ago(batch.created_at, batch))
+    ended = column(gettext_lazy("ended"), lambda batch: moment_ago(batch.succeeded_at or batch.completed_at, batch))
+
+    @admin.display(description=gettext_lazy("part of"))
+    def part_of(self, batch: JobBatch) -> SafeString | str:
+        """Return a link to the batch in which this one is nested."""
+        url = address("jobbatch_change", batch.parent_id or 0, site_name=self.admin_site.name)
+        to_parent = databases.link_to(batch._state.db, url)
+        return "" if batch.parent_id is None else format_html('<a href="{}">#{}</a>', to_parent, batch.parent_id)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the URLs of the acts on one batch."""
+        return act_urls(self) + super().get_urls()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the batches without their callbacks and with the beginning of their descriptions."""
+        rows = super().get_queryset(request).defer("description", *CALLBACKS)
+        found: QuerySet[Any] = rows.annotate(seen_at=statement_time(), short_description=Left("description", SHOWN))
+        return found
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        return ("-id",)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BatchChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Find a batch by its number, or the newest ones by their descriptions, which have no index."""
+        term = search_term.strip()
+        if not term or "\0" in term:
+            return (queryset.none() if term else queryset), False
+        if (number := row_id_of(term.removeprefix("#"))) is not None:
+            return queryset.filter(pk=number), False
+        batches = JobBatch.objects.using(databases.chosen(request))
+        newest = batches.order_by("-pk").values_list("pk", flat=True).first() or 0
+        return queryset.filter(pk__gt=newest - SEARCHED, description__icontains=term), False
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the page of one batch. It is read-only, so POST is refused."""
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        request.current_app = self.admin_site.name
+        return batch_page(self, request, object_id, extra_context or {}) or not_found(request, object_id)

@@ -1,0 +1,265 @@
+"""The page of one batch: its progress, its callbacks with their jobs, its nested batches, and its jobs.
+
+Called by `batches`. Failed jobs come first. Counts and lists are bounded, so the page stays fast for a batch of a
+million jobs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.db import connections
+from django.db.models import Func, TextField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import stats
+from django_pgqueue.admin import databases, private
+from django_pgqueue.admin.filters import row_id_of
+from django_pgqueue.admin.formatting import breakable, dated, moment, seen_at, shortened, visible, word_badge
+from django_pgqueue.admin.job.columns import attach_executions, last_error, with_latest_execution, word
+from django_pgqueue.admin.links import address_for
+from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.readonly import ReadOnlyAdmin
+from django_pgqueue.admin.workflows import graph as workflow_graph
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.models import Job, JobBatch
+from django_pgqueue.states import State
+from django_pgqueue.stats.batch_counts import BatchCounts, batch_counts, jobs_of_batch
+
+from . import words as batch_words
+from .acts import buttons
+from .words import badges, note_of
+
+COUNTED: Final = 100_000
+"""Jobs of each state that the page counts at most. It takes about 10 ms."""
+JOBS_SHOWN: Final = 20
+UNSUCCESSFUL: Final = (State.DEAD, State.CANCELLED, State.RUNNING, State.READY, State.WAITING)
+"""The states of the jobs that the page lists, in this order."""
+NESTED_SHOWN: Final = 25
+NESTED_COUNTED: Final = 10_000
+DESCRIPTION_SHOWN: Final = 2_000
+TITLE_LENGTH: Final = 80
+ARGUMENTS_SHOWN: Final = 10_000
+SECOND: Final = timedelta(seconds=1)
+CALLBACKS: Final[dict[str, tuple[Promise | str, str]]] = {
+    "on_failure": (gettext_lazy("on failure"), "failed_at"),
+    "on_complete": (gettext_lazy("on completion"), "completed_at"),
+    "on_success": (gettext_lazy("on success"), "succeeded_at"),
+}
+"""The label of each callback, and the column with the time at which it was enqueued."""
+
+
+class Callback(NamedTuple):
+    """A callback as the page shows it."""
+
+    label: Promise | str
+    task: SafeString
+    arguments: private.Shown
+    enqueued: SafeString | str
+    job: str
+    job_url: str
+
+
+class JobRow(NamedTuple):
+    """A job of the batch as the page shows it."""
+
+    number: str
+    url: str
+    badge: SafeString
+    task: SafeString
+    error: str
+    attempts: str
+    at: SafeString | str
+
+
+def batch_page(
+    admin: ReadOnlyAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]
+) -> HttpResponse | None:
+    """Return the page of a batch; None if there is no such batch."""
+    if not admin.has_view_permission(request):
+        raise PermissionDenied
+    alias = databases.chosen(request)
+    batch = _read(row_id_of(unquote(object_id)) or 0, alias)
+    if batch is None:
+        return None
+    counts = batch_counts([batch.pk], COUNTED, alias)[batch.pk]
+    number = _("Batch #%(number)s") % {"number": batch.pk}
+    description = shortened(vars(batch)["description_text"], TITLE_LENGTH)
+    title = f"{number}: {description}" if description else number
+    may_view_jobs = request.user.has_perm("pgqueue.view_job")
+    nested = _nested(request, batch)
+    context = {
+        "batch": batch,
+        "badges": badges(batch),
+        "note": note_of(batch, counts, has_nested=bool(nested["nested"])),
+        "is_live": batch.completed_at is None or bool(counts.unfinished.value),
+        "bar": batch_words.bar(batch.pk, counts),
+        "progress": progress(counts),
+        "facts": _facts(request, batch),
+        "callbacks": list(_callbacks(request, batch)),
+        "buttons": buttons(request, batch, counts),
+        "lists": _lists(request, batch, counts) if may_view_jobs else [],
+        "jobs": _jobs(request, batch) if may_view_jobs else [],
+        "may_view_jobs": may_view_jobs,
+        "jobs_shown": JOBS_SHOWN,
+        **nested,
+        **workflow_graph.context(workflow_graph.drawing(request, batch.pk, alias)),
+        **extra_context,
+    }
+    return rendered(request, admin.admin_site, "batch.html", title, context, opts=admin.opts)
+
+
+def _read(batch_id: int, alias: str) -> Any:
+    """Return a batch with the tasks and the arguments of its callbacks as texts, cut by PostgreSQL."""
+    texts: dict[str, Any] = {"description_text": Left("description", DESCRIPTION_SHOWN), "seen_at": statement_time()}
+    for name in CALLBACKS:
+        arguments = KeyTextTransform("arguments", name)
+        texts[f"{name}_task"] = KeyTextTransform("task_name", name)
+        texts[f"{name}_arguments"] = Left(arguments, ARGUMENTS_SHOWN)
+        texts[f"{name}_digest"] = _digest(arguments)
+    rows = JobBatch.objects.using(alias).defer("description", *CALLBACKS)
+    return rows.annotate(**texts).filter(pk=batch_id).first()
+
+
+def _digest(text: Any) -> Func:
+    return Func(text, function="md5", output_field=TextField())
+
+
+def progress(counts: BatchCounts) -> str:
+    """Return how many of the jobs have ended, and the figures by state."""
+    ended = counts.succeeded + counts.failed
+    share = f" ({ended.value / counts.total.value:.0%})" if counts.total.value and counts.total.is_exact else ""
+    words = {"ended": ended, "total": counts.total, "share": share, "figures": batch_words.words(counts)}
+    return (
+        _("%(ended)s of %(total)s jobs have ended%(share)s: %(figures)s") % words
+        if counts.total.value
+        else _("The batch has no job.")
+    )
+
+
+def _facts(request: HttpRequest, batch: Any) -> list[tuple[str, Any, str]]:
+    def when(at: datetime | None) -> Any:
+        return at and dated(at, seen_at(batch))
+
+    parent_url = address_for(request, "jobbatch_change", batch.parent_id) if batch.parent_id else ""
+    found = [
+        (_("Description"), visible(vars(batch)["description_text"]), ""),
+        (_("Created"), when(batch.created_at), ""),
+        (_("Closed"), when(batch.closed_at), ""),
+        (_("First failure"), when(batch.failed_at), ""),
+        (_("Complete"), when(batch.completed_at), ""),
+        (_("Succeeded"), when(batch.succeeded_at), ""),
+        (_("Part of"), f"#{batch.parent_id}" if batch.parent_id else "", parent_url),
+    ]
+    return [(label, value, url and databases.link(request, url)) for label, value, url in found if value]
+
+
+# ---------------------------------------------------------------------------- callbacks
+
+
+def _callbacks(request: HttpRequest, batch: Any) -> Any:
+    for name, (label, column) in CALLBACKS.items():
+        task_name, at = vars(batch)[f"{name}_task"], getattr(batch, column)
+        if task_name is None:
+            continue
+        row = SimpleNamespace(task_name=task_name, may_view_arguments=private.may_view(request))
+        job_id = None if at is None else _job_of(batch, task_name, vars(batch)[f"{name}_digest"], at)
+        url = address_for(request, "job_change", job_id) if job_id else ""
+        yield Callback(
+            label,
+            breakable(task_name),
+            private.shown_arguments(row, vars(batch)[f"{name}_arguments"] or ""),
+            moment(at),
+            f"#{job_id}" if job_id else "",
+            databases.link(request, url) if url and request.user.has_perm("pgqueue.view_job") else "",
+        )
+
+
+def _job_of(batch: Any, task_name: str, digest: str, at: datetime) -> int | None:
+    """Return the job of a callback; None if it was removed, or if another job is equal to it.
+
+    The row of the batch does not have its id. The transaction that has recorded the end has added the job just after
+    it. The search reads the jobs that were enqueued within a second.
+    """
+    connection = connections[batch._state.db]
+    age = seen_at(batch) - at
+    first, end = (stats.first_id_since(connection, (age + margin).total_seconds()) for margin in (SECOND, -SECOND))
+    jobs = Job.objects.using(connection.alias).filter(pk__gte=first or 0, task_name=task_name)
+    jobs = jobs.filter(enqueued_at__gte=at, enqueued_at__lt=at + SECOND)
+    if age > SECOND:
+        jobs = jobs.filter(pk__lt=end or 0)
+    same = jobs.annotate(digest=_digest(Cast("arguments", TextField()))).filter(digest=digest)
+    found = list(same.values_list("pk", flat=True)[:2])
+    return found[0] if len(found) == 1 else None
+
+
+# ---------------------------------------------------------------------------- jobs and nested batches
+
+
+def _lists(request: HttpRequest, batch: Any, counts: BatchCounts) -> list[tuple[str, str]]:
+    """Return links to the lists of the batch's jobs, by state, each with its count."""
+    found: list[tuple[str, str, str | None]] = [(_("All jobs"), "job", None)]
+    found += [(_("Dead jobs: %s") % counts.dead, "deadjob", None)] if counts.dead.value else []
+    for state, label in (("cancelled", _("Cancelled jobs: %s")), ("running", _("Running jobs: %s"))):
+        count = getattr(counts, state)
+        found += [(label % count, "job", state)] if count.value else []
+    links = [(label, address_for(request, f"{model}_changelist"), state) for label, model, state in found]
+    return [(label, databases.link(request, url, state=state, batch=batch.pk)) for label, url, state in links if url]
+
+
+def _jobs(request: HttpRequest, batch: Any) -> list[JobRow]:
+    """Return jobs of the batch and of its nested batches: failed ones, then unfinished ones."""
+    alias = databases.chosen(request)
+    found = jobs_of_batch(batch.pk, UNSUCCESSFUL, JOBS_SHOWN, alias)
+    ids = [job_id for state in UNSUCCESSFUL for job_id in sorted(found[state], reverse=True)][:JOBS_SHOWN]
+    rows = private.with_permission(with_latest_execution(Job.objects.using(alias).filter(pk__in=ids)), request)
+    by_id = {job.pk: job for job in rows}
+    attach_executions(by_id.values())
+    return [_job_row(request, by_id[job_id]) for job_id in ids if job_id in by_id]
+
+
+def _job_row(request: HttpRequest, job: Job) -> JobRow:
+    url = address_for(request, "job_change", job.pk)
+    return JobRow(
+        f"#{job.pk}",
+        databases.link(request, url) if url else "",
+        word_badge(word(job)),
+        breakable(job.task_name),
+        last_error(job),
+        f"{job.attempt}/{job.max_attempts}",
+        moment(job.finished_at or job.enqueued_at),
+    )
+
+
+def _nested(request: HttpRequest, batch: Any) -> dict[str, Any]:
+    """Return the newest batches that are nested in the batch, with their progress."""
+    alias = databases.chosen(request)
+    rows = JobBatch.objects.using(alias).filter(parent_id=batch.pk).defer("description", *CALLBACKS)
+    rows = rows.annotate(short_description=Left("description", 200))
+    found = list(rows.order_by("-pk")[: NESTED_SHOWN + 1])
+    shown = found[:NESTED_SHOWN]
+    counts = batch_counts([each.pk for each in shown], NESTED_COUNTED, alias) if shown else {}
+    every = address_for(request, "jobbatch_changelist")
+    return {
+        "nested": [
+            {
+                "number": f"#{each.pk}",
+                "url": databases.link(request, address_for(request, "jobbatch_change", each.pk)),
+                "description": visible(vars(each)["short_description"]),
+                "badges": badges(each),
+                "progress": batch_words.with_words(each.pk, counts[each.pk]),
+            }
+            for each in shown
+        ],
+        "more_nested_url": databases.link(request, every, parent=batch.pk) if len(found) > NESTED_SHOWN else "",
+    }

@@ -1,0 +1,1 @@
+"""Forms with which an operator makes, changes and confirms calls of tasks."""

@@ -1,0 +1,89 @@
+"""The parts that the forms which make a job have in common: read the call, send a form once, and announce the job.
+
+`edit_and_retry` and `enqueue_form` use it, and `console.bulk_preview` the token of a form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from django.contrib import messages
+from django.core.exceptions import ObjectDoesNotExist
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from django_pgqueue.admin.call_values import Call
+from django_pgqueue.admin.formatting import visible
+from django_pgqueue.exceptions import Cancel, Dead, DuplicateJob, InvalidTask
+from django_pgqueue.lifecycle import audit
+from django_pgqueue.models import AuditEntry, Job
+from django_pgqueue.task import Task
+from django_pgqueue.worker.execution.stored_values import DoesNotFit
+from django_pgqueue.worker.execution.stored_values import decoded as decode
+
+REFUSALS = (TypeError, ValueError, InvalidTask, DoesNotFit, Dead, Cancel, ObjectDoesNotExist, DuplicateJob)
+"""The errors by which `enqueue()` and the reading of arguments refuse a call."""
+FORM_FIELD: Final = "form_token"
+
+
+class NotEnqueued(Exception):
+    """No job was made. The message gives the operator the reason."""
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Raise `NotEnqueued` for an error that refuses the call. Put it around the transaction, which is rolled back."""
+    try:
+        yield
+    except REFUSALS as error:
+        raise NotEnqueued(visible(str(error))) from error
+
+
+def decoded(task: Task[..., Any], call: Call, alias: str) -> tuple[Any, Any]:
+    """Return the arguments of a stored call as the task gets them."""
+    plan = task.plan
+    return (call.args, call.kwargs) if plan is None else decode(task, plan, call.args, call.kwargs, alias)
+
+
+def announced(task: Task[..., Any], job: Job) -> None:
+    """Wake the workers after the commit and send the signals, as `enqueue()` does."""
+    task.send_enqueued(job)
+    if task.adapter is not None:
+        task.adapter.enqueued(job.pk, str(job._state.db), job.queue_name)
+
+
+def token_field(request: HttpRequest) -> SafeString:
+    """Return the hidden input: a new token, or that of the form that was posted with errors.
+
+    `edit_and_retry`, `enqueue_form` and `console.bulk_preview` use it. The token is stored with the audit entry of the
+    act, in the transaction that makes the job. A second request with the token waits for that transaction, and then
+    finds the job or the act.
+    """
+    return format_html('<input type="hidden" name="{}" value="{}">', FORM_FIELD, read_token(request) or uuid4())
+
+
+def read_token(request: HttpRequest) -> UUID | None:
+    """Return the token of the posted form, or None if it has no valid one."""
+    with suppress(ValueError):
+        return UUID(request.POST.get(FORM_FIELD, ""))
+    return None
+
+
+def begin_once(connection: Any, token: UUID, action: str, chosen: dict[str, Any], *, by: str) -> int | None:
+    """Begin the audit entry of an act; return its id, or None if the form was sent before."""
+    return audit.begin_audit_once(connection, token, action, chosen, done_by=by)
+
+
+def sent_before(request: HttpRequest, connection: Any, token: UUID) -> int:
+    """Show a message that the form was sent before; return the job that it made. Raise `NotEnqueued` without one."""
+    entry = AuditEntry.objects.using(connection.alias).get(form_token=token)
+    newest = entry.jobs.using(connection.alias).order_by("-job_id").values_list("job_id", flat=True).first()
+    if newest is None:
+        raise NotEnqueued(_("No job was added: this form was sent before."))
+    messages.warning(request, _("This form was sent before and has made this job. No second one was added."))
+    return int(newest)

@@ -1,0 +1,218 @@
+"""Retry, cancel and run jobs from the admin: permissions, messages and the history.
+
+Called by `jobs`, for one job or for a selection. The transitions are those of `lifecycle`. Each one changes a job only
+if the job is still as the page showed it (see `shown`), so a double click or a second operator cannot run a job twice.
+Retrying succeeded jobs needs a confirmation (see `confirmation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Final
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, ngettext_lazy
+
+from django_pgqueue import acts
+from django_pgqueue.acts import JobAct
+from django_pgqueue.acts.job_changes import ActAudit, JobChanges
+from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin.act_view import log_change
+from django_pgqueue.admin.formatting import seen_at
+from django_pgqueue.admin.forms import confirmation
+from django_pgqueue.admin.operations import Operation
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.declared.steps import CompensationUnfinished
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle.pruning import needs_of
+from django_pgqueue.models import DeadJob, Job
+from django_pgqueue.states import KEPT_BY_DELETE, NEED_TEXTS, TRANSITIONS, Seen, State, TransitionName
+
+SELECTION_LIMIT: Final = 10_000
+"""Jobs that one request changes at most, whatever a form contains. A page has 100, and bulk acts change more."""
+
+
+@dataclass(frozen=True)
+class JobOperation(Operation):
+    """One transition of jobs. Its permission is always one on `Job`, even for dead letters."""
+
+    act: JobAct
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The options of `JobAct.change`."""
+    text: str = ""
+    """The text for the history; "" means the label."""
+
+    is_dangerous: ClassVar[bool] = False
+    """Whether it cannot be undone. The page of a job offers it last, with a quiet button."""
+
+    def fits(self, state: str, run_after: datetime, cancel_requested_at: datetime | None, now: datetime) -> bool:
+        """Return whether it would change a job with these values."""
+        if state not in set(State) or self.act.transition not in TRANSITIONS.get(State(state), {}):
+            return False
+        if self.act.transition is TransitionName.RUN_NOW:
+            return run_after > now
+        return not (self.act.transition is TransitionName.CANCEL and state == State.RUNNING and cancel_requested_at)
+
+    def ask(self, request: HttpRequest, job: Job, seen: Mapping[int, Seen], site: AdminSite) -> HttpResponse | None:
+        """Return a page with a question about one job, or None if the form has answered it."""
+        return confirmation.ask(request, self.act.transition, seen, site)
+
+    def as_chosen(self, request: HttpRequest, job: Job) -> JobOperation:
+        """Return the operation with the values of the form, after `ask()` has checked them."""
+        return self
+
+
+RETRY: Final = JobOperation(
+    "retry", acts.RETRY, ngettext_lazy("%(count)d job is ready again.", "%(count)d jobs are ready again.", "count")
+)
+CANCEL: Final = JobOperation(
+    "cancel",
+    acts.CANCEL,
+    ngettext_lazy(
+        "%(count)d job is cancelled, or is asked to stop if it runs.",
+        "%(count)d jobs are cancelled, or are asked to stop if they run.",
+        "count",
+    ),
+)
+RUN_NOW: Final = JobOperation(
+    "run", acts.RUN_NOW, ngettext_lazy("%(count)d job is due now.", "%(count)d jobs are due now.", "count")
+)
+OPERATIONS: Final = (RETRY, CANCEL, RUN_NOW)
+
+
+def offered(request: HttpRequest, job: Job, operations: Sequence[JobOperation] = OPERATIONS) -> list[JobOperation]:
+    """Return the operations that the user may run on this job in its present state."""
+    now = seen_at(job)
+    return [
+        operation
+        for operation in operations
+        if operation.is_allowed(request) and operation.fits(job.state, job.run_after, job.cancel_requested_at, now)
+    ]
+
+
+def act_on_one(request: HttpRequest, operation: JobOperation, job: Job, site: AdminSite) -> HttpResponse | None:
+    """Run an operation on one job as the page showed it, log it in the history, and show the user a message.
+
+    Return the confirmation page if the operation needs a confirmation.
+    """
+    seen = {job_id: each for job_id, each in shown.read(request).items() if job_id == job.pk}
+    if not seen:
+        messages.warning(
+            request, _("Nothing was changed: the form did not say which state the page showed. Try again from here.")
+        )
+        return None
+    if question := operation.ask(request, job, seen, site):
+        return question
+    operation = operation.as_chosen(request, job)
+    try:
+        changed = _act(request, operation, seen, alone=True)
+    except CompensationUnfinished:
+        text = _(
+            "Nothing was changed: the steps of this job are being undone. Retry it when the last compensation is done."
+        )
+        messages.error(request, text)
+        return None
+    except JobLocked:
+        messages.error(request, _("Nothing was changed: another session has locked this job. Try again."))
+        return None
+    if changed:
+        messages.success(request, operation.done % {"count": 1})
+    elif reason := _why_kept(request, operation, job):
+        messages.warning(request, _("Nothing was deleted: unfinished work needs this job, because %s.") % reason)
+    else:
+        messages.warning(
+            request,
+            _("Nothing was changed: the job has changed since the page showed it, or its state does not allow this."),
+        )
+    return None
+
+
+def _why_kept(request: HttpRequest, operation: JobOperation, job: Job) -> str | None:
+    """Return why a job was not deleted, if unfinished work needs it."""
+    if operation.act.transition is not TransitionName.DELETE:
+        return None
+    left = needs_of(connections[databases.chosen(request)], [job.pk]).get(job.pk)
+    return NEED_TEXTS[left.need] if left and left.need in KEPT_BY_DELETE else None
+
+
+def act_on_many(
+    request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any], site: AdminSite
+) -> HttpResponse | None:
+    """Run an operation on the selected jobs of a page as the page showed them, and show how many changed.
+
+    Return the confirmation page if the operation needs a confirmation.
+    """
+    if confirmation.is_given(request):
+        fitting = _still_listed(queryset, shown.read(request))
+        asked = len(fitting)
+    else:
+        rows = _selected(queryset)
+        asked = len(rows)
+        fitting = _fitting(request, operation, rows)
+        if question := confirmation.ask(request, operation.act.transition, fitting, site):
+            return question
+    changed = len(_act(request, operation, fitting))
+    _show_counts(request, operation, changed, asked - changed)
+    return None
+
+
+def _still_listed(queryset: QuerySet[Any], seen: dict[int, Seen]) -> dict[int, Seen]:
+    """Return the confirmed jobs that this list can show: the list of dead letters shows only dead jobs."""
+    is_dead_only = queryset.model is DeadJob
+    kept = {job_id: each for job_id, each in seen.items() if not is_dead_only or each.state == State.DEAD}
+    return dict(list(kept.items())[:SELECTION_LIMIT])
+
+
+def _selected(queryset: QuerySet[Any]) -> list[Any]:
+    plain = queryset.prefetch_related(None).annotate(seen_at=statement_time())
+    columns = ("pk", "state", "finished_at", "run_after", "cancel_requested_at", "enqueued_at", "seen_at")
+    return list(plain.values_list(*columns, named=True)[:SELECTION_LIMIT])
+
+
+def _fitting(request: HttpRequest, operation: JobOperation, rows: Sequence[Any]) -> dict[int, Seen]:
+    """Return the jobs that the operation would change, each with the state to compare it with.
+
+    That is the state that the page showed.
+    """
+    on_page = shown.read(request)
+    return {
+        row.pk: on_page[row.pk]
+        for row in rows
+        if row.pk in on_page and operation.fits(row.state, row.run_after, row.cancel_requested_at, row.seen_at)
+    }
+
+
+def _act(
+    request: HttpRequest, operation: JobOperation, seen: Mapping[int, Seen], *, alone: bool = False
+) -> Collection[int]:
+    """Run the operation, and log it in the audit and in the history of each changed job. Return the changed jobs."""
+    connection, asked = connections[databases.chosen(request)], len(seen)
+    done_by, text = request.user.get_username(), operation.text or operation.label
+    audit = ActAudit(connection, operation.act.name, {"selected": asked}, done_by=done_by, total=asked)
+    changes = JobChanges(connection, operation.act, seen, audit, operation.options)
+    message = f"{text}." if asked == 1 else f"{text}, one of {asked:,} jobs selected."
+    for changed in changes.batches(alone=alone):
+        log_change(request, [Job(pk=job_id, task_name=name) for job_id, name in changed.items()], message)
+    audit.end()
+    return changes.changed
+
+
+def _show_counts(request: HttpRequest, operation: JobOperation, changed: int, unchanged: int) -> None:
+    if changed:
+        messages.success(request, operation.done % {"count": changed})
+    if unchanged:
+        text = ngettext(
+            "%(count)d job was left as it is: it has changed since the page showed it, its state does not allow this, "
+            "it is locked, another job has its key, or unfinished work needs it.",
+            "%(count)d jobs were left as they are: they have changed since the page showed them, their state does not "
+            "allow this, they are locked, another job has their key, or unfinished work needs them.",
+            unchanged,
+        )
+        messages.warning(request, text % {"count": unchanged})

@@ -1,0 +1,214 @@
+"""Retry a finished job with other arguments: a form made from its task, and a new job that is linked to the old one.
+
+`jobs` gives it a URL, and the page of a job links it. The old job stays as it is. Everything is written in one
+transaction, and only if the old job is still as the form showed it: the new job, and an entry of the audit with both
+jobs and the differences of their arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.models import ADDITION
+from django.db import connections, transaction
+from django.db.models import TextField
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters
+
+from django_pgqueue import display
+from django_pgqueue.acts import EDIT_AND_RETRY
+from django_pgqueue.admin import databases, shown
+from django_pgqueue.admin.act_view import log_change
+from django_pgqueue.admin.call_values import Call, differences
+from django_pgqueue.admin.formatting import visible
+from django_pgqueue.admin.forms.argument_form import ArgumentForm
+from django_pgqueue.admin.forms.form_page import form_page
+from django_pgqueue.admin.forms.new_jobs import (
+    NotEnqueued,
+    announced,
+    begin_once,
+    decoded,
+    read_token,
+    refusals,
+    sent_before,
+    token_field,
+)
+from django_pgqueue.admin.links import address_for, redirect_to
+from django_pgqueue.admin.private import TEXT_LIMIT
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.encoding import codecs
+from django_pgqueue.encoding.headers import decode_headers
+from django_pgqueue.enqueue.copies import insert_copy, task_like
+from django_pgqueue.ground.placeholders import markers_in
+from django_pgqueue.lifecycle import audit
+from django_pgqueue.models import Job
+from django_pgqueue.states import FINISHED, Seen, State
+from django_pgqueue.task import Task
+from django_pgqueue.tasks import registry
+from django_pgqueue.tasks.redaction import has_sensitive, redacted_call
+
+
+class NotEditable(Exception):
+    """The arguments of a job cannot be edited. The message gives the operator the reason."""
+
+
+class EditForm(ArgumentForm):
+    """The arguments of a finished job. If the job has succeeded, the form asks for confirmation."""
+
+    confirmed = forms.BooleanField()
+
+    def __init__(self, *args: Any, job: Job, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if job.state != State.SUCCEEDED:
+            del self.fields["confirmed"]
+        else:
+            text = _("This job has succeeded already. Run its task again, with all its effects.")
+            self.fields["confirmed"].label = text
+
+
+def button(request: HttpRequest, job: Job, site: AdminSite) -> str:
+    """Return the URL of the form for the page of a job, or "" if the user or the job's state does not allow it."""
+    if job.state not in FINISHED or not EDIT_AND_RETRY.is_allowed(request.user):
+        return ""
+    return databases.link(request, reverse("admin:pgqueue_job_edit", args=[job.pk], current_app=site.name))
+
+
+@sensitive_post_parameters()
+def edit_view(request: HttpRequest, object_id: int, site: AdminSite) -> HttpResponse:
+    """Show the form, or make the new job and show its page."""
+    job = _read(databases.chosen(request), object_id)
+    try:
+        if job is None:
+            raise NotEditable(_("Job #%s does not exist. It may have been pruned.") % object_id)
+        task, stored = editable(job)
+    except NotEditable as error:
+        messages.error(request, str(error))
+        return redirect_to(request, "job_change", object_id)
+    form = EditForm(request.POST or None, job=job, task=task, database=str(job._state.db), stored=stored)
+    if form.is_bound and form.is_valid():
+        try:
+            return redirect_to(request, "job_change", _retry(request, job, task, stored, form.cleaned_call))
+        except NotEnqueued as error:
+            form.add_error(None, str(error))
+    return form_page(
+        request,
+        site,
+        form,
+        title=_("Edit and retry %(job)s") % {"job": visible(str(job))},
+        submit=_("Enqueue as a new job"),
+        back=address_for(request, "job_change", object_id),
+        notes=_notes(job, form),
+        hidden=token_field(request) + shown.hidden(_seen(request, job)),
+    )
+
+
+def _seen(request: HttpRequest, job: Job) -> dict[int, Seen]:
+    """Return what the form shows of the job. A form that is shown again, with errors, stays bound to the first time."""
+    if request.method != "POST":
+        return {job.pk: shown.as_seen(job)}
+    return {job_id: seen for job_id, seen in shown.read(request).items() if job_id == job.pk}
+
+
+def _read(alias: str, job_id: int) -> Job | None:
+    """Return a job with its arguments and headers as text, because Python cannot decode every JSON value."""
+    texts = {f"{name}_text": Left(Cast(name, TextField()), TEXT_LIMIT + 1) for name in ("arguments", "headers")}
+    jobs = Job.objects.using(alias).defer("arguments", "headers", "result")
+    return jobs.annotate(**texts, seen_at=statement_time()).filter(pk=job_id).first()
+
+
+def editable(job: Job) -> tuple[Task[..., Any], Call]:
+    """Return the task of a job and its call. Raise `NotEditable` if they cannot be shown in a form."""
+    task, text = registry.get(job.task_name), vars(job)["arguments_text"]
+    if job.state not in FINISHED:
+        raise NotEditable(_("Only a finished job can be edited and retried. This one is %s.") % visible(job.state))
+    if not isinstance(task, Task):
+        raise NotEditable(_("No task is registered under the name %s.") % visible(job.task_name))
+    if len(text) > TEXT_LIMIT:
+        raise NotEditable(_("The arguments of this job are too long for a form."))
+    try:
+        found = json.loads(text)
+        args, kwargs = found["args"], found["kwargs"]
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise TypeError("args must be a list and kwargs an object")
+        is_hidden = has_sensitive(task, args, kwargs)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        note = display.shown_arguments(job.task_name, text).note  # encoded, or erased
+        raise NotEditable(_("The arguments of this job cannot be edited. %s") % note) from None
+    if is_hidden:
+        raise NotEditable(_("The arguments of this job cannot be edited, because it has sensitive ones."))
+    # The new job is in no workflow, so its worker would not replace the markers by results.
+    if job.in_graph and next(markers_in([args, kwargs]), None) is not None:
+        raise NotEditable(
+            _("The arguments of this job cannot be edited, because they contain results of other jobs. Retry it.")
+        )
+    return task, Call(args, kwargs)
+
+
+def _notes(job: Job, form: EditForm) -> list[Any]:
+    values = {"job": f"#{job.pk}", "queue": visible(job.queue_name), "priority": job.priority}
+    notes: list[Any] = [
+        _(
+            "This makes a new job in the queue %(queue)s, with the priority %(priority)s, the headers and the other "
+            "options of job %(job)s. It is due now."
+        )
+        % values,
+        _("Job %(job)s stays as it is. You can delete it afterwards, or leave it.") % values,
+    ]
+    if form.stored.unfit:
+        text = display.pretty_json(json.dumps(form.stored.unfit, ensure_ascii=False))
+        note = _("The task does not take these arguments of the job. The new job is made without them:")
+        notes.append(display.Shown(text, note))
+    return notes
+
+
+def _retry(request: HttpRequest, job: Job, task: Task[..., Any], stored: Call, call: Call) -> int:
+    """Make the new job and the records in one transaction; return the new job's id. Raise `NotEnqueued` with a reason.
+
+    If the form was sent before, return the job that it made then.
+    """
+    seen, token = shown.read(request).get(job.pk), read_token(request)
+    if seen is None or token is None:
+        raise NotEnqueued(_("Nothing was changed: the form did not say which state the page showed. Open it again."))
+    connection = connections[str(job._state.db)]
+    changes = _changes(task, stored, call)
+    with refusals(), transaction.atomic(using=connection.alias):
+        chosen = {"jobs": [job.pk], "changed": sorted(changes)}
+        audit_id = begin_once(connection, token, EDIT_AND_RETRY.name, chosen, by=request.user.get_username())
+        if audit_id is None:
+            return sent_before(request, connection, token)
+        unchanged = Job.objects.using(connection.alias).filter(
+            state=seen.state, finished_at=seen.finished_at, pk=job.pk
+        )
+        if unchanged.select_for_update(skip_locked=True).values_list("pk").first() is None:
+            raise NotEnqueued(_("Nothing was changed: the job has changed since the page showed it, or it is locked."))
+        like = task_like(task, job, decode_headers(vars(job)["headers_text"]), connection.alias)
+        new = insert_copy(like, job, *decoded(like, call, connection.alias))
+        if new.is_duplicate:
+            raise NotEnqueued(_("No job was added: job #%s has the unique key.") % new.pk)
+        details = {
+            job.pk: {"retried_as": new.pk, "changes": changes},
+            new.pk: {"made_from": job.pk, "changes": changes},
+        }
+        audit.record_audit(connection, audit_id, [job.pk, new.pk], details=details)
+        audit.end_audit(connection, audit_id)
+        announced(like, new)
+        names = ", ".join(sorted(changes)) or _("none")
+        changed = _("Changed arguments: %s.") % names
+        log_change(request, job, _("Edited and retried as job #%s.") % new.pk + f" {changed}")
+        log_change(request, new, _("Made from job #%s.") % job.pk + f" {changed}", ADDITION)
+    values = {"new": new.pk, "old": job.pk, "state": job.state}
+    messages.success(request, _("This is the new job #%(new)s. Job #%(old)s stays %(state)s.") % values)
+    return int(new.pk)
+
+
+def _changes(task: Task[..., Any], before: Call, after: Call) -> dict[str, list[str | None] | None]:
+    """Return the differences to record: without sensitive values, and only the names if the project encodes values."""
+    found = differences(task, Call(*redacted_call(task, *before)), Call(*redacted_call(task, *after)))
+    return dict.fromkeys(found) if codecs.project_codecs().encoder is not None else {**found}

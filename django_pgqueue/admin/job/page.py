@@ -1,0 +1,342 @@
+"""The page of one job: its state and reason, its columns, its arguments and result, and its latest attempts.
+
+Called by `jobs`. The page always renders, whatever a row contains: values of unlimited size are cut in SQL, and
+arguments, headers and result are read as text, because Python cannot decode every JSON value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import OuterRef, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Left, Right
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import Promise
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue.admin import databases, private, shown
+from django_pgqueue.admin.formatting import (
+    badge,
+    breakable,
+    dated,
+    duration,
+    moment,
+    seen_at,
+    situation,
+    visible,
+    word_badge,
+)
+from django_pgqueue.admin.forms.argument_changes import IS_EDITED, related_jobs
+from django_pgqueue.admin.links import address_for, key_link
+from django_pgqueue.admin.navigation import rendered
+from django_pgqueue.admin.pause_admin import pauses_of
+from django_pgqueue.admin.private import TEXT_LIMIT
+from django_pgqueue.admin.progress_bar import progress_bar
+from django_pgqueue.admin.readonly import ReadOnlyAdmin
+from django_pgqueue.admin.search_keys import search_links
+from django_pgqueue.admin.workers import live_stack
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.declared.chunks import is_chunk_key
+from django_pgqueue.declared.steps import is_endless
+from django_pgqueue.models import Execution, Job, ScheduleRun, UniquenessWindow, Worker
+from django_pgqueue.models.operations import lease_end
+from django_pgqueue.states import FailurePolicy, Outcome, State
+from django_pgqueue.stats.graphs.figures import Related, dependencies_of, dependents_of
+from django_pgqueue.tasks import registry
+
+from . import edit_and_retry
+from .actions import offered
+from .blocked_keys import BLOCKS, blocked_by, blocker_of
+from .columns import FAILURES, is_suspended
+from .kept_logs import HAS_LOG, read_logs
+from .move_and_delete import ON_ONE_JOB
+from .step_timeline import step_timeline
+from .steps import HAS_STEPS, compensation_note, read_steps, shown_step
+from .story import story
+
+ERROR_LIMIT: Final = 2_000
+TRACEBACK_LIMIT: Final = 20_000
+"""Characters shown of each attempt's error (its start) and traceback (its end).
+
+Without the limits, 50 attempts with 5 MB each made a page of 244 MB.
+"""
+
+EXECUTIONS_SHOWN: Final = 50
+"""Latest executions shown. A job that snoozes every minute has 10,000 executions a week."""
+
+COLOURS: Final[dict[str, str]] = {Outcome.SUCCEEDED: "succeeded", **dict.fromkeys(FAILURES, "dead")}
+"""The state whose colour an outcome has. Other outcomes are grey."""
+SHOWN: Final = 20
+"""Dependencies, and dependents, that the page shows."""
+POLICIES: Final[dict[str, Promise | str]] = {
+    FailurePolicy.CANCEL: gettext_lazy("cancels the dependent if it fails"),
+    FailurePolicy.IGNORE: gettext_lazy("the dependent runs even if it fails"),
+    FailurePolicy.BLOCK: gettext_lazy("blocks the dependent if it fails"),
+}
+
+
+def job_page(
+    admin: ReadOnlyAdmin, request: HttpRequest, object_id: str, extra_context: dict[str, Any]
+) -> HttpResponse | None:
+    """Return the page of a job or a dead letter; None if there is no such job."""
+    if not admin.has_view_permission(request):
+        raise PermissionDenied
+    job = read_job(admin.get_queryset(request), unquote(object_id))
+    if job is None:
+        return None
+    request.current_app = admin.admin_site.name
+    attempts = read_attempts(job)
+    steps = read_steps(job) if vars(job)["has_steps"] else []
+    pauses = pauses_of(request, job) if job.state == State.READY else []
+    context = {
+        "job": job,
+        **story(request, job, attempts),
+        "situation": situation(
+            job,
+            attempts[0]["execution"].started_at if attempts else None,
+            is_paused=bool(pauses),
+            is_suspended=is_suspended(job),
+        ),
+        "facts": facts(request, job, pauses),
+        "arguments": private.shown_arguments(job, vars(job)["arguments_text"]),
+        "headers": private.shown_headers(job, vars(job)["headers_text"]),
+        "result": private.shown_result(job, vars(job)["result_text"]),
+        "steps": [shown_step(request, job, step) for step in steps],
+        "compensation_note": compensation_note(request, job, steps),
+        "related": related_of(request, job),
+        "step_timeline": step_timeline(job, steps, attempts),
+        "attempts": attempts[:EXECUTIONS_SHOWN],
+        "errors_note": "" if private.is_visible(job) else private.LIST_NOTE,
+        "more_attempts": len(attempts) > EXECUTIONS_SHOWN,
+        "operations": offered(request, job, ON_ONE_JOB),
+        "live_stack": live_stack.of_job(request, job, [each["execution"] for each in attempts]),
+        "shown": shown.fields(job),
+        "blocker": blocker_of(request, job),
+        "blocked": blocked_by(job),
+        "back": request.get_full_path(),
+        "edit_url": edit_and_retry.button(request, job, admin.admin_site),
+        "related_jobs": related_jobs(request, job, admin.admin_site),
+        **extra_context,
+    }
+    return rendered(request, admin.admin_site, "job.html", visible(str(job)), context, opts=admin.opts)
+
+
+def read_job(queryset: QuerySet[Any], object_id: str) -> Job | None:
+    """Return a job with its arguments, headers, result and uniqueness window; None if it does not exist.
+
+    The JSON columns are read as text, because Python cannot decode every value that a row can contain.
+    """
+    columns = ("arguments", "headers", "result")
+    texts = {f"{column}_text": Left(Cast(column, TextField()), TEXT_LIMIT) for column in columns}
+    window = UniquenessWindow.objects.filter(pk=OuterRef("pk"))
+    columns_of_window = {
+        "window_key": Subquery(window.values("unique_key")),
+        "window_until": Subquery(window.values("ends_at")),
+    }
+    job: Job | None = None
+    with suppress(ValueError, ValidationError):
+        job = (
+            queryset.prefetch_related(None)
+            .annotate(**texts, **columns_of_window, is_edited=IS_EDITED, has_steps=HAS_STEPS)
+            .filter(pk=object_id)
+            .first()
+        )
+    return job
+
+
+def facts(request: HttpRequest, job: Job, pauses: list[str]) -> list[tuple[str, Any]]:
+    """Return the facts about a job as pairs of label and value. `pauses` describes the pauses that stop it."""
+
+    def when(at: datetime | None) -> Any:
+        return at and dated(at, seen_at(job))
+
+    found = [
+        (_("Task"), breakable(job.task_name)),
+        (_("Runs as"), _runs_as(job.task_name)),
+        (_("Queue"), visible(job.queue_name)),
+        (_("Priority"), job.priority),
+        (_("Attempt"), _("%(attempt)s of %(most)s") % {"attempt": job.attempt, "most": job.max_attempts}),
+        (_("Progress"), progress_bar(job.progress, seen_at(job), with_message=private.is_visible(job))),
+        (_("Crashes"), job.crashes or None),
+        (_("Runs"), _("in an isolated process") if job.isolated else None),
+        (_("Enqueued"), when(job.enqueued_at)),
+        (_("Due"), _due(job)),
+        (_("Expires"), when(job.expires_at)),
+        (_("Finished"), when(job.finished_at)),
+        (_("Cancel requested"), when(job.cancel_requested_at)),
+        (_("Task unknown since"), when(job.unknown_since)),
+        (_("Paused by"), format_html_join("; ", "{}", ((pause,) for pause in pauses))),
+        (_("Unique key"), _unique_key(job)),
+        (_("Search keys"), search_links(request, job)),
+        (_("Unique until"), when(vars(job)["window_until"])),
+        *_limited(request, job),
+        (_("Weight in the limit"), job.limit_weight),
+        (_("Order in the limit"), _order_of(job)),
+        (_("Batch"), _batch(request, job)),
+        (_("Enqueued by schedule"), _enqueued_by(request, job)),
+    ]
+    return [(label, value) for label, value in found if value is not None and value != ""]
+
+
+def _due(job: Job) -> Any:
+    """Return when the job is or was due. None for a job of a workflow that is not delayed."""
+    if is_suspended(job) and is_endless(job.run_after, seen_at(job)):
+        return _("when its event comes")
+    return dated(job.run_after, seen_at(job)) if job.state != State.WAITING or job.run_after > seen_at(job) else None
+
+
+def _batch(request: HttpRequest, job: Job) -> Any:
+    """Return the batch of the job, with a link if the user may see it; None without one."""
+    if job.batch_id is None:
+        return None
+    found = address_for(request, "jobbatch_change", job.batch_id)
+    if not found or not request.user.has_perm("pgqueue.view_jobbatch"):
+        return f"#{job.batch_id}"
+    return format_html('<a href="{}">#{}</a>', databases.link(request, found), job.batch_id)
+
+
+def _limited(request: HttpRequest, job: Job) -> list[tuple[str, Any]]:
+    """Return the field of the limit key, or of the chunks in which the job runs."""
+    if job.limit_key and is_chunk_key(job.limit_key):
+        return [(_("Chunks"), _("It runs together with other jobs of its task."))]
+    return [(_("Limited by"), job.limit_key and key_link(request, job.limit_key))]
+
+
+def _order_of(job: Job) -> str | None:
+    """Return how the job's order in its limit key matters; None if jobs of the key run in any order."""
+    if job.limit_order is None:
+        return None
+    if job.limit_order == BLOCKS:
+        return str(_("one after the other; a dead job blocks the key"))
+    return str(_("one after the other"))
+
+
+def _unique_key(job: Job) -> str:
+    """Return the unique key. It can contain arguments."""
+    key = job.unique_key or vars(job)["window_key"] or ""
+    return visible(key) if private.is_visible(job) else key and str(private.NO_PERMISSION)
+
+
+def _enqueued_by(request: HttpRequest, job: Job) -> Any:
+    """Return the schedule that enqueued the job, with a link if the user may see it, and the tick; None without one."""
+    run = ScheduleRun.objects.using(job._state.db).filter(job_id=job.pk).select_related("schedule").first()
+    if run is None:
+        return None
+    name, at = visible(run.schedule.name), moment(run.tick_at)
+    may_view = request.user.has_perm("pgqueue.view_schedule")
+    if not (found := address_for(request, "schedule_change", run.schedule_id) if may_view else ""):
+        return format_html("{}, {}", name, at)
+    return format_html('<a href="{}">{}</a>, {}', databases.link(request, found), name, at)
+
+
+def _runs_as(task_name: str) -> str | None:
+    """Return the current name of the job's task if the job has one of its aliases; None otherwise."""
+    task = registry.get(task_name)
+    return task.name if task is not None and task.name != task_name else None
+
+
+def read_attempts(job: Job) -> list[dict[str, Any]]:
+    """Return the latest executions of a job, latest first: at most one more than the page shows.
+
+    The extra one shows that there are more. A second query reads the workers, because an execution can outlive
+    the row of its worker.
+    """
+    executions = Execution.objects.using(job._state.db).filter(job_id=job.pk).defer("error", "traceback")
+    cut = {"short_error": Left("error", ERROR_LIMIT + 1), "end": Right("traceback", TRACEBACK_LIMIT + 1)}
+    annotated = executions.annotate(seen_at=statement_time(), lease_end=lease_end(), has_log=HAS_LOG, **cut)
+    found = list(annotated.order_by("-job_id", "-id")[: EXECUTIONS_SHOWN + 1])
+    workers = Worker.objects.using(job._state.db).in_bulk({execution.worker_id for execution in found})
+    with_texts = private.is_visible(job)
+    with_log = [execution.pk for execution in found if vars(execution)["has_log"]]
+    logs = read_logs(job, with_log) if with_texts else {}
+    return [
+        {
+            **_attempt(execution, workers.get(execution.worker_id), with_texts=with_texts),
+            "log": logs.get(execution.pk, []),
+        }
+        for execution in found
+    ]
+
+
+def _attempt(execution: Execution, worker: Worker | None, *, with_texts: bool) -> dict[str, Any]:
+    """Return one execution, formatted for the template."""
+    return {
+        "execution": execution,
+        "worker": visible(str(worker)) if worker else f"#{execution.worker_id}",
+        "outcome": _outcome(execution),
+        "waited": _span(execution.claimed_at, execution.started_at),
+        "ran": _span(execution.started_at, execution.finished_at or seen_at(execution)),
+        "claimed": moment(execution.claimed_at),
+        "started": moment(execution.started_at),
+        "finished": moment(execution.finished_at),
+        "is_failure": execution.outcome in FAILURES,
+        "exception_class": visible(execution.exception_class),
+        "error": visible(_cut(vars(execution)["short_error"])) if with_texts else "",
+        "traceback": visible(_cut_to_end(vars(execution)["end"])) if with_texts else "",
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ERROR_LIMIT else f"{text[:ERROR_LIMIT]}… {_('(cut)')}"
+
+
+def _cut_to_end(text: str) -> str:
+    """Return the end of a traceback. Its last lines show what went wrong."""
+    return text if len(text) <= TRACEBACK_LIMIT else f"{_('(cut)')} …{text[-TRACEBACK_LIMIT:]}"
+
+
+def _outcome(execution: Execution) -> SafeString:
+    if execution.outcome is None:
+        is_expired = vars(execution)["lease_end"] < seen_at(execution)
+        return badge("dead", _("lost")) if is_expired else badge("running", _("running"))
+    return badge(COLOURS.get(execution.outcome, "cancelled"), execution.outcome)
+
+
+def _span(start: datetime | None, end: datetime | None) -> str:
+    if start is None or end is None:
+        return ""
+    return duration(max(end - start, timedelta()))
+
+
+class RelatedRow(NamedTuple):
+    """A dependency or a dependent, as the page shows it."""
+
+    number: str
+    url: str
+    task: SafeString | str
+    badge: SafeString
+    policy: Promise | str
+
+
+def related_of(request: HttpRequest, job: Job) -> list[tuple[Promise | str, list[RelatedRow], bool]]:
+    """Return two lists, each with its title and whether there are more. Empty for a job of no workflow."""
+    if not job.in_graph:
+        return []
+    found = [
+        (_("Depends on"), dependencies_of(job.pk, SHOWN + 1, job._state.db)),
+        (_("Dependents: they wait for it"), dependents_of(job.pk, SHOWN + 1, job._state.db)),
+    ]
+    return [(title, _rows(request, jobs[:SHOWN]), len(jobs) > SHOWN) for title, jobs in found if jobs]
+
+
+def _rows(request: HttpRequest, jobs: Iterable[Related]) -> list[RelatedRow]:
+    return [_row(request, each) for each in jobs]
+
+
+def _row(request: HttpRequest, job: Related) -> RelatedRow:
+    url: Any = address_for(request, "job_change", job.job_id) if job.state is not None else ""
+    return RelatedRow(
+        f"#{job.job_id}",
+        databases.link(request, url) if url else "",
+        breakable(job.task_name) if job.task_name is not None else "",
+        word_badge(job.state) if job.state is not None else badge("unknown", _("removed")),
+        POLICIES.get(job.policy, job.policy),
+    )

@@ -1,0 +1,190 @@
+"""The opening of the page of a job: the word for its state, the reason with links, the error, and a timeline.
+
+Called by `job_page`. The reason is that of `stats.why()`. A reason that quotes an error is shown only to a user who may
+see errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from django.db import DataError
+from django.http import HttpRequest
+from django.utils.functional import Promise
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from django_pgqueue import stats
+from django_pgqueue.admin import databases, private
+from django_pgqueue.admin.formatting import duration, moment, seen_at, visible, word_badge
+from django_pgqueue.admin.links import address_for, jobs_url, limit_url
+from django_pgqueue.declared.limits import has_value, without_value
+from django_pgqueue.declared.steps import is_endless
+from django_pgqueue.models import Job
+from django_pgqueue.states import FINISHED, Pausable, State
+from django_pgqueue.stats import Reason, Why
+from django_pgqueue.tasks.registry import in_words
+
+from .columns import FAILURES, is_suspended, word
+from .tracebacks import pieces
+
+QUOTES_ERROR: Final = frozenset({Reason.FINISHED, Reason.RETRYING, Reason.UNKNOWN_TASK, Reason.SUSPENDED})
+"""Reasons whose sentence can contain the text of an error."""
+ATTEMPTS_IN_TIMELINE: Final = 10
+
+
+class ReasonLink(NamedTuple):
+    """A link to what the reason names."""
+
+    label: Promise | str
+    url: str
+
+
+class Event(NamedTuple):
+    """An entry of the timeline. `after` is how long after the entry before it; `state` gives its colour."""
+
+    at: SafeString | str
+    label: str
+    after: str
+    state: str = ""
+
+
+def story(request: HttpRequest, job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the variables of the templates in pgqueue/admin/job/. `attempts` are the latest, latest first."""
+    vars(job)["latest_executions"] = [attempts[0]["execution"]] if attempts else []
+    is_visible = private.is_visible(job)
+    why = _why(job)
+    quotes = why is not None and why.reason in QUOTES_ERROR
+    sentence = "" if why is None else why.sentence if is_visible else _without_key(why)
+    return {
+        "badge": word_badge(word(job)),
+        "reason": visible(sentence) if is_visible or not quotes else "",
+        "reason_links": [] if why is None else list(reason_links(request, why)),
+        "failure": failure(job, attempts),
+        "timeline": list(timeline(job, attempts)),
+        "timeline_is_cut": len(attempts) > ATTEMPTS_IN_TIMELINE,
+        "is_live": job.state not in FINISHED,
+    }
+
+
+def _without_key(why: Why) -> str:
+    """Return the sentence of a reason without the value of the limit key, which is made of arguments."""
+    key = why.limit_key or ""
+    return why.sentence.replace(in_words(key), in_words(without_value(key))) if has_value(key) else why.sentence
+
+
+def _why(job: Job) -> Why | None:
+    """Return why an unfinished job is where it is, or why a job of a workflow was cancelled.
+
+    Return None if a row contains a value that nobody can explain or read.
+    """
+    is_of_graph = bool(job.in_graph) and job.state == State.CANCELLED
+    if job.state not in set(State) - FINISHED and not is_of_graph:
+        return None
+    try:
+        return stats.why(job.pk, job._state.db)
+    except DataError:  # a time outside Python's range
+        return None
+
+
+def failure(job: Job, attempts: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the error of the latest attempt, if that failed and the job has not succeeded."""
+    if not attempts or job.state in (State.SUCCEEDED, State.RUNNING) or not attempts[0]["is_failure"]:
+        return None
+    latest = attempts[0]
+    return {**latest, "pieces": pieces(latest["traceback"])}
+
+
+# ---------------------------------------------------------------------------- the reason
+
+
+def reason_links(request: HttpRequest, why: Why) -> Iterator[ReasonLink]:
+    """Yield links to the pause, the workers, or the jobs that the reason names, as far as the user may see them."""
+    if why.pause is not None:
+        name = why.pause.name
+        is_hidden = why.pause.kind is Pausable.LIMIT and not private.may_view_key(request, name)
+        shown = without_value(name) if is_hidden else name
+        label = _("Pause of the %(what)s") % {"what": visible(f"{why.pause.kind} {shown}")}
+        target = {"kind": why.pause.kind.value, "name": None if is_hidden else name}
+        yield from _link(request, label, "pause", "pgqueue.view_pause", **target)
+    if why.reason in (Reason.NO_WORKER, Reason.QUEUE_NOT_SERVED) or why.worker_id is not None:
+        yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+    for busy in why.busy_tasks:
+        label = _("Running jobs of %(task)s") % {"task": visible(busy.task_name)}
+        yield from _link(request, label, "job", "pgqueue.view_job", state="running", task=busy.task_name)
+    yield from job_links(request, why.dependency_ids)
+    if why.limit_key is not None:
+        yield from limit_links(request, why, why.limit_key)
+    elif why.ahead is not None and why.ahead.value:
+        label = _("Due jobs of %(queue)s in claim order") % {"queue": visible(why.queue_name or "")}
+        yield from _link(request, label, "job", "pgqueue.view_job", state="due", queue=why.queue_name)
+    if why.reason is Reason.UNKNOWN_TASK:
+        yield from _link(request, gettext_lazy("Workers"), "worker", "pgqueue.view_worker")
+
+
+def limit_links(request: HttpRequest, why: Why, limit_key: str) -> Iterator[ReasonLink]:
+    """Yield links to the limit key of a job, to the jobs of the key that come first, and to those that run."""
+    if url := limit_url(request, limit_key):
+        yield ReasonLink(_("Limit key %(key)s") % {"key": visible(private.shown_key(request, limit_key))}, url)
+    yield from job_links(request, filter(None, (why.blocking_job_id, *why.running_job_ids)))
+    if why.ahead is not None and why.ahead.value and (url := jobs_url(request, limit_key, "due")):
+        yield ReasonLink(gettext_lazy("Due jobs of the key"), url)
+
+
+def job_links(request: HttpRequest, job_ids: Iterable[int]) -> Iterator[ReasonLink]:
+    """Yield links to the pages of these jobs."""
+    for job_id in job_ids:
+        if url := address_for(request, "job_change", job_id):
+            yield ReasonLink(f"#{job_id}", databases.link(request, url))
+
+
+def _link(
+    request: HttpRequest, label: Promise | str, model: str, permission: str, **parameters: str | None
+) -> Iterator[ReasonLink]:
+    found = address_for(request, f"{model}_changelist") if request.user.has_perm(permission) else ""
+    if found:
+        yield ReasonLink(label, databases.link(request, found, **parameters))
+
+
+# ---------------------------------------------------------------------------- the timeline
+
+
+def timeline(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[Event]:
+    """Yield what happened to a job, oldest first, each with the time since the entry before it."""
+    before: datetime | None = None
+    for at, label, state in sorted(_events(job, attempts), key=lambda event: event[0]):
+        span = "" if before is None else duration(max(at - before, timedelta()))
+        yield Event(moment(at), label, span, state)
+        before = at
+
+
+def _events(job: Job, attempts: Sequence[dict[str, Any]]) -> Iterator[tuple[datetime, str, str]]:
+    yield job.enqueued_at, _("enqueued"), "ready"
+    waits_for_event = is_suspended(job) and is_endless(job.run_after, seen_at(job))
+    if job.run_after > job.enqueued_at and job.state != State.WAITING and not waits_for_event:
+        is_ahead = job.state == State.READY and job.run_after > seen_at(job)
+        is_retry = bool(attempts) and job.run_after >= attempts[0]["execution"].claimed_at
+        label = (_("next attempt due") if is_retry else _("due")) if is_ahead else _("due")
+        yield job.run_after, label, "scheduled" if is_ahead else "due"
+    for attempt in attempts[:ATTEMPTS_IN_TIMELINE]:
+        yield from _events_of(attempt)
+    if job.cancel_requested_at is not None:
+        yield job.cancel_requested_at, _("cancel requested"), "cancelling"
+    latest = attempts[0]["execution"].finished_at if attempts else None
+    if job.finished_at is not None and job.finished_at != latest:
+        yield job.finished_at, str(job.state), str(job.state)
+
+
+def _events_of(attempt: dict[str, Any]) -> Iterator[tuple[datetime, str, str]]:
+    execution = attempt["execution"]
+    number = {"number": execution.attempt, "worker": attempt["worker"]}
+    yield execution.claimed_at, _("attempt %(number)s claimed by %(worker)s") % number, ""
+    if execution.started_at is not None:
+        yield execution.started_at, _("attempt %(number)s started") % number, "running"
+    if execution.finished_at is not None:
+        ended = {**number, "outcome": visible(str(execution.outcome)), "error": attempt["exception_class"]}
+        text = _("attempt %(number)s %(outcome)s: %(error)s") if ended["error"] else _("attempt %(number)s %(outcome)s")
+        yield execution.finished_at, text % ended, "dead" if execution.outcome in FAILURES else str(execution.outcome)

@@ -1,0 +1,204 @@
+"""The lists of jobs and of dead letters, with their searches and actions.
+
+Registered in `__init__`. Both lists use the permissions on `Job`. Rows are read-only; operations go through
+`job_actions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed, HttpResponseRedirect
+from django.urls import URLPattern, path
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.acts import EDIT_AND_RETRY, ENQUEUE
+from django_pgqueue.lifecycle.bulk_acts import MOST_IDS, Selection
+from django_pgqueue.models import Job
+from django_pgqueue.states import State
+
+from . import databases, search_keys, shown
+from .act_view import FORM, act_view
+from .bulk_acts import links_of_list, of_list
+from .console import PAGES, acts_on_job, answer_list, console_urls, request_url, stop_url
+from .control_acts import back_of, button_urls
+from .filters import BatchFilter, ErrorFilter, LimitFilter, QueueFilter, SpanFilter, TaskFilter, WordFilter
+from .formatting import shortened
+from .forms import confirmation
+from .forms.enqueue_form import enqueue_view
+from .job.actions import CANCEL, RETRY, RUN_NOW, JobOperation, act_on_many, act_on_one
+from .job.columns import JobColumns, with_latest_execution
+from .job.edit_and_retry import edit_view
+from .job.list_pages import FoundPaginator, JobChangeList
+from .job.move_and_delete import DELETE, ON_ONE_JOB
+from .job.page import job_page
+from .limits.form import form_url
+from .links import redirect_to
+from .operations import Operation, selected_action
+from .private import LIST_NOTE, NO_PERMISSION, may_view, with_permission
+
+
+def job_form_urls(site: AdminSite) -> list[URLPattern]:
+    """Return the URLs, below that of the list of jobs."""
+    edit = act_view(site, EDIT_AND_RETRY, partial(edit_view, site=site), FORM)
+    enqueue = act_view(site, ENQUEUE, partial(enqueue_view, site=site), FORM)
+    return [
+        path("<int:object_id>/edit/", edit, name="pgqueue_job_edit"),
+        path("enqueue/<str:task_name>/", enqueue, name="pgqueue_enqueue"),
+    ]
+
+
+class JobAdmin(JobColumns):
+    """All jobs, newest first. With a state chosen, the order is that of its index; see `job_list`."""
+
+    list_display = ["number", "state_badge", "task", "queue", "priority", "attempts", "enqueued", "wait", "run_time"]
+    list_filter = [BatchFilter, WordFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter]
+    list_max_show_all = 0  # a page is never longer
+    search_fields = ["id"]  # makes Django show the search box; `searched_ids()` does the search
+    search_help_text = _("The number of a job, the exact name of a task, or a search key, such as customer_id:4711.")
+    object_history_template = "pgqueue/admin/job_history.html"
+    actions = ["retry_selected", "cancel_selected", "run_selected"]
+    operations: Sequence[Operation] = ON_ONE_JOB
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the pages of the console to the list of all jobs, and not to that of dead letters."""
+        if self.model is not Job:
+            return super().get_urls()
+        forms = [*button_urls(self.admin_site), *job_form_urls(self.admin_site), form_url(self.admin_site)]
+        acts = [request_url(self), stop_url(self)]
+        return [*console_urls(self, PAGES), *forms, *acts, *super().get_urls()]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return with_permission(with_latest_execution(super().get_queryset(request)), request)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list. Below its title, say why it shows no error messages to a user without the permission."""
+        note = {} if may_view(request) else {"subtitle": LIST_NOTE}
+        acts = links_of_list(request, self.admin_site, is_dead_only=self.model is not Job)
+        return super().changelist_view(request, {**note, "bulk_acts": acts, **(extra_context or {})})
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return JobChangeList
+
+    def get_paginator(self, request: HttpRequest, queryset: Any, per_page: int, *args: Any, **kwargs: Any) -> Any:
+        """Return a paginator of the jobs that `JobChangeList` has found. A job's history has no search."""
+        found = vars(queryset).get("found")
+        if found is None:
+            return super().get_paginator(request, queryset, per_page, *args, **kwargs)
+        return FoundPaginator(found, per_page)
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the order of a queryset without a search. The order of the list is that of the search."""
+        return ("-id",)
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """Return the queryset as it is. `JobChangeList` searches with `searched_ids()`, or for the name of a task."""
+        return queryset, False
+
+    def searched_ids(self, request: HttpRequest, term: str) -> list[int] | None:
+        """Return the ids of the jobs that a text in the search box means; None if it is the name of a task."""
+        number = term.removeprefix("#")
+        if number.isascii() and number.isdigit():
+            return [int(number)] if len(number) <= 18 else []
+        jobs = Job.objects.using(databases.chosen(request))
+        if search_key := search_keys.term_of(jobs, term):
+            found = search_keys.find(request, jobs, search_key)
+            return list(found.order_by("-pk").values_list("pk", flat=True))
+        return None
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the user may view jobs. Dead letters need the same permission."""
+        return request.user.has_perm("pgqueue.view_job")
+
+    has_retry_permission = RETRY.is_allowed
+    has_cancel_permission = CANCEL.is_allowed
+    has_run_permission = RUN_NOW.is_allowed
+
+    retry_selected = selected_action(_("Retry selected"), RETRY, "retry")
+    cancel_selected = selected_action(_("Cancel selected"), CANCEL, "cancel")
+    run_selected = selected_action(_("Run selected now"), RUN_NOW, "run")
+
+    def act_on_selected(
+        self, request: HttpRequest, operation: JobOperation, queryset: QuerySet[Any]
+    ) -> HttpResponse | None:
+        """Change the selected jobs of the page now. With "Select all", show the preview of a bulk act."""
+        if request.POST.get("select_across") != "1" or confirmation.is_given(request):
+            return act_on_many(request, operation, queryset, self.admin_site)
+        name, at = operation.act.name, shown.page_at(request)
+        selection = of_list(name, request.GET, at, is_dead_only=self.model is not Job)
+        selection = selection or self._listed(request, queryset)
+        if selection is not None:
+            return answer_list(self, request, name, selection)
+        messages.warning(request, _("Nothing was changed: the list is empty now."))
+        return None
+
+    def _listed(self, request: HttpRequest, queryset: QuerySet[Any]) -> Selection | None:
+        """Return the ids of the listed jobs. A bulk act needs them if it cannot express the filters of the list."""
+        ids = list(queryset.prefetch_related(None).values_list("pk", flat=True)[:MOST_IDS])
+        if len(ids) == MOST_IDS:  # the list finds no more than that
+            text = _("At most the first %(limit)s jobs of the list are chosen. Filter by a state to choose all.")
+            messages.warning(request, text % {"limit": f"{MOST_IDS:,}"})
+        return Selection(job_ids=tuple(ids)) if ids else None
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the acts of the audit on a job, beside Django's log."""
+        request.current_app = self.admin_site.name
+        acts = {"acts": acts_on_job(request, object_id), "hidden_note": NO_PERMISSION}
+        return super().history_view(request, object_id, {**acts, **(extra_context or {})})
+
+    def shown_fields(self, obj: Any) -> SafeString:
+        return shown.fields(obj)
+
+    def run_operation(self, request: HttpRequest, object_id: int, operation: JobOperation) -> HttpResponseBase:
+        jobs = Job.objects.using(databases.chosen(request))
+        job = jobs.defer("arguments", "headers", "result").filter(pk=object_id).first()
+        if job is None:
+            return self.not_found(request, str(object_id))
+        if question := act_on_one(request, operation, job, self.admin_site):
+            return question
+        if back := back_of(request):
+            return HttpResponseRedirect(back)
+        if operation is DELETE and not jobs.filter(pk=object_id).exists():
+            return redirect_to(request, "job_changelist")
+        return redirect_to(request, "job_change", object_id)
+
+    def not_found(self, request: HttpRequest, object_id: str) -> HttpResponseRedirect:
+        """Show the list, with a message that the job does not exist."""
+        messages.warning(
+            request,
+            _("Job #%(number)s does not exist. It may have been pruned.") % {"number": shortened(object_id, 20)},
+        )
+        request.current_app = self.admin_site.name
+        return redirect_to(request, f"{self.opts.model_name}_changelist")
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the page of one job. It is read-only, so POST is refused."""
+        if request.method not in {"GET", "HEAD"}:
+            return HttpResponseNotAllowed(["GET", "HEAD"])
+        return job_page(self, request, object_id, extra_context or {}) or self.not_found(request, object_id)
+
+
+class DeadJobAdmin(JobAdmin):
+    """Dead letters, latest death first."""
+
+    list_display = ["number", "task", "queue", "attempts", "enqueued", "died", "run_time"]
+    list_filter = [BatchFilter, SpanFilter, QueueFilter, TaskFilter, LimitFilter, ErrorFilter]
+    actions = ["retry_selected"]
+    operations = ()  # their URLs belong to `JobAdmin`, because a retried job is not a dead letter
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the dead jobs, with the condition of their partial index, so that PostgreSQL can use it."""
+        return super().get_queryset(request).filter(state=State.DEAD, finished_at__isnull=False)

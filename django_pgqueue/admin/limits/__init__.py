@@ -1,0 +1,1 @@
+"""The pages and forms with which an operator changes limits."""

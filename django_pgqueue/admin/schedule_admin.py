@@ -1,0 +1,246 @@
+"""The list and the pages of schedules: edit those of the admin; run, pause and resume all.
+
+Registered in `__init__`. Schedules that code defines are read-only here, because workers write them from the code. All
+writes go through `lifecycle`. An edit applies only to the revision that the form was made from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db import connections
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue import queues
+from django_pgqueue.exceptions import JobLocked
+from django_pgqueue.lifecycle import schedules
+from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
+from django_pgqueue.models import Schedule
+from django_pgqueue.schedules import expressions, job_options
+
+from . import databases
+from .formatting import dated, seen_at, visible
+from .links import address_for, redirect_to
+from .operations import selected_action
+from .private import may_view
+from .schedules.actions import OPERATIONS, PAUSE, RESUME, RUN, NotDone, ScheduleOperation, act_on_one, offered
+from .schedules.columns import ScheduleColumns, problem_of
+from .schedules.form import ScheduleForm
+from .schedules.next_ticks import next_ticks
+from .shown import read_schedule, schedule_field
+
+SHOWN = ("task", "shown_arguments", "when", "missed", "if_running", "jitter", "where")
+ONE_REQUEST = 1000
+"""Schedules that one request changes at most."""
+REASONS_SHOWN = 10
+"""Refusals that are shown one by one; further ones are only counted."""
+
+
+class OriginFilter(admin.SimpleListFilter):
+    """Schedules defined in code, or in the admin."""
+
+    title = _("origin")
+    parameter_name = "origin"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Any:
+        return [("code", _("code")), ("admin", _("admin"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(origin=self.value()) if self.value() else queryset
+
+
+class ScheduleAdmin(ScheduleColumns):
+    """All schedules by name. All can be run, paused and resumed; those defined in the admin can also be edited."""
+
+    form = ScheduleForm
+    change_form_template = "pgqueue/admin/schedule.html"
+    list_display = ["title", "state", "when", "next_run", "last", "queue"]
+    list_filter = [OriginFilter]
+    search_fields = ["name", "task_name"]
+    ordering = ["name", "pk"]
+    actions = ["run_selected", "pause_selected", "resume_selected"]
+    operations = OPERATIONS
+
+    # ---------------------------------------------------------------- permissions
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user may add schedules. This allows calling any task with any arguments.
+
+        As for each operation, the user must be allowed to see the list too.
+        """
+        return request.user.has_perm("pgqueue.add_schedule") and self.has_view_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the user may edit this schedule. One that is defined in code is edited there.
+
+        The form shows the arguments, so the user also needs the permission to see them.
+        """
+        is_allowed = request.user.has_perm("pgqueue.change_schedule")
+        return is_allowed and (obj is None or (obj.origin == "admin" and may_view(request)))
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return whether the user may remove this schedule. One that is defined in code ends when the code drops it."""
+        is_allowed = request.user.has_perm("pgqueue.delete_schedule") and self.has_view_permission(request)
+        return is_allowed and (obj is None or obj.origin == "admin")
+
+    has_run_permission = RUN.is_allowed
+    has_pause_permission = PAUSE.is_allowed
+
+    # ---------------------------------------------------------------- operations
+
+    run_selected = selected_action(_("Run selected now"), RUN, "run")
+    pause_selected = selected_action(_("Pause selected"), PAUSE, "pause")
+    resume_selected = selected_action(_("Resume selected"), RESUME, "pause")
+
+    def act_on_selected(self, request: HttpRequest, operation: ScheduleOperation, queryset: QuerySet[Any]) -> None:
+        selected, count = list(queryset[:ONE_REQUEST]), queryset.count()
+        done, reasons = 0, []
+        for schedule in selected:
+            try:
+                done += bool(act_on_one(request, operation, schedule))
+            except NotDone as error:
+                reasons.append(str(error))
+        if done:
+            messages.success(request, operation.done % {"count": done})
+        for reason in reasons[:REASONS_SHOWN]:
+            messages.warning(request, reason)
+        if count > len(selected):
+            text = _("Only the first %(most)s of %(count)s selected schedules were processed. Select fewer at once.")
+            messages.warning(request, text % {"most": f"{len(selected):,}", "count": f"{count:,}"})
+        if unchanged := len(selected) - done - len(reasons[:REASONS_SHOWN]):
+            text = _("Not changed: %(count)d. They have changed since the page showed them, or they are locked.")
+            messages.warning(request, text % {"count": unchanged})
+
+    def run_operation(self, request: HttpRequest, object_id: int, operation: ScheduleOperation) -> HttpResponseBase:
+        schedule = self.get_queryset(request).filter(pk=object_id).first()
+        if schedule is None:
+            messages.warning(request, _("This schedule does not exist any more."))
+            return redirect_to(request, "schedule_changelist")
+        try:
+            if found := act_on_one(request, operation, schedule):
+                messages.success(request, self._done(request, operation, found))
+            else:
+                text = _(
+                    "Nothing was changed: the schedule has changed since the page showed it or is locked. Try again."
+                )
+                messages.warning(request, text)
+        except NotDone as error:
+            messages.warning(request, str(error))
+        return redirect_to(request, "schedule_change", object_id)
+
+    def _done(self, request: HttpRequest, operation: ScheduleOperation, found: int) -> SafeString | str:
+        """Return the message after an operation. After *Run now* it links the job to a user who may view it."""
+        text = operation.done % {"count": 1}
+        if operation is not RUN or not request.user.has_perm("pgqueue.view_job"):
+            return str(text)
+        url = databases.link(request, address_for(request, "job_change", found))
+        return format_html('{} <a href="{}">{}</a>', text, url, _("Job #%s") % found)
+
+    def changeform_view(
+        self, request: HttpRequest, object_id: Any = None, form_url: str = "", extra_context: Any = None
+    ) -> HttpResponse:
+        """Show the form, or the read-only page of a schedule that is defined in code, with the operations' buttons."""
+        schedule = self.get_object(request, object_id) if object_id is not None else None
+        own_context = self._own_context(request, schedule) if schedule else {}
+        try:
+            return super().changeform_view(
+                request, object_id, form_url, {**own_context, **self.navigation(request), **(extra_context or {})}
+            )
+        except JobLocked:
+            text = _("Nothing was changed: another session has locked this schedule or has changed it. Try again.")
+            messages.error(request, text)
+            return HttpResponseRedirect(request.get_full_path())
+
+    def _own_context(self, request: HttpRequest, schedule: Schedule) -> dict[str, Any]:
+        operations = offered(request, schedule)
+        return {
+            "schedule": schedule,
+            "operations": operations,
+            "facts": self._facts(schedule),
+            "ticks": next_ticks(schedule),
+            "is_form": self.has_change_permission(request, schedule),
+            "shown": schedule_field(schedule),
+        }
+
+    def shown_fields(self, obj: Any) -> SafeString:
+        """Return a hidden field with what this row shows, which *Run now* compares."""
+        return schedule_field(obj)
+
+    def _facts(self, schedule: Schedule) -> list[tuple[Any, Any]]:
+        """Return the facts about a schedule as pairs of label and value."""
+        now, problem = seen_at(schedule), problem_of(schedule)
+        return [
+            (_("State"), self.state(schedule)),
+            (_("Problem"), problem and format_html('<span class="pgqueue-error">{}</span>', problem)),
+            (_("Next run"), self.next_run(schedule) and dated(schedule.next_run_at, now, with_zone=True)),
+            (
+                _("Last run"),
+                dated(schedule.last_run_at, now, with_zone=True) if schedule.last_run_at else _("none yet"),
+            ),
+            (_("Last result"), self.last_result(schedule)),
+            (_("Queue"), visible(job_options.current(schedule, "queue_name"))),
+            (_("Priority"), str(job_options.current(schedule, "priority"))),
+        ]
+
+    # ---------------------------------------------------------------- the read-only page
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Return the form's fields, or the read-only ones if the user may not edit the schedule."""
+        return super().get_fields(request, obj) if self._is_form(request, obj) else SHOWN
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return () if self._is_form(request, obj) else SHOWN
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002 -- Django's
+        """Return the form for the chosen database, or an empty one if the user may not edit the schedule."""
+        if not self._is_form(request, obj):
+            return super().get_form(request, obj, change, **{**kwargs, "form": forms.ModelForm})
+        form = super().get_form(request, obj, change, **kwargs)
+        return type(form.__name__, (form,), {"database": databases.chosen(request)})
+
+    def _is_form(self, request: HttpRequest, obj: Any) -> bool:
+        return self.has_add_permission(request) if obj is None else self.has_change_permission(request, obj)
+
+    # ---------------------------------------------------------------- writing
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: Any) -> None:
+        """Add or change the schedule through `lifecycle`. Raise `JobLocked` if another session got there first."""
+        connection = connections[databases.chosen(request)]
+        definition = form.definition()
+        if definition.has_own_queue and (message := queues.mistyped(definition.options.queue_name, connection.alias)):
+            messages.warning(request, message)
+        now, _rows = schedules.read_schedules(connection)
+        next_run_at = expressions.next_after(definition.expression, definition.time_zone, now)
+        if not change:
+            enabled = form.cleaned_data["enabled"]
+            obj.pk = schedules.add_schedule(
+                connection, definition, origin="admin", next_run_at=next_run_at, enabled=enabled
+            )
+            is_written = obj.pk is not None
+        else:
+            shown = read_schedule(request, obj.pk)
+            revision = shown[0] if shown else obj.revision  # the form's: another editor's change is not overwritten
+            is_written = schedules.change_schedule(
+                connection, obj.pk, definition, revision=revision, next_run_at=next_run_at, tries=True
+            )
+        if not is_written:
+            raise JobLocked(f"another session has just changed the schedule {obj.name}")
+        if change and "enabled" in form.changed_data:
+            if form.cleaned_data["enabled"]:
+                schedules.resume_schedule(connection, obj.pk, next_run_at)
+            else:
+                schedules.pause_schedule(connection, obj.pk)
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        self.delete_queryset(request, self.get_queryset(request).filter(pk=obj.pk))
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        """Remove the selected schedules with the records of their runs. Schedules that workers' code defines stay."""
+        ids = list(queryset.values_list("pk", flat=True))
+        schedules.remove_schedules(connections[databases.chosen(request)], ids, CONFIRMED_SECONDS)

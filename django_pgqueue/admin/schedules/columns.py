@@ -1,0 +1,127 @@
+"""Columns of the list of schedules, and the read-only values on the page of a schedule. Base of `schedules`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import OuterRef, QuerySet, Subquery, TextField
+from django.db.models.functions import Cast, Left
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
+
+from django_pgqueue.admin import databases
+from django_pgqueue.admin.formatting import badge, breakable, duration, moment, moment_ago, seen_at, shortened, visible
+from django_pgqueue.admin.links import address
+from django_pgqueue.admin.operations import OperationsAdmin
+from django_pgqueue.admin.private import TEXT_LIMIT, as_html, with_permission
+from django_pgqueue.admin.private import shown_arguments as shown_call
+from django_pgqueue.admin.readonly import column
+from django_pgqueue.db.fields import statement_time
+from django_pgqueue.lifecycle.ticks import CONFIRMED_SECONDS
+from django_pgqueue.models import Job, Schedule
+from django_pgqueue.models.schedules import Origin
+from django_pgqueue.schedules import expressions, job_options
+
+
+class ScheduleColumns(OperationsAdmin):
+    """Columns of the list and of the pages of schedules."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the schedules with the database's clock and the last job's state, without their arguments."""
+        last_job = Job.objects.filter(pk=OuterRef("last_job_id")).values("state")[:1]
+        found: QuerySet[Any] = super().get_queryset(request)
+        found = found.defer("arguments").annotate(seen_at=statement_time(), last_state=Subquery(last_job))
+        return with_permission(found, request)
+
+    @admin.display(description=_("schedule"))
+    def title(self, schedule: Schedule) -> SafeString:
+        """Return the name; below it the task if the name does not say it, the admin as origin, and the problem."""
+        task = "" if schedule.name.partition(":")[0] == schedule.task_name else breakable(schedule.task_name)
+        parts = [breakable(schedule.name)]
+        if task:
+            parts.append(format_html('<div class="pgqueue-quiet">{}</div>', task))
+        if schedule.origin == Origin.ADMIN:
+            parts.append(format_html('<div class="pgqueue-quiet">{}</div>', _("defined in the admin")))
+        if problem := problem_of(schedule):
+            parts.append(format_html('<div class="pgqueue-last-error">{}</div>', shortened(problem)))
+        return format_html_join("", "{}", ((part,) for part in parts))
+
+    @admin.display(description=_("state"))
+    def state(self, schedule: Schedule) -> SafeString:
+        """Return a badge: on, paused, in no worker's code, or cannot run."""
+        if problem_of(schedule):
+            return badge("dead", _("cannot run"))
+        if not schedule.enabled:
+            return badge("paused", _("paused"))
+        if (
+            schedule.confirmed_at is not None
+            and (seen_at(schedule) - schedule.confirmed_at).total_seconds() > CONFIRMED_SECONDS
+        ):
+            return badge("cancelled", _("in no worker's code"))
+        return badge("succeeded", _("on"))
+
+    task = column(_("task"), lambda schedule: breakable(schedule.task_name))
+    where = column(_("defined in"), lambda schedule: schedule.get_origin_display())
+
+    @admin.display(description=_("last run"), empty_value="")
+    def last(self, schedule: Schedule) -> SafeString | str:
+        """Return the time of the last run; below it, the state of its job."""
+        if schedule.last_run_at is None:
+            return ""
+        return format_html("{}<div>{}</div>", moment_ago(schedule.last_run_at, schedule), self.last_result(schedule))
+
+    @admin.display(description=_("when"))
+    def when(self, schedule: Schedule) -> SafeString:
+        """Return a description of when it runs, and the expression with its time zone."""
+        text = visible(expressions.in_words(schedule.expression))
+        if schedule.expression.startswith("every "):  # the text of an interval says it all, and time zones do not apply
+            return format_html("{}", text)
+        shown = text, visible(schedule.expression), visible(schedule.time_zone)
+        return format_html('{}<div class="pgqueue-quiet"><code>{}</code> {}</div>', *shown)
+
+    @admin.display(description=_("next run"), empty_value="")
+    def next_run(self, schedule: Schedule) -> Any:
+        if not schedule.enabled or problem_of(schedule):
+            return ""
+        is_due = schedule.next_run_at <= seen_at(schedule)
+        return moment(schedule.next_run_at, _("due now")) if is_due else moment_ago(schedule.next_run_at, schedule)
+
+    @admin.display(description=_("last result"), empty_value="")
+    def last_result(self, schedule: Schedule) -> Any:
+        """Return the state of the last job, as a link to it; "removed" if the job has been pruned."""
+        state = vars(schedule).get("last_state")
+        if schedule.last_job_id is None or state is None:
+            return "" if schedule.last_job_id is None else _("removed")
+        if not (found := address("job_change", schedule.last_job_id, site_name=self.admin_site.name)):
+            return badge(state, state)
+        return format_html('<a href="{}">{}</a>', databases.link_to(schedule._state.db, found), badge(state, state))
+
+    queue = column(_("queue"), lambda schedule: breakable(job_options.current(schedule, "queue_name")))
+
+    @admin.display(description=_("jitter"))
+    def jitter(self, schedule: Schedule) -> str:
+        return duration(timedelta(seconds=schedule.jitter_seconds)) if schedule.jitter_seconds else str(_("none"))
+
+    @admin.display(description=_("arguments"))
+    def shown_arguments(self, schedule: Schedule) -> SafeString:
+        """Return the arguments as text, because Python cannot decode every value that a row can contain."""
+        text = (
+            Schedule.objects.using(schedule._state.db)
+            .filter(pk=schedule.pk)
+            .values_list(Left(Cast("arguments", TextField()), TEXT_LIMIT))
+            .first()
+        )
+        return as_html(shown_call(schedule, text[0] if text else ""))
+
+
+def problem_of(schedule: Schedule) -> str:
+    """Return why a schedule cannot run, "" if it can: an invalid expression, or the problem that a worker recorded."""
+    try:
+        expressions.check(schedule.expression, schedule.time_zone)
+    except ValueError as error:
+        return visible(str(error))
+    return visible(schedule.problem)

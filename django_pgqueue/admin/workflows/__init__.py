@@ -1,0 +1,1 @@
+"""The graph of a workflow on the page of its batch."""

@@ -1,0 +1,1 @@
+"""Figures of workflows, and why a node waits."""

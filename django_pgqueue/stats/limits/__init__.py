@@ -1,0 +1,1 @@
+"""Figures of limits and of limit keys."""

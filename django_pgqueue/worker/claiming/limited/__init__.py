@@ -1,0 +1,1 @@
+"""Claim jobs with a limit key."""

@@ -1,0 +1,1 @@
+"""Read the lanes page by page, if there are too many for one statement."""

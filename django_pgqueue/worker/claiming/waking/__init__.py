@@ -1,0 +1,1 @@
+"""Wake the fetcher when jobs, pauses and requests arrive."""

@@ -1,0 +1,1 @@
+"""Run the durable steps of a job, and store how they ended."""
