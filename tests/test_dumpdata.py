@@ -75,7 +75,7 @@ def add_rows() -> None:
     )  # fmt: skip
     ExecutionLog.objects.create(execution=execution, first_lines=[HARD_TEXT], last_lines=[], cut_lines=3)
     batch = JobBatch.objects.create(pk=7, description=HARD_TEXT, created_at=PAST, on_success=HARD_JSON)
-    JobBatch.objects.create(parent=batch, created_at=PAST)
+    JobBatch.objects.create(pk=batch.pk + 1, parent=batch, created_at=PAST)
     BatchRemoval.objects.create(batch_id=7, state="succeeded", count=2)
     JobDependency.objects.create(job=done, needs=null, policy="cancel", has_cancelled=None)
     JobStep.objects.create(

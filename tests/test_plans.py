@@ -371,6 +371,7 @@ CASES: dict[str, tuple[Any, int, set[str]]] = {
             "for_seconds": 60.0,
             "paused_by": "",
             "reason": "",
+            "only_new": False,
         },
         5,
         set(),

@@ -170,7 +170,7 @@ CLAUSES = {
     "key of an execution": Clause(
         "id = id AND floor(1000 * date_part('epoch', claimed_at)) = claimed_ms",
         "= claimed_ms",
-        f"{FENCED} EXTEND_EACH SETTLE REMOVE_ORPHANS KEEP_LOGS",
+        f"{FENCED} EXTEND_EACH SETTLE REMOVE_ORPHANS KEEP_LOGS STORED_RESULTS",
     ),
     "fence": Clause("= claimed_ms AND outcome IS NULL", "= claimed_ms AND outcome", f"{FENCED} EXTEND_EACH"),
     "lock of execution and job": Clause(

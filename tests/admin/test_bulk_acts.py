@@ -197,7 +197,7 @@ def test_progress_refreshes_while_it_runs_and_can_be_stopped(operator: Client, m
             "stopped, because job #7 failed again with shop.E",
         ),
         ({"next_batch_at": timezone.now(), "cursor": [1]}, "running"),
-        ({"filter": "nonsense", "action": "<i>"}, "under way elsewhere, or interrupted"),
+        ({"filter": {"nonsense": 1}, "action": "<i>"}, "under way elsewhere, or interrupted"),
         ({"filter": {"since": "9999-12-31T23:59:59-12:00"}}, "under way elsewhere, or interrupted"),
     ],
 )

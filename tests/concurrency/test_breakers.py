@@ -13,7 +13,7 @@ import pytest
 
 from django_pgqueue.db.statements import clock
 from django_pgqueue.declared.breakers import Breaker
-from django_pgqueue.declared.limits import Limit
+from django_pgqueue.declared.limits import Limit, logged
 from django_pgqueue.exceptions import Dead, Retry, TaskTimeout
 from django_pgqueue.ground.endings import Ending
 from django_pgqueue.lifecycle import breakers, limit_overrides, limits
@@ -160,7 +160,7 @@ def test_open_breaker_pauses_its_key_only_and_says_why(engine, process, caplog):
         process.run("keyed:a", "sfff")
     assert pause_of(engine, "keyed:a") == ("circuit breaker", "3 of 4 attempts failed in 60 s", 30.0)
     [record] = caplog.records
-    assert (record.event, record.limit_key, record.pause_seconds) == ("breaker_opened", "keyed:a", 30)
+    assert (record.event, record.limit_key, record.pause_seconds) == ("breaker_opened", logged("keyed:a"), 30)
     add(engine, "keyed:a")
     [other] = add(engine, "keyed:b")
     assert process.take(engine) == [other]

@@ -476,7 +476,7 @@ def test_worker_role_every_kind_of_job_ends_as_expected(superuser, start_as):
         for name in JOBS
     }
     bad_id = helpers.make_job(superuser)
-    superuser.execute("UPDATE pgqueue_job SET attempt = 32767 WHERE id = %s", [bad_id])
+    superuser.execute("UPDATE pgqueue_job SET attempt = max_attempts WHERE id = %s", [bad_id])
     old_id = helpers.make_job(superuser)
     superuser.execute("UPDATE pgqueue_job SET state = 'dead', finished_at = '2001-01-01' WHERE id = %s", [old_id])
     superuser.execute(f"NOTIFY {CHANNEL}")
