@@ -30,17 +30,17 @@ KEYED = SHARDED.using(unique_key=str)
 @pytest.fixture
 def inserted(monkeypatch):
     """Return a list of the aliases on which jobs are inserted. Both aliases lead to one database."""
-    from django_pgqueue import lifecycle
+    from django_pgqueue.lifecycle import enqueueing
 
     aliases = []
     for name in ("enqueue", "enqueue_many"):
-        real = getattr(lifecycle, name)
+        real = getattr(enqueueing, name)
 
         def recording(connection, *job, real=real, **values):
             aliases.append(connection.alias)
             return real(connection, *job, **values)
 
-        monkeypatch.setattr(lifecycle, name, recording)
+        monkeypatch.setattr(enqueueing, name, recording)
     return aliases
 
 

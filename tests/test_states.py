@@ -7,6 +7,7 @@ all its executions, and the result of the transition reports that nothing was do
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -382,8 +383,9 @@ def test_transitions_that_are_listed_are_all_reached(engine, job_in):
 
 @pytest.mark.quick
 def test_transition_names_are_functions_of_lifecycle():
+    modules = [module for module in vars(lifecycle).values() if isinstance(module, ModuleType)]
     for act in TransitionName:
-        assert callable(getattr(lifecycle, act.value))
+        assert any(callable(getattr(module, act.value, None)) for module in modules), act
 
 
 @pytest.mark.quick

@@ -11,14 +11,14 @@ from typing import Final
 
 # Return the time of the database.
 #
-# Caller: lifecycle.preview(), before it reads the jobs
+# Caller: lifecycle.bulk_acts.preview(), before it reads the jobs
 BULK_TIME: Final = """/* pgqueue:bulk_time */
 SELECT statement_timestamp() + %(time_shift)s::interval
 """
 
 # Add an act that workers will execute, unless an entry has the token of the form. Then return no row.
 #
-# Caller: lifecycle.request_act()
+# Caller: lifecycle.bulk_acts.request_act()
 # Locks:  waits for another transaction that has just requested an act with the same form
 # Index:  pgqueue_audit_form, if the act comes from a form
 REQUEST_ACT: Final = """/* pgqueue:request_act */
@@ -37,7 +37,7 @@ RETURNING id
 
 # Return the next acts that workers execute except some, and in how many seconds the next batch of each is due.
 #
-# Caller: lifecycle.waiting_acts(), every few seconds from each worker. It locks nothing
+# Caller: lifecycle.bulk_acts.waiting_acts(), every few seconds from each worker. It locks nothing
 # Index:  pgqueue_audit_next, which is empty while there is no act
 WAITING_ACTS: Final = """/* pgqueue:waiting_acts */
 SELECT id, extract(epoch FROM next_batch_at - (statement_timestamp() + %(time_shift)s::interval))::float8
@@ -50,7 +50,7 @@ LIMIT %(limit)s
 # Lock an act whose next batch is due, until the end of the transaction. No row: another worker executes a batch of it,
 # or it has ended.
 #
-# Caller: lifecycle.execute_batch()
+# Caller: lifecycle.bulk_acts.execute_batch()
 # Locks:  SKIP LOCKED. If the worker dies, its transaction ends, and another worker continues from the same cursor
 # Index:  the primary key
 LOCK_ACT: Final = """/* pgqueue:lock_act */
@@ -63,7 +63,7 @@ FOR NO KEY UPDATE SKIP LOCKED
 # Store where the next batch of an act begins, and when it is due: so many seconds after this one was due, but never
 # more than a second of delay is made up for. Return in how many seconds that is.
 #
-# Caller: lifecycle.execute_batch(), in the transaction of the batch
+# Caller: lifecycle.bulk_acts.execute_batch(), in the transaction of the batch
 # Index:  the primary key
 ADVANCE_ACT: Final = """/* pgqueue:advance_act */
 UPDATE pgqueue_audit
@@ -78,7 +78,7 @@ RETURNING extract(epoch FROM next_batch_at - (statement_timestamp() + %(time_shi
 # Return a job that an act has retried and that failed again with the error that it had died of, and that error. Only
 # the latest retried jobs are watched, and of each only the latest attempts.
 #
-# Caller: lifecycle.execute_batch(), before each batch of an act that stops at the first repeat
+# Caller: lifecycle.bulk_acts.execute_batch(), before each batch of an act that stops at the first repeat
 # Index:  pgqueue_audit_job_entry, pgqueue_execution_job
 FIRST_REPEAT: Final = """/* pgqueue:first_repeat */
 WITH retried AS MATERIALIZED (
@@ -203,7 +203,7 @@ LIMIT: Final = """
 # Return the next jobs in a finished state, the oldest first. A job that was retried and has ended again has a
 # `finished_at` after the preview, so it is not among them.
 #
-# Caller: lifecycle.preview(), lifecycle.execute_batch()
+# Caller: lifecycle.bulk_acts.preview(), lifecycle.bulk_acts.execute_batch()
 # Index:  pgqueue_job_finished; pgqueue_execution_job if the filter has an exception class; pgqueue_job_keyed
 # Cost:   with `latest_of_keys`, up to two index searches for each job with a unique key. A job needs 3 buffers if 500
 #         jobs have its key, and 3 if 5,000 have it

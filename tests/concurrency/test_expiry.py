@@ -6,9 +6,8 @@ import types
 
 import pytest
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db import statements
-from django_pgqueue.lifecycle import claims, completions, expiry
+from django_pgqueue.lifecycle import claims, completions, expiry, operator
 from tests import helpers
 
 LATE = "too late"
@@ -100,11 +99,10 @@ def test_expire_with_limit_cancels_oldest_first(engine):
     assert expire(engine, limit=2) == ids[2:]
 
 
-@pytest.mark.parametrize("act", ["retry"])
-def test_retry_expired_job_runs_despite_expiry(engine, act):
+def test_retry_expired_job_runs_despite_expiry(engine):
     job_id = helpers.make_job(engine, expires_seconds=60.0)
     statements.clock.shift_seconds = 61.0
     expire(engine)
-    getattr(lifecycle, act)(engine, [job_id])
+    operator.retry(engine, [job_id])
     assert expire(engine) == []
     assert helpers.claim_one(engine).job_id == job_id

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from psycopg.types.json import Jsonb
 
-from django_pgqueue import lifecycle
 from django_pgqueue.lifecycle import claims, completions, leases, operator, pruning, rescues, workers
 from django_pgqueue.lifecycle.types import Cancelled, ExecutionKey, Failed, Released, TransitionStatus
 from django_pgqueue.states import FINISHED, TRANSITIONS, Outcome, State, TransitionName
@@ -246,7 +245,7 @@ class Sessions(RuleBasedStateMachine):
             self.when_committed(who, lambda rescued=expired.execution_id: self.record_outcome(rescued, Outcome.CRASHED))  # type: ignore[misc]
 
     def operate(self, who: int, connection: Any, name: str, job_id: int) -> None:
-        changed = getattr(lifecycle, name)(connection, [job_id])
+        changed = getattr(operator, name)(connection, [job_id])
         if name == "retry" and changed:
             query = "SELECT coalesce(max(id), 0) FROM pgqueue_execution WHERE job_id = %s"
             last = helpers.scalar(connection, query, [job_id])

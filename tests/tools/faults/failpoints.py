@@ -14,6 +14,7 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,20 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from django_pgqueue import lifecycle, signals
-from django_pgqueue.lifecycle import breakers, bulk_acts, chunks, limits
+from django_pgqueue.lifecycle import (
+    breakers,
+    bulk_acts,
+    chunks,
+    claims,
+    completions,
+    enqueueing,
+    leases,
+    limits,
+    rescues,
+    steps,
+    ticks,
+    unique,
+)
 from django_pgqueue.worker.runtime.service import Service
 from tests.tools.faults import failpoints_workflows, journal
 
@@ -51,8 +65,11 @@ ACTS: Final = {
     "fire": "fire",
     "fire_many": "fire",
 }
-"""The act of `lifecycle`, and the first word of its two points: `<word>.sent` just before, `<word>.committed` just
+"""The function of `lifecycle`, and the first word of its two points: `<word>.sent` just before, `<word>.committed` just
 after. The succeed of an atomic task, which commits later, is `atomic.sent` and `atomic.finished`."""
+
+MODULES: Final = (claims, completions, enqueueing, leases, rescues, steps, ticks, unique)
+"""Where these functions are defined."""
 
 ACTS_ON_KEYS: Final = {"lock_keys": "lock", "claim_keys": "admit"}
 """The same for the two statements that claim jobs with a limit, which share a transaction: `lock.sent` and `lock.done`,
@@ -189,7 +206,8 @@ def install() -> None:
     if not _armed and journal.directory() is None:
         return
     for act in ACTS:
-        setattr(lifecycle, act, _wrapped(act, getattr(lifecycle, act)))
+        [module] = [each for each in MODULES if getattr(getattr(each, act, None), "__module__", "") == each.__name__]
+        setattr(module, act, _wrapped(act, getattr(module, act)))
     for act in ACTS_ON_KEYS:
         setattr(limits, act, _wrapped_on_keys(act, getattr(limits, act)))
     for act in ACTS_ON_BREAKERS:
@@ -221,6 +239,8 @@ def with_errors_noted(
 def _wrapped(act: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(connection: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_globals["__name__"].startswith(lifecycle.__name__):
+            return function(connection, *args, **kwargs)  # a part of another transition
         own = act == "succeed" and not isinstance(connection, psycopg.Connection)
         word, after = ("atomic", "finished") if own else (ACTS[act], "committed")
         hit(f"{word}.sent", connection)

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import sql
 
-from django_pgqueue import lifecycle
 from django_pgqueue.db.engine_connection import EngineConnection
+from django_pgqueue.lifecycle import operator
 from tests import helpers
 from tests.process.harness import Worker, environment
 from tests.process.server import Server
@@ -237,7 +237,7 @@ class Run:
     def act(self, name: str, job_ids: Sequence[int]) -> None:
         """Do as an operator: `retry`, `cancel` or `run_now`, by lifecycle, and note it."""
         self.note(BY_OPERATOR, act=name, jobs=list(job_ids))
-        getattr(lifecycle, name)(self.connection, job_ids)
+        getattr(operator, name)(self.connection, job_ids)
 
     def meddle(self, query: str, params: Any = None, *, jobs: Sequence[int], act: str = "sql") -> None:
         """Change rows past the product, and note which jobs: the checker then asks less of them."""
