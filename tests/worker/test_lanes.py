@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from django_pgqueue import sql
 from django_pgqueue.db import statements
+from django_pgqueue.declared.limits import Limit
 from django_pgqueue.lifecycle import claims, completions, pauses
 from django_pgqueue.lifecycle.types import EPOCH, Claimed, Cursor, Lane, Released
 from django_pgqueue.states import Pausable
+from django_pgqueue.tasks import registry
 from django_pgqueue.worker.claiming import lane_cursors
 from django_pgqueue.worker.claiming import lanes as lanes_module
 from django_pgqueue.worker.claiming.lanes import Lanes
@@ -165,6 +167,18 @@ def test_queues_take_turns_above_many_due_lower_lanes(engine, make_fetcher):
             completions.succeed(engine, helpers.succeeded(job.key))
     assert served["a"] + served["b"] == sum(served.values()) == 200
     assert min(served["a"], served["b"]) >= 90
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("has_limit", [False, True])
+def test_notification_reaches_the_keys_only_if_a_task_has_a_limit(engine, monkeypatch, has_limit):
+    monkeypatch.setattr(registry, "limits", lambda: {"cards": Limit("cards", concurrency=1)} if has_limit else {})
+    monkeypatch.setattr(registry, "chunk_keys", dict)
+    lanes, announced = Lanes([]), []
+    monkeypatch.setattr(lanes.keyed, "expect_jobs", lambda: announced.append(True))
+    lanes.ordered(engine, from_start=False)
+    lanes.expect_jobs()
+    assert announced == [True] * has_limit
 
 
 # ------------------------------------------------------------------ cursors

@@ -91,7 +91,7 @@ LATENCY = [
         old="if self._has_keys:\n            self.keyed.expect_jobs()",
         new="if True:\n            self.keyed.expect_jobs()",
         inside="Lanes.expect_jobs",
-        tests=FETCHER,
+        tests=("tests/worker/test_lanes.py",),
     ),
     Mutant(
         "an error of a statement leaves the connection open",

@@ -445,6 +445,7 @@ EQUIVALENT = {
     "programs of a dead isolated process go on": "the worker process kills them too; the fork server is only sooner",
     "rows are not repaired": "the repair under the lock does all of it; the one before only makes that one short",
     "MATERIALIZED removed in CLAIM": "PostgreSQL inlines no CTE that locks rows or draws from a sequence",
+    "MATERIALIZED removed in CLAIM_AHEAD": "as in CLAIM, and the third CTE numbers the same rows if it is inlined",
 }
 
 
