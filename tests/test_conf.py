@@ -193,7 +193,7 @@ def test_settings_module_can_import_backoffs_of_the_package():
         "from django.conf import settings\n"
         "from django_pgqueue import exponential, fixed\n"
         "settings.configure(PGQUEUE={'BACKOFF': exponential(5)})\n"
-        "from django_pgqueue.conf import get_settings\n"
+        "from django_pgqueue.settings.conf import get_settings\n"
         "assert get_settings().BACKOFF(1, None) >= 5\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -25,7 +25,6 @@ from django_pgqueue import (
     QueueError,
     aenqueue_many,
     enqueue_many,
-    lifecycle,
     middleware,
     signals,
 )
@@ -492,7 +491,7 @@ def test_enqueue_existing_job_never_found_raises_queue_error(on_conflict, monkey
     """Each insert meets another job, which has ended before it can be read."""
     tries = []
     for name in ("enqueue_unique", "replace"):
-        monkeypatch.setattr(lifecycle, name, lambda *args, **kwargs: tries.append(1))
+        monkeypatch.setattr(unique, name, lambda *args, **kwargs: tries.append(1))
     task = KEYED.using(on_conflict=on_conflict)
     with pytest.raises(QueueError, match=r"no job of tests\.app\.tasks\.noop was enqueued: 20 times") as raised:
         task.enqueue(1)

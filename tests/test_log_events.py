@@ -18,9 +18,7 @@ TOP = Path(django_pgqueue.__file__).parent
 LEVELS = {"info": "INFO", "warning": "WARNING", "error": "ERROR", "exception": "ERROR", "critical": "CRITICAL"}
 CALLS = {*LEVELS, "log", "log_exception"}
 DIRECTORIES = ("worker/**", "lifecycle", "schedules", "contrib/remote", "ends")
-FILES = sorted(
-    [*(path for name in DIRECTORIES for path in TOP.glob(f"{name}/*.py")), TOP / "log.py", TOP / "deletion.py"]
-)
+FILES = sorted([*(path for name in DIRECTORIES for path in TOP.glob(f"{name}/*.py")), TOP / "log.py"])
 MAKERS = {"event", "job_event", "_extra"}
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from django_pgqueue.declared.retry import MAX_DELAY_SECONDS, delay_after, exponential
 from django_pgqueue.encoding.serialization import encode_arguments, encode_result
+from django_pgqueue.lifecycle import completions
 from django_pgqueue.worker.execution import error_text
 from tests import helpers
 
@@ -124,7 +125,7 @@ def test_error_text_of_any_exception_can_be_stored(engine, text):
     failed = helpers.failed(helpers.claim_one(engine).key, None)[0]._replace(
         exception_class=written[0], error=written[1], traceback=written[2]
     )
-    [result] = helpers.lifecycle.completions.fail(engine, [failed]).values()
+    [result] = completions.fail(engine, [failed]).values()
     assert result.status.value == "done"
     row = helpers.execution_row(engine, failed.key.execution_id)
     assert (row["exception_class"], row["error"], row["traceback"]) == written

@@ -92,7 +92,7 @@ class Schedules(RuleBasedStateMachine):
     @rule(worker=st.integers(0, 2))
     def work(self, worker: int) -> None:
         """Fire the schedules as this worker has read them, however long ago that was."""
-        fire, fire_many = lifecycle_ticks.fire, lifecycle_ticks.fire_many
+        fire_many = lifecycle_ticks.fire_many
 
         def record(ticks, results):
             for tick in ticks:
@@ -101,13 +101,7 @@ class Schedules(RuleBasedStateMachine):
                     self.fired.append((tick.scheduled.schedule_id, tick.tick_at))
             return results
 
-        def record_fired(connection, tick):
-            fired = fire(connection, tick)
-            record([tick], {tick.scheduled.schedule_id: fired})
-            return fired
-
         with (
-            mock.patch.object(lifecycle_ticks, "fire", record_fired),
             mock.patch.object(lifecycle_ticks, "fire_many", lambda on, ticks: record(ticks, fire_many(on, ticks))),
             mock.patch.object(job_options, "next_job", self.next_job),
         ):

@@ -15,9 +15,6 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from django_pgqueue.encoding.codecs import readable as readable
-from django_pgqueue.history.deletion import delete_batches as delete_batches
-from django_pgqueue.history.deletion import delete_job as delete_job
-from django_pgqueue.history.deletion import delete_jobs as delete_jobs
 from django_pgqueue.lifecycle import operator
 from django_pgqueue.lifecycle.graphs import waiting_ids
 from django_pgqueue.reactions import after_application, after_operator
@@ -26,6 +23,9 @@ from django_pgqueue.waiting.results import await_result as await_result
 from django_pgqueue.waiting.results import return_value as return_value
 from django_pgqueue.waiting.results import wait as wait
 
+from .deletion import delete_batches as delete_batches
+from .deletion import delete_job as delete_job
+from .deletion import delete_jobs as delete_jobs
 from .graphs import advanced_transitions
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from django.utils.crypto import constant_time_compare
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
+from django_pgqueue.ground.prometheus import PLAIN, Fresh, families_of
+from django_pgqueue.ground.prometheus import render as render_families
 from django_pgqueue.ground.readings import Reading, of_several
 from django_pgqueue.settings.conf import get_settings
 from django_pgqueue.stats.alias import connection_of
 
 from .gauges import collect
-from .prometheus import PLAIN, Fresh, families_of
-from .prometheus import render as render_families
 
 CACHE_SECONDS: Final = 5.0
 """How long a process serves the same figures."""

@@ -12,7 +12,6 @@ from django_pgqueue.models import Worker
 from django_pgqueue.reactions import Reactions
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from django_pgqueue.worker.runtime.connection import Link
-from django_pgqueue.worker.supervision import settlement as module
 from django_pgqueue.worker.supervision.open_executions import settle
 from django_pgqueue.worker.supervision.settlement import Settlement
 from tests import helpers
@@ -115,7 +114,7 @@ def test_settlement_claim_committed_during_unregistration_is_settled(engine, wor
         claim(engine, worker_id)
         return unregister(connection, stopped_id)
 
-    monkeypatch.setattr(module.lifecycle, "unregister_worker", commit_claim_too)
+    monkeypatch.setattr(workers, "unregister_worker", commit_claim_too)
     forked = []
     settlement = Settlement(link, lambda main, name: forked.append(name) or 1)
     settlement.ended.append(SimpleNamespace(worker_id=worker_id))
@@ -163,7 +162,7 @@ def test_settle_claim_committed_meanwhile_needs_another_settlement(engine, worke
         claim(engine, worker_id)
         return unregister(connection, stopped_id)
 
-    monkeypatch.setattr(module.lifecycle, "unregister_worker", commit_claim_too)
+    monkeypatch.setattr(workers, "unregister_worker", commit_claim_too)
     process = dead_process(worker_id, first.execution_id)
     reactions = Reactions([], SimpleNamespace(exist=lambda: False))
     assert not settle(link, process, reactions, by_default=True)

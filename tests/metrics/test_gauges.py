@@ -10,8 +10,9 @@ from django.db import OperationalError
 from django.test import RequestFactory
 
 from django_pgqueue import Limit, stats
+from django_pgqueue.ground import prometheus
 from django_pgqueue.lifecycle import pauses
-from django_pgqueue.metrics import collect, gauges, metrics_view, prometheus, render, view
+from django_pgqueue.metrics import collect, gauges, metrics_view, render, view
 from django_pgqueue.states import Pausable
 from django_pgqueue.stats import depths
 from django_pgqueue.stats.limits import figures as limit_figures

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from django_pgqueue.ground import prometheus
+from django_pgqueue.ground.prometheus import Family, Fresh, Histogram, families_of, render
 from django_pgqueue.ground.readings import DATABASE_UP, Gauge, Reading
-from django_pgqueue.metrics import prometheus
-from django_pgqueue.metrics.prometheus import Family, Fresh, Histogram, families_of, render
 
 NUMBERS = (0.0, 1.0, 2.5, 0.001, 1e-7, -3.0, 999_999.0, 1e6, 1_234_567.0, 1_234_567.125, 1e7, 1e15, 1e22)
 LABELLED = ("queue", "task", "outcome")

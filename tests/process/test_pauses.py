@@ -25,7 +25,7 @@ def test_pause_idle_worker_obeys_and_wakes_at_the_resume(start):
     first = tasks.noop.using(queue_name="mail").enqueue()
     worker.wait_until(lambda: state_of(first) == "succeeded")
     control.pause("mail", reason="the server is down", by="ada")
-    time.sleep(control.OBEY_SECONDS)  # the promise: a claim that was decided before can come until then
+    time.sleep(control.queues.OBEY_SECONDS)  # the promise: a claim that was decided before can come until then
     paused = tasks.noop.using(queue_name="mail").enqueue()
     for _ in range(5):
         other = tasks.noop.enqueue()

@@ -14,6 +14,7 @@ import pytest
 from django.db import connection
 
 from django_pgqueue import enqueue_many, log, signals
+from django_pgqueue.lifecycle.types import Lane
 from django_pgqueue.models import Execution, Job
 from django_pgqueue.testing import run_jobs
 from tests import helpers
@@ -52,7 +53,7 @@ def test_worker_at_debug_level_logs_no_secret(engine, start, monkeypatch):
         arguments = [f'{{"args":["{SECRET}"],"kwargs":{{}}}}']
         bad_id = helpers.make_job(engine, arguments=arguments, priority=13)
         lost_id = helpers.make_job(engine, arguments=arguments, queue_name="lost")
-        helpers.claim_all(engine, helpers.lifecycle.types.Lane("lost", 0), worker_id=1_000_000)
+        helpers.claim_all(engine, Lane("lost", 0), worker_id=1_000_000)
         helpers.end_lease(engine)
         worker = start("--concurrency", "2", CRASH_BUDGET=1, GRACE=0.2, LEASE=6.0)
         wanted = {ids[name]: state for name, state in ENDINGS.items()} | {bad_id: "dead", lost_id: "dead"}

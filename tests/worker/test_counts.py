@@ -12,8 +12,8 @@ import pytest
 from django_pgqueue.db import statements
 from django_pgqueue.db.engine_connection import EngineConnection
 from django_pgqueue.ground.endings import Ending
+from django_pgqueue.ground.prometheus import Histogram
 from django_pgqueue.lifecycle.types import TransitionResult, TransitionStatus
-from django_pgqueue.metrics.prometheus import Histogram
 from django_pgqueue.reactions import JobTransition
 from django_pgqueue.states import State
 from django_pgqueue.worker.completion.completer import Completer

@@ -5,8 +5,9 @@ from collections import Counter
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-from django_pgqueue.lifecycle import orphans, search_keys, unique
+from django_pgqueue.lifecycle import orphans, search_keys
 from django_pgqueue.worker.execution.events import FOREGROUND
+from django_pgqueue.worker.maintenance import duties
 from django_pgqueue.worker.maintenance.duties import DUTIES
 from django_pgqueue.worker.maintenance.maintenance import Maintenance
 from tests import helpers
@@ -46,7 +47,7 @@ def test_walk_goes_on_behind_the_last_page(engine, monkeypatch):
 
 
 def test_removal_by_an_index_goes_on_while_pages_are_full(engine, monkeypatch):
-    monkeypatch.setattr(unique, "WINDOWS_PRUNED", 1)
+    monkeypatch.setattr(duties, "WINDOWS_PRUNED", 1)
     columns = "task_name, unique_key, job_id, ends_at"
     engine.execute(f"INSERT INTO pgqueue_uniqueness_window ({columns}) VALUES ('a', 'b', 1, '2001-01-01')")
     remove = duty("windows", engine)

@@ -4,7 +4,7 @@ import re
 
 from django.apps import apps
 
-from django_pgqueue.history.deletion import GOES_WITH_JOB
+from django_pgqueue.ends.deletion import GOES_WITH_JOB
 from django_pgqueue.lifecycle.orphans import ORPHANS
 
 OTHERWISE_REMOVED = {

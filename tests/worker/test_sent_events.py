@@ -38,7 +38,7 @@ def test_sent_events_without_any_send_no_statement():
 
 
 def test_sent_events_forged_ones_need_bounded_memory(monkeypatch):
-    monkeypatch.setattr(end_sweeps.lifecycle.steps, "wake_for_events", lambda connection, ids: found.extend(ids) or [])
+    monkeypatch.setattr(end_sweeps.steps, "wake_for_events", lambda connection, ids: found.extend(ids) or [])
     sent, found = SentEvents(), []
     for event_id in range(3 * end_sweeps.MOST_EVENTS):
         sent.add([event_id])

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from django_pgqueue import __version__
+from django_pgqueue.ground.prometheus import Family, Histogram, Kind
 from django_pgqueue.ground.readings import DATABASE
-from django_pgqueue.metrics.prometheus import Family, Histogram, Kind
 from django_pgqueue.worker.runtime.count_memory import (
     CLAIMS_AT,
     COMPLETIONS_AT,

@@ -17,8 +17,8 @@ from http import HTTPStatus
 from itertools import chain
 from typing import Final, NoReturn
 
+from django_pgqueue.ground.prometheus import families_of, render
 from django_pgqueue.ground.readings import Reading
-from django_pgqueue.metrics.prometheus import families_of, render
 from django_pgqueue.worker.runtime.background_log import background_log
 from django_pgqueue.worker.runtime.counts import counts
 from django_pgqueue.worker.runtime.exit_functions import forget_inherited_processes

@@ -17,8 +17,8 @@ from typing import Final
 from django.db import connections
 
 from django_pgqueue.ground.log_events import event
+from django_pgqueue.ground.prometheus import Fresh
 from django_pgqueue.ground.readings import NOT_READ, Reading, of_several
-from django_pgqueue.metrics.prometheus import Fresh
 
 logger = logging.getLogger("django_pgqueue.worker")
 

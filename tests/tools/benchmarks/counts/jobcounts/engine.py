@@ -24,8 +24,16 @@ from .clock import Clock
 
 SERVICES: Final = ("worker.services:Services", "worker.child:Child")
 MEMORY: Final = ("worker.runtime.shared_memory:ProcessState", "worker.shared_memory:ProcessState", "worker.board:Board")
-ALLOWANCE: Final = ("worker.claiming.allowance:Allowance", "worker.allowance:Allowance")
-SCANS: Final = ("worker.claiming.shared_scans:SharedScans", "worker.shared_scans:SharedScans")
+ALLOWANCE: Final = (
+    "worker.claiming.limited.allowance:Allowance",
+    "worker.claiming.allowance:Allowance",
+    "worker.allowance:Allowance",
+)
+SCANS: Final = (
+    "worker.claiming.many_lanes.shared_scans:SharedScans",
+    "worker.claiming.shared_scans:SharedScans",
+    "worker.shared_scans:SharedScans",
+)
 CONNECTIONS: Final = (
     "worker.runtime.django_connections:watch",
     "worker.django_connections:watch",

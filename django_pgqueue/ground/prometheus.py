@@ -12,7 +12,7 @@ from itertools import accumulate
 from threading import Lock
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
-from django_pgqueue.ground.readings import Reading
+from .readings import Reading
 
 T = TypeVar("T")
 Kind = Literal["counter", "gauge", "histogram"]
